@@ -36,7 +36,7 @@ func (k *Keys) Check(file string) error {
 //
 //nolint:contextcheck // drivers keep the context for the tokens that they will need: it belongs to no call
 func (k *Keys) open(file string, later bool) (vault.Ring, error) {
-	n := vault.Named{File: file, URL: k.URL.Reveal(), Later: later}
+	n := vault.RingConfig{File: file, URL: k.URL.Reveal(), Later: later}
 	for name := range strings.SplitSeq(k.Others.Reveal(), ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			n.Others = append(n.Others, name)
@@ -82,7 +82,7 @@ func (a *Accounts) CheckKey(ctx context.Context) error {
 	}
 	what := "the key " + a.keys.KEK.ID() + " opens nothing of what is stored here"
 	if f, ok := a.keys.KEK.(*vault.FileKey); ok {
-		if path, unmade := f.Unmade(); unmade {
+		if path, pending := f.Pending(); pending {
 			what = "there is no key file " + path
 		}
 	}

@@ -534,7 +534,7 @@ func rotate(url, dir string) error {
 		return err
 	}
 	defer db.Close()
-	ring, err := vault.OpenRing(context.Background(), vault.Named{File: filepath.Join(dir, "present"), Others: []string{filepath.Join(dir, "former")}})
+	ring, err := vault.OpenRing(context.Background(), vault.RingConfig{File: filepath.Join(dir, "present"), Others: []string{filepath.Join(dir, "former")}})
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/owner"
 )
 
-// A key file is one line: the prefix, the key in base64url, a colon, and the
-// first bytes of a hash over it, so that a damaged file is told from another key.
+// A key file is one line: the prefix, the key in base64url, a colon, and the first bytes of a
+// hash over the key, by which a damaged file is told from another key.
 const (
 	filePrefix  = "signalbox-credential-key-v1:"
 	maxKeyFile  = 4 << 10
@@ -32,31 +32,24 @@ const (
 type FileKey struct {
 	path string
 
-	mu     sync.Mutex // guards what follows
-	id     string
-	aead   cipher.AEAD
-	unmade []byte // the key, while its file is not there
+	mu      sync.Mutex // guards what follows
+	id      string
+	aead    cipher.AEAD
+	pending []byte // the key, until it is in its file
 }
 
-// OpenFile reads the key file at path; where there is none it makes one, mode
-// 0600, whole or not at all, also when several brokers start at once. A file
-// that is damaged, or that others may read or write, is refused with what to do,
-// and never changed.
+// OpenFile reads the key file at path. If there is none it creates one, mode 0600, whole or not
+// at all, also when several brokers start at once. A file that is damaged, or that others may
+// read or write, is refused with what to do, and never changed.
 func OpenFile(path string) (*FileKey, error) {
-	if path == "" {
-		return nil, errors.New("credential key file: no path is set")
+	k, err := OpenFileLater(path)
+	if err == nil {
+		_, err = k.create()
 	}
-	k, err := readKeyFile(path)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return k, err
-	}
-	if err := createKeyFile(path, newKey()); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
-	}
-	return readKeyFile(path)
+	return k, err
 }
 
-// NewFile makes a key file at path, where there must be nothing.
+// NewFile creates a key file at path, where there must be nothing.
 func NewFile(path string) (*FileKey, error) {
 	err := createKeyFile(path, newKey())
 	if errors.Is(err, fs.ErrExist) {
@@ -68,9 +61,9 @@ func NewFile(path string) (*FileKey, error) {
 	return readKeyFile(path)
 }
 
-// OpenFileLater is OpenFile, but where there is no file it is made when the key wraps
-// something for the first time, and not before. Until then nothing opens with it. Where
-// another process makes the file meanwhile, this becomes the key that is in it.
+// OpenFileLater is OpenFile, but a missing file is only created when the key wraps something
+// for the first time; until then nothing opens with it. If another process creates the file
+// meanwhile, this becomes the key in it.
 func OpenFileLater(path string) (*FileKey, error) {
 	if path == "" {
 		return nil, errors.New("credential key file: no path is set")
@@ -80,49 +73,56 @@ func OpenFileLater(path string) (*FileKey, error) {
 		return k, err
 	}
 	key := newKey()
+	if k, err = newFileKey(path, key); err == nil {
+		k.pending = key
+	}
+	return k, err
+}
+
+// Pending returns the path of a file that has not been created yet.
+func (k *FileKey) Pending() (path string, pending bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.reread()
+	return k.path, k.pending != nil
+}
+
+// reread takes over a file that another process has created. An error of that file is reported
+// when the key is needed. The mutex is held.
+func (k *FileKey) reread() {
+	if k.pending == nil {
+		return
+	}
+	if other, err := readKeyFile(k.path); err == nil {
+		k.id, k.aead, k.pending = other.id, other.aead, nil
+	}
+}
+
+// create creates the file if it is pending, and returns what seals: if another process was
+// faster, with its key.
+func (k *FileKey) create() (cipher.AEAD, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pending == nil {
+		return k.aead, nil
+	}
+	if err := createKeyFile(k.path, k.pending); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("create the credential key file %s: %w", k.path, err)
+	}
+	other, err := readKeyFile(k.path)
+	if err != nil {
+		return nil, err
+	}
+	k.id, k.aead, k.pending = other.id, other.aead, nil
+	return k.aead, nil
+}
+
+func newFileKey(path string, key []byte) (*FileKey, error) {
 	aead, err := newAEAD(key)
 	if err != nil {
 		return nil, fmt.Errorf("credential key file %s: %w", path, err)
 	}
-	return &FileKey{path: path, id: hashOf("id", key), aead: aead, unmade: key}, nil
-}
-
-// Unmade returns the path of a file that is not there yet.
-func (k *FileKey) Unmade() (path string, unmade bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.look()
-	return k.path, k.unmade != nil
-}
-
-// look takes up a file that is there by now. What is wrong with one is told when it is
-// needed. The mutex is held.
-func (k *FileKey) look() {
-	if k.unmade == nil {
-		return
-	}
-	if there, err := readKeyFile(k.path); err == nil {
-		k.id, k.aead, k.unmade = there.id, there.aead, nil
-	}
-}
-
-// made returns what seals, after it has made the file if that is not there. Where another
-// process was faster, this becomes the key that it has made.
-func (k *FileKey) made() (cipher.AEAD, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.unmade == nil {
-		return k.aead, nil
-	}
-	if err := createKeyFile(k.path, k.unmade); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("create the credential key file %s: %w", k.path, err)
-	}
-	there, err := readKeyFile(k.path)
-	if err != nil {
-		return nil, err
-	}
-	k.id, k.aead, k.unmade = there.id, there.aead, nil
-	return k.aead, nil
+	return &FileKey{path: path, id: hashOf("id", key), aead: aead}, nil
 }
 
 func newKey() []byte {
@@ -144,7 +144,7 @@ func readKeyFile(path string) (*FileKey, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("credential key file %s is not a regular file: name a file, or a path that does not exist yet", path)
 	}
-	// The group may read it: that is how orchestrators hand files to a service.
+	// The group may read it: orchestrators hand files to a service in this way.
 	if info.Mode().Perm()&0o027 != 0 {
 		return nil, fmt.Errorf("credential key file %s can be read or written by others (mode %04o): run chmod 600 on it", path, info.Mode().Perm())
 	}
@@ -156,15 +156,11 @@ func readKeyFile(path string) (*FileKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("credential key file %s %w: put the file back from a backup; without it the stored credentials cannot be opened. To start over, move the file away, restart, and add the accounts again", path, err)
 	}
-	aead, err := newAEAD(key)
-	if err != nil {
-		return nil, fmt.Errorf("credential key file %s: %w", path, err)
-	}
-	return &FileKey{path: path, id: hashOf("id", key), aead: aead}, nil
+	return newFileKey(path, key)
 }
 
-// createKeyFile writes a temporary file and links it to path: the link fails, with
-// fs.ErrExist, when another broker was first, whose key then counts.
+// createKeyFile writes a temporary file and links it to path. The link fails with fs.ErrExist
+// if another broker was first; its key counts then.
 func createKeyFile(path string, key []byte) error {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".credential-key-*") // mode 0600
@@ -172,7 +168,7 @@ func createKeyFile(path string, key []byte) error {
 		return err
 	}
 	owner.CopyFolder(tmp, dir)
-	defer func() { _ = os.Remove(tmp.Name()) }() // at worst a file that nobody reads is left
+	defer func() { _ = os.Remove(tmp.Name()) }() // otherwise a file remains that nobody reads
 	_, err = tmp.WriteString(encodeKey(key))
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return err
@@ -221,13 +217,13 @@ func hashOf(purpose string, key []byte) string {
 func (k *FileKey) ID() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.look()
+	k.reread()
 	return k.id
 }
 
 // Wrap seals a data key.
 func (k *FileKey) Wrap(_ context.Context, key, bound []byte) ([]byte, error) {
-	aead, err := k.made()
+	aead, err := k.create()
 	if err != nil {
 		return nil, err
 	}

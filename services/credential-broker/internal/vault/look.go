@@ -9,32 +9,32 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// lookTime is how long one Look waits for key services.
-const lookTime = 2 * time.Second
+// lookTimeout is how long one Look waits for key services.
+const lookTimeout = 2 * time.Second
 
-// Look finds out of many secrets whether they open, without opening them for anybody. It
-// reads a workspace's data keys once, asks for each of them once, and waits for key services
-// no longer than lookTime in all. It is for one moment, and for one goroutine.
+// Look finds out for many secrets whether they open, without returning them. It reads a
+// workspace's data keys once, unwraps each of them once, and waits for key services no longer
+// than lookTimeout in all. It is short-lived, and for one goroutine.
 type Look struct {
-	vault  *Vault
-	until  time.Time
-	stored map[id.Workspace][]WrappedKey
-	keys   map[dataKeyID]lookedKey
+	vault    *Vault
+	deadline time.Time
+	stored   map[id.Workspace][]WrappedKey
+	keys     map[dataKeyID]lookKey
 }
 
-// lookedKey is a data key, or why it does not open.
-type lookedKey struct {
+// lookKey is a data key, or why it does not open.
+type lookKey struct {
 	aead cipher.AEAD
 	err  error
 }
 
 // Look begins a Look.
 func (v *Vault) Look() *Look {
-	return &Look{vault: v, until: time.Now().Add(lookTime), stored: map[id.Workspace][]WrappedKey{}, keys: map[dataKeyID]lookedKey{}}
+	return &Look{vault: v, deadline: time.Now().Add(lookTimeout), stored: map[id.Workspace][]WrappedKey{}, keys: map[dataKeyID]lookKey{}}
 }
 
-// Lost returns the Lasting error with which a secret does not open. It is nil where it does,
-// and where that cannot be told now: a key service is away, or what stores the data keys.
+// Lost returns the Lasting error with which a secret does not open. It is nil if the secret
+// opens, and if that is unknown because a key service or the store is unavailable.
 func (l *Look) Lost(ctx context.Context, at Place, sealed Sealed) error {
 	k := l.key(ctx, dataKeyID{at.Workspace, sealed.KeyVersion})
 	if k.err == nil {
@@ -48,7 +48,7 @@ func (l *Look) Lost(ctx context.Context, at Place, sealed Sealed) error {
 	return fmt.Errorf("open account %s: %w", at.Account, k.err)
 }
 
-func (l *Look) key(ctx context.Context, at dataKeyID) lookedKey {
+func (l *Look) key(ctx context.Context, at dataKeyID) lookKey {
 	k, ok := l.keys[at]
 	if !ok {
 		k.aead, k.err = l.open(ctx, at)
@@ -67,7 +67,7 @@ func (l *Look) open(ctx context.Context, at dataKeyID) (cipher.AEAD, error) {
 		}
 		l.stored[at.workspace] = all
 	}
-	ctx, cancel := context.WithDeadline(ctx, l.until)
+	ctx, cancel := context.WithDeadline(ctx, l.deadline)
 	defer cancel()
 	for _, k := range all {
 		if k.Version == at.version {

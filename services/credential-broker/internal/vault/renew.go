@@ -8,10 +8,10 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// What rotation is made of. None of it is needed to seal and to open.
+// What package rotation needs. None of it is needed to seal and to open.
 
-// NewDataKey gives a workspace a new data key, with which everything is sealed from
-// then on, and returns its version. Where others do the same at once, all get one key.
+// NewDataKey gives a workspace a new data key, with which everything is sealed from then on, and
+// returns its version. Concurrent calls get the same key.
 func (v *Vault) NewDataKey(ctx context.Context, ws id.Workspace) (version int, err error) {
 	newest, err := v.newest(ctx, ws)
 	if err != nil {
@@ -25,8 +25,8 @@ func (v *Vault) NewDataKey(ctx context.Context, ws id.Workspace) (version int, e
 	return version, err
 }
 
-// Newest returns the version of a workspace's newest data key; 0 where there is none.
-// One that no key of this Vault can open is ErrKeyLost.
+// Newest returns the version of a workspace's newest data key; 0 if there is none. If no key of
+// this Vault opens it the error is ErrKeyLost.
 func (v *Vault) Newest(ctx context.Context, ws id.Workspace) (version int, err error) {
 	k, err := v.newest(ctx, ws)
 	if err != nil || k.Version == 0 {
@@ -59,8 +59,7 @@ func (v *Vault) Reseal(ctx context.Context, at Place, old Sealed, version int) (
 	return Sealed{version, aead.Seal(nil, nil, []byte(secret.Reveal()), at.bound(version))}, nil
 }
 
-// Rewrap returns a data key wrapped by the KEK that wraps new ones. ok is false where
-// it is so already.
+// Rewrap returns a data key wrapped by the KEK that wraps new ones. ok is false if it is already.
 func (v *Vault) Rewrap(ctx context.Context, ws id.Workspace, k WrappedKey) (out WrappedKey, ok bool, err error) {
 	if k.KEK == v.kek.ID() {
 		return k, false, nil
@@ -76,6 +75,6 @@ func (v *Vault) Rewrap(ctx context.Context, ws id.Workspace, k WrappedKey) (out 
 	return WrappedKey{Version: k.Version, KEK: v.kek.ID(), Wrapped: wrapped}, true, nil
 }
 
-// Lasting reports whether an error of Open or Rewrap is about what was to be opened,
-// and trying again would not help.
+// Lasting reports whether an error of Open or Rewrap is about the secret or key itself, and
+// trying again would not help.
 func Lasting(err error) bool { return errors.Is(err, ErrKeyLost) || errors.Is(err, ErrDamaged) }

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// Named names a broker's KEKs.
-type Named struct {
-	// File and URL are where the key is that seals: the one at the URL where both are
-	// given, and the file, if it is there, opens what it has sealed.
+// RingConfig names a broker's KEKs.
+type RingConfig struct {
+	// File and URL say where the key is that seals: at the URL if both are given; the file, if
+	// it exists, then opens what it has sealed.
 	File, URL string
-	// Later has the file made when it is first sealed with.
+	// Later delays creating the file until something is sealed with it.
 	Later bool
 	// Others are files and URLs of keys that open what they have sealed.
 	Others []string
@@ -27,29 +27,29 @@ type Ring struct {
 	Others []KEK
 }
 
-// OpenRing opens KEKs. Only File is made when it is not there, and only where there is
-// no URL. The caller closes the Ring. The errors hold no key.
-func OpenRing(ctx context.Context, n Named) (r Ring, err error) {
-	if r.KEK, err = openSealing(ctx, n); err != nil {
+// OpenRing opens KEKs. Only File is created if it is missing, and only without a URL. The caller
+// closes the Ring. The errors hold no key.
+func OpenRing(ctx context.Context, c RingConfig) (r Ring, err error) {
+	if r.KEK, err = openSealing(ctx, c); err != nil {
 		return Ring{}, err
 	}
-	if r.Others, err = openOthers(ctx, n); err != nil {
+	if r.Others, err = openOthers(ctx, c); err != nil {
 		return Ring{}, errors.Join(err, r.Close())
 	}
 	return r, nil
 }
 
-// openOthers returns what it has opened also with an error.
-func openOthers(ctx context.Context, n Named) (all []KEK, err error) {
-	for i, name := range n.Others {
+// openOthers returns the keys that it has opened, also with an error.
+func openOthers(ctx context.Context, c RingConfig) (all []KEK, err error) {
+	for i, name := range c.Others {
 		k, err := openOther(ctx, name)
 		if err != nil {
 			return all, fmt.Errorf("other key %d: %w", i+1, err)
 		}
 		all = append(all, k)
 	}
-	if n.URL != "" && n.File != "" {
-		k, err := readKeyFile(n.File)
+	if c.URL != "" && c.File != "" {
+		k, err := readKeyFile(c.File)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return all, err
 		}
@@ -60,19 +60,19 @@ func openOthers(ctx context.Context, n Named) (all []KEK, err error) {
 	return all, nil
 }
 
-func openSealing(ctx context.Context, n Named) (KEK, error) {
-	if n.URL != "" {
-		k, err := OpenURL(ctx, n.URL)
+func openSealing(ctx context.Context, c RingConfig) (KEK, error) {
+	if c.URL != "" {
+		k, err := OpenURL(ctx, c.URL)
 		if err != nil {
 			return nil, err
 		}
 		return k, nil
 	}
 	open := OpenFile
-	if n.Later {
+	if c.Later {
 		open = OpenFileLater
 	}
-	k, err := open(n.File)
+	k, err := open(c.File)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func openOther(ctx context.Context, name string) (KEK, error) {
 		return OpenURL(ctx, name)
 	}
 	k, err := readKeyFile(name)
-	if err != nil && strings.Contains(name, ":") { // not said: it may be a URL without its slashes, with a key in it
+	if err != nil && strings.Contains(name, ":") { // not quoted: it may be a URL without its slashes, with a key in it
 		return nil, errors.New("it is neither the path of a key file nor a URL, such as hashivault://name")
 	}
 	if errors.Is(err, os.ErrNotExist) {

@@ -14,17 +14,17 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// SealingKey is the public half of a key pair, with which others seal texts that only a
-// broker opens (RFC 9180, package seal). It is derived from a workspace's data key, so that
-// every instance has the same, a restart keeps it, and a rotation of keys replaces it: the
-// former one opens as long as the data key is stored.
+// SealingKey is the public half of a key pair, with which others seal texts that only a broker
+// opens (RFC 9180, package seal). It is derived from a workspace's data key, so that it is the
+// same for all instances and after a restart. A rotation of keys replaces it; the former one
+// opens as long as its data key is stored.
 type SealingKey struct {
 	ID     string
 	Public []byte
 }
 
-// ErrSealingKey says that a text was sealed with a key that this broker does not have, or
-// has no more.
+// ErrSealingKey says that a text was sealed with a key that this broker does not have, or no
+// longer has.
 var ErrSealingKey = errors.New("there is no such sealing key")
 
 // ErrSealed says that a sealed text does not open: it was changed, or sealed for something
@@ -44,8 +44,8 @@ func (v *Vault) SealingKey(ctx context.Context, ws id.Workspace) (SealingKey, er
 	return sealingKey(version, private), nil
 }
 
-// Unseal opens a text that was sealed with a SealingKey of a workspace and for this info.
-// Where that cannot be done the error is ErrSealingKey or ErrSealed, or says what is away.
+// Unseal opens a text that was sealed with a SealingKey of a workspace and for this info. Its
+// errors are ErrSealingKey, ErrSealed, and those of an unavailable key service or store.
 func (v *Vault) Unseal(ctx context.Context, ws id.Workspace, keyID string, info, sealed []byte) ([]byte, error) {
 	text, _, _ := strings.Cut(keyID, "-")
 	version, err := strconv.Atoi(text)
@@ -77,8 +77,8 @@ func (k *dataKey) private() (hpke.PrivateKey, error) {
 	return hpke.DHKEM(ecdh.X25519()).DeriveKeyPair(k.seed)
 }
 
-// sealingKey names a key by the version of its data key, and by itself: the versions of an
-// accounts file that was set aside begin anew.
+// sealingKey names a key by the version of its data key and by a hash: versions start again
+// after an accounts file was set aside.
 func sealingKey(version int, private hpke.PrivateKey) SealingKey {
 	public := private.PublicKey().Bytes()
 	sum := sha256.Sum256(public)

@@ -7,9 +7,8 @@ import (
 
 const redacted = "[redacted]"
 
-// Secret is a credential in memory. The zero value is empty. The text hides
-// behind a function value, so that not even a formatter that walks unexported
-// fields by reflection finds it.
+// Secret is a credential in memory. The zero value is empty. The text is in a closure, where not
+// even a formatter that walks unexported fields by reflection finds it.
 type Secret struct{ reveal func() string }
 
 // NewSecret returns text as a Secret.
@@ -48,12 +47,12 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret from encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// minForHint is how long a secret must be for its end to be shown: of a shorter
-// one, four characters would give away too much.
+// minForHint is how long a secret must be for its end to be shown: four characters of a shorter
+// one would give away too much.
 const minForHint = 12
 
-// Hint returns the last four characters, for people to tell keys apart, or
-// nothing where the secret is short.
+// Hint returns the last four characters, for people to tell keys apart; nothing if the secret is
+// short.
 func (s Secret) Hint() string {
 	text := s.Reveal()
 	if len(text) < minForHint {

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// local is the scheme of a key that is in the URL itself.
+// local is the scheme of a key in the URL itself.
 const local = "base64key"
 
 // serviceTimeout bounds one call of a key service.
@@ -30,11 +30,9 @@ type ServiceKey struct {
 	id     string
 }
 
-// OpenURL returns the key at a URL. The scheme must be one that the program has a
-// driver for (package kms). The caller closes the key. Nothing is asked of the service
-// yet, and no error holds the URL, which may hold a key.
-//
-// The key is known by its URL: another spelling is another key.
+// OpenURL returns the key at a URL, whose scheme must be one that the program has a driver for
+// (package kms). The caller closes the key. The service is not called yet, and no error holds
+// the URL, which may hold a key. A key is identified by its URL: another spelling is another key.
 func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" {
@@ -60,8 +58,8 @@ func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 	return &ServiceKey{keeper: keeper, scheme: u.Scheme, id: u.Scheme + "-" + hashOf("id", []byte(text))}, nil
 }
 
-// checkServer refuses the address of a Vault that is no URL: the driver would repeat it,
-// and it may hold a password.
+// checkServer refuses the address of a HashiCorp Vault that is no URL: the driver would quote
+// it, and it may hold a password.
 func checkServer(scheme string) error {
 	if scheme != "hashivault" {
 		return nil
@@ -80,11 +78,11 @@ func (k *ServiceKey) ID() string { return k.id }
 // String hides the URL.
 func (k *ServiceKey) String() string { return "credential key " + k.id }
 
-// Close lets go of the service.
+// Close releases the service.
 func (k *ServiceKey) Close() error { return k.keeper.Close() }
 
-// Wrap seals a data key. Key services bind what they seal to nothing, so that a hash
-// of what it is bound to is sealed with it.
+// Wrap seals a data key. Key services take no associated data, so a hash of it is sealed with the
+// key.
 func (k *ServiceKey) Wrap(ctx context.Context, key, bound []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
@@ -96,8 +94,8 @@ func (k *ServiceKey) Wrap(ctx context.Context, key, bound []byte) ([]byte, error
 	return wrapped, nil
 }
 
-// Unwrap opens what Wrap sealed. Where it does not although ctx would have let it,
-// and what is wrapped may be well, the error is ErrUnavailable.
+// Unwrap opens what Wrap sealed. If the service does not open it before its timeout, and what is
+// wrapped may be intact, the error is ErrUnavailable.
 func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, error) {
 	limited, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
@@ -115,8 +113,8 @@ func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte,
 	return both[:len(both)-len(sum)], nil
 }
 
-// failed tells what is damaged from what may work later: whatever a service does not
-// say clearly is taken for its own trouble.
+// failed tells damage from what may work later: an error that is not clear is taken for a
+// failure of the service.
 func (k *ServiceKey) failed(what string, err error) error {
 	if k.scheme == local || gcerrors.Code(err) == gcerrors.InvalidArgument {
 		return fmt.Errorf("with key %s: %w", k.id, ErrDamaged)

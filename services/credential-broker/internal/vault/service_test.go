@@ -214,7 +214,7 @@ func TestRing(t *testing.T) {
 	openFile(t, second)
 	at := place()
 	keys := &memory{}
-	open := func(n vault.Named) *vault.Vault {
+	open := func(n vault.RingConfig) *vault.Vault {
 		t.Helper()
 		r, err := vault.OpenRing(t.Context(), n)
 		if err != nil {
@@ -227,12 +227,12 @@ func TestRing(t *testing.T) {
 		})
 		return vault.New(r.KEK, keys, r.Others...)
 	}
-	sealed, err := open(vault.Named{File: file}).Seal(t.Context(), at, vault.NewSecret(canary))
+	sealed, err := open(vault.RingConfig{File: file}).Seal(t.Context(), at, vault.NewSecret(canary))
 	if err != nil {
 		t.Fatal(err)
 	}
 	service := localURL()
-	for name, n := range map[string]vault.Named{
+	for name, n := range map[string]vault.RingConfig{
 		"the file":                     {File: file},
 		"a URL, and the file as well":  {File: file, URL: service},
 		"a URL, and the file as other": {URL: service, Others: []string{file}},
@@ -248,7 +248,7 @@ func TestRing(t *testing.T) {
 			t.Errorf("%s: Seal = version %d, %v, want 1", name, more.KeyVersion, err)
 		}
 	}
-	for name, n := range map[string]vault.Named{
+	for name, n := range map[string]vault.RingConfig{
 		"no such file: " + dir + "/none": {File: file, Others: []string{dir + "/none"}},
 		"there is no key service none":   {File: file, Others: []string{"none://x"}},
 		"no path is set":                 {},
@@ -262,11 +262,11 @@ func TestRing(t *testing.T) {
 			t.Errorf("OpenRing(%+v) = %v, want %q", n, err, want)
 		}
 	}
-	slashless := vault.Named{File: file, Others: []string{"base64key:planted"}}
+	slashless := vault.RingConfig{File: file, Others: []string{"base64key:planted"}}
 	if _, err := vault.OpenRing(t.Context(), slashless); err == nil || strings.Contains(err.Error(), "planted") {
 		t.Errorf("OpenRing with a URL that lacks its slashes = %v, want an error without the key in it", err)
 	}
-	if _, err := vault.OpenRing(t.Context(), vault.Named{URL: service, File: filepath.Join(dir, "unmade")}); err != nil {
+	if _, err := vault.OpenRing(t.Context(), vault.RingConfig{URL: service, File: filepath.Join(dir, "unmade")}); err != nil {
 		t.Errorf("OpenRing with a URL and a file that is not there = %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "unmade")); err == nil {

@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// KEK wraps data keys: a FileKey, or a ServiceKey. Where a key service does not
-// answer, the error is a fault of kind Unavailable.
+// KEK is a key-encryption key: a FileKey, or a ServiceKey, whose errors are faults of kind
+// Unavailable while the key service does not answer.
 type KEK interface {
 	// ID names the key without revealing it.
 	ID() string
@@ -38,8 +38,8 @@ type WrappedKey struct {
 type Keys interface {
 	// DataKeys returns all data keys of a workspace, in any order.
 	DataKeys(ctx context.Context, ws id.Workspace) ([]WrappedKey, error)
-	// AddDataKey stores a key unless its version is taken, and retires those before it;
-	// the caller looks again.
+	// AddDataKey stores a key unless its version is taken, and retires those before it; the
+	// caller reads the keys again.
 	AddDataKey(ctx context.Context, ws id.Workspace, k WrappedKey) error
 }
 
@@ -56,15 +56,14 @@ type Sealed struct {
 	Bytes      []byte `json:"sealed" db:"sealed"`
 }
 
-// ErrKeyLost is in the chain of an error about a secret that no key of this broker
-// can open.
+// ErrKeyLost is in the chain of an error about a secret that no key of this broker opens.
 var ErrKeyLost = errors.New("sealed with another key")
 
-// ErrDamaged is in the chain of an error about sealed bytes that do not open in
-// their place: they were changed, or belong to another row.
+// ErrDamaged is in the chain of an error about sealed bytes that do not open in their place:
+// they were changed, or belong to another row.
 var ErrDamaged = errors.New("sealed bytes do not open here: they were changed, or belong to another row")
 
-// Why says to people what is wrong where an error is Lasting.
+// Why tells people what is wrong if an error is Lasting.
 func Why(err error) string {
 	if errors.Is(err, ErrKeyLost) {
 		return "it was sealed with another key than those that are named here in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
@@ -72,17 +71,17 @@ func Why(err error) string {
 	return "its sealed bytes were changed, or belong to another account"
 }
 
-// ErrUnavailable is in the chain of an error about what its key service did not open now, be
-// it that the service is away or that it refuses this key, which it does not say clearly.
+// ErrUnavailable is in the chain of an error about what its key service does not open now: the
+// service is unavailable, or refuses the key in a way that cannot be told from that.
 var ErrUnavailable = errors.New("its key service does not open it now")
 
 const (
 	keySize   = 32
 	maxCached = 10_000
 	attempts  = 4 // to agree with other brokers on a new data key
-	// A key service that did not open a data key is not asked for it again for so long:
-	// whoever needs it later need not wait for the same answer.
-	rest = 5 * time.Second
+	// failureTTL is how long a key service that did not open a data key is not asked for it
+	// again, so that callers need not wait for the same answer.
+	failureTTL = 5 * time.Second
 )
 
 // Vault seals and opens.
@@ -91,20 +90,20 @@ type Vault struct {
 	keks []KEK // all
 	keys Keys
 
-	mu     sync.Mutex // guards what follows
-	opened map[dataKeyID]openedKey
-	failed map[dataKeyID]failure
-	asked  map[dataKeyID]chan struct{} // closed when what was asked for one is answered
+	mu      sync.Mutex // guards what follows
+	opened  map[dataKeyID]openedKey
+	failed  map[dataKeyID]failure
+	flights map[dataKeyID]chan struct{} // keys that are being unwrapped; closed when that ends
 }
 
-// openedKey is a data key, and what it was unwrapped from: a file of accounts that was set
-// aside as damaged is followed by one whose versions begin anew.
+// openedKey is a data key, and what it was unwrapped from: an accounts file that was set aside as
+// damaged is followed by one whose versions start again.
 type openedKey struct {
 	aead    *dataKey
 	wrapped [sha256.Size]byte
 }
 
-// failure is that a data key was not opened, and from what.
+// failure is the error with which a data key did not unwrap, and what from.
 type failure struct {
 	at      time.Time
 	err     error
@@ -116,20 +115,20 @@ type dataKeyID struct {
 	version   int
 }
 
-// New returns a Vault over the store of the data keys. New data keys are wrapped by
-// kek; what others have wrapped is opened too. The caller closes the KEKs.
+// New returns a Vault over the store of the data keys. New data keys are wrapped by kek; those
+// that others have wrapped open too. The caller closes the KEKs.
 func New(kek KEK, keys Keys, others ...KEK) *Vault {
 	return &Vault{
 		kek: kek, keks: append([]KEK{kek}, others...), keys: keys,
-		opened: map[dataKeyID]openedKey{}, failed: map[dataKeyID]failure{}, asked: map[dataKeyID]chan struct{}{},
+		opened: map[dataKeyID]openedKey{}, failed: map[dataKeyID]failure{}, flights: map[dataKeyID]chan struct{}{},
 	}
 }
 
 // Knows reports whether the KEK of that ID is one of this Vault's.
 func (v *Vault) Knows(kek string) bool { return v.named(kek) != nil }
 
-// named returns one of the KEKs. Their IDs are not kept: a key file that is yet to be
-// made may turn out to be another's.
+// named returns one of the KEKs. Their IDs are not cached: a key file that is not created yet may
+// become another process's.
 func (v *Vault) named(kek string) KEK {
 	for _, k := range v.keks {
 		if k.ID() == kek {
@@ -148,8 +147,8 @@ func (v *Vault) Seal(ctx context.Context, at Place, s Secret) (Sealed, error) {
 	return Sealed{version, aead.Seal(nil, nil, []byte(s.Reveal()), at.bound(version))}, nil
 }
 
-// Sealer seals for one workspace. It is made before something begins to exist that must
-// not get lost, and seals it though what Seal would take does not open by then.
+// Sealer seals for one workspace. It is made before something is obtained that must not get lost,
+// and seals it even if the data key that Seal would take does not open by then.
 type Sealer struct {
 	vault     *Vault
 	workspace id.Workspace
@@ -157,7 +156,7 @@ type Sealer struct {
 	aead      *dataKey
 }
 
-// Sealer returns a Sealer, or why nothing can be sealed now.
+// Sealer returns a Sealer, or an error if nothing can be sealed now.
 func (v *Vault) Sealer(ctx context.Context, ws id.Workspace) (Sealer, error) {
 	version, aead, err := v.current(ctx, ws)
 	if err != nil {
@@ -166,8 +165,8 @@ func (v *Vault) Sealer(ctx context.Context, ws id.Workspace) (Sealer, error) {
 	return Sealer{v, ws, version, aead}, nil
 }
 
-// Seal seals a secret for a place in the Sealer's workspace: with the data key that is
-// current, and where that one does not open with the one that was, as long as it is stored.
+// Seal seals a secret for a place in the Sealer's workspace with the current data key, or if that
+// does not open with the Sealer's own, as long as it is stored.
 func (s Sealer) Seal(ctx context.Context, at Place, secret Secret) (Sealed, error) {
 	version, aead, err := s.vault.current(ctx, s.workspace)
 	if err != nil {
@@ -179,8 +178,8 @@ func (s Sealer) Seal(ctx context.Context, at Place, secret Secret) (Sealed, erro
 	return Sealed{version, aead.Seal(nil, nil, []byte(secret.Reveal()), at.bound(version))}, nil
 }
 
-// stored reports whether the Sealer's own data key is there: what is sealed with one that
-// was removed nobody opens.
+// stored reports whether the Sealer's own data key still exists: what is sealed with a removed one
+// never opens.
 func (s Sealer) stored(ctx context.Context) bool {
 	all, err := s.vault.keys.DataKeys(ctx, s.workspace)
 	return err == nil && slices.ContainsFunc(all, func(k WrappedKey) bool { return k.Version == s.version })
@@ -279,28 +278,28 @@ func (v *Vault) forget(ws id.Workspace, version int) bool {
 	return ok
 }
 
-// unwrapped returns a data key from the cache, else unwraps and keeps it. Where somebody
-// does that already, it waits for what they find.
+// unwrapped returns a data key from the cache, or unwraps and caches it. If another caller is
+// unwrapping it, it waits for the result.
 func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (*dataKey, error) {
 	at, wrapped := dataKeyID{ws, k.Version}, sha256.Sum256(k.Wrapped)
 	for {
-		aead, others, err := v.found(at, wrapped)
+		aead, flight, err := v.lookup(at, wrapped)
 		if aead != nil || err != nil {
 			return aead, err
 		}
-		if others == nil {
+		if flight == nil {
 			break
 		}
 		select {
-		case <-others:
+		case <-flight:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for data key %d: %w", k.Version, ctx.Err())
 		}
 	}
-	defer v.answered(at)
+	defer v.land(at)
 	key, err := v.unwrap(ctx, ws, k)
 	if err != nil {
-		v.fails(at, failure{time.Now(), err, wrapped})
+		v.cacheFailure(at, failure{time.Now(), err, wrapped})
 		return nil, err
 	}
 	aead, err := newDataKey(key)
@@ -316,35 +315,34 @@ func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (*
 	return aead, nil
 }
 
-// found returns a data key, or with what error it was not opened a moment ago, or what to
-// wait for while somebody unwraps it. If it is none of these the caller unwraps it, and
-// calls answered.
-func (v *Vault) found(at dataKeyID, wrapped [sha256.Size]byte) (*dataKey, <-chan struct{}, error) {
+// lookup returns a data key, or the error with which it did not unwrap a moment ago, or what to
+// wait for while another caller unwraps it. Otherwise the caller unwraps it, and calls land.
+func (v *Vault) lookup(at dataKeyID, wrapped [sha256.Size]byte) (*dataKey, <-chan struct{}, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if k, ok := v.opened[at]; ok && k.wrapped == wrapped {
 		return k.aead, nil, nil
 	}
-	if f := v.failed[at]; f.wrapped == wrapped && time.Since(f.at) < rest {
+	if f := v.failed[at]; f.wrapped == wrapped && time.Since(f.at) < failureTTL {
 		return nil, nil, f.err
 	}
-	if others, ok := v.asked[at]; ok {
-		return nil, others, nil
+	if flight, ok := v.flights[at]; ok {
+		return nil, flight, nil
 	}
-	v.asked[at] = make(chan struct{})
+	v.flights[at] = make(chan struct{})
 	return nil, nil, nil
 }
 
-func (v *Vault) answered(at dataKeyID) {
+func (v *Vault) land(at dataKeyID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	close(v.asked[at])
-	delete(v.asked, at)
+	close(v.flights[at])
+	delete(v.flights, at)
 }
 
-// fails remembers what a key service did not open. What is said without it, or was not
-// said because the caller had left, is not remembered.
-func (v *Vault) fails(at dataKeyID, f failure) {
+// cacheFailure caches what a key service did not open, but not errors that came without an
+// answer from it, or because the caller had left.
+func (v *Vault) cacheFailure(at dataKeyID, f failure) {
 	if !errors.Is(f.err, ErrUnavailable) && !errors.Is(f.err, ErrDamaged) {
 		return
 	}
@@ -376,9 +374,8 @@ func (v *Vault) known() string {
 	return strings.Join(ids, ", ")
 }
 
-// newAEAD returns AES-256-GCM that puts a random nonce before what it seals.
-// 96 random bits are safe for 2^32 messages under one key; a workspace has at
-// most some thousands.
+// newAEAD returns AES-256-GCM that puts a random nonce before what it seals. 96 random bits are
+// safe for 2^32 messages under one key; a workspace has some thousands at most.
 func newAEAD(key []byte) (cipher.AEAD, error) {
 	if len(key) != keySize {
 		return nil, fmt.Errorf("key of %d bytes, want %d", len(key), keySize)
@@ -390,7 +387,7 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// dataKey seals what is stored, and has what a key pair for those elsewhere is derived from.
+// dataKey seals what is stored, and has the seed of the key pair that others seal with.
 type dataKey struct {
 	cipher.AEAD
 	seed []byte
@@ -413,8 +410,8 @@ func boundKey(ws id.Workspace, version int) []byte {
 	return bind("data key", ws.String(), "", "", version)
 }
 
-// bind encodes associated data so that no two different places give the same
-// bytes: each part is preceded by its length.
+// bind encodes associated data so that different places never give the same bytes: each part is
+// preceded by its length.
 func bind(what, ws, account, field string, version int) []byte {
 	b := []byte("signalbox.credential.v1")
 	for _, part := range []string{what, ws, account, field} {

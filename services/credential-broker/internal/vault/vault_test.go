@@ -360,8 +360,8 @@ func TestOpenFileLater(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if at, unmade := k.Unmade(); at != path || !unmade {
-			t.Errorf("Unmade = %q, %v", at, unmade)
+		if at, unmade := k.Pending(); at != path || !unmade {
+			t.Errorf("Pending = %q, %v", at, unmade)
 		}
 		all = append(all, k)
 	}
@@ -377,15 +377,15 @@ func TestOpenFileLater(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, unmade := all[1].Unmade(); unmade || all[0].ID() != all[1].ID() || openFile(t, path).ID() != all[0].ID() {
+	if _, unmade := all[1].Pending(); unmade || all[0].ID() != all[1].ID() || openFile(t, path).ID() != all[0].ID() {
 		t.Errorf("the keys are %s and %s, want the one in the file", all[0], all[1])
 	}
 	first, err := vault.New(all[0], keys).Seal(t.Context(), at, vault.NewSecret(canary))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, unmade := all[3].Unmade(); unmade {
-		t.Error("Unmade does not see the file that another one has made")
+	if _, unmade := all[3].Pending(); unmade {
+		t.Error("Pending does not see the file that another one has made")
 	}
 	for name, k := range map[string]vault.KEK{"the second": all[1], "one that has sealed nothing": all[2], "the file's": openFile(t, path)} {
 		if got, err := vault.New(k, keys).Open(t.Context(), at, first); err != nil || got.Reveal() != canary {
