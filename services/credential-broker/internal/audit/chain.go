@@ -54,14 +54,14 @@ func (r *Row) sumAt(sequence int64) []byte {
 	return sum[:]
 }
 
-// Head is where a workspace's chain ends.
+// Head is the end of a workspace's chain.
 type Head struct {
 	Workspace id.Workspace
 	Sequence  int64
 	Hash      []byte
 }
 
-// Kind is what is wrong with a chain at some place.
+// Kind is a kind of problem in a chain.
 type Kind string
 
 // The kinds.
@@ -69,43 +69,42 @@ const (
 	Changed  Kind = "changed"  // the row's fields are not those that were written
 	Removed  Kind = "removed"  // rows are missing
 	Inserted Kind = "inserted" // the row was not written by the product
-	Moved    Kind = "moved"    // the row stands in another place than it was written to
+	Moved    Kind = "moved"    // the row was written with another sequence number
 	Replaced Kind = "replaced" // the row is another one, with a hash of its own
 	Rewound  Kind = "rewound"  // the chain is not the one that was verified before
-	// CutOff is what a death leaves of a row of a file. Nothing is wrong: what the row was
-	// to tell of was not done.
+	// CutOff is the beginning of a row in a file whose writer died. Nothing is wrong: what the
+	// row was about was not done.
 	CutOff Kind = "cut off"
 )
 
-// Problem is something wrong, with the words for people.
+// Problem is something wrong with a chain, described for people.
 type Problem struct {
 	Workspace id.Workspace
-	// Sequence is the row's number, the first one's where several are missing.
+	// Sequence is the row's number; the first one's if several are missing.
 	Sequence int64
-	// ID is the row's; zero where it is missing.
+	// ID is the row's; zero if the row is missing.
 	ID      uuid.UUID
 	Kind    Kind
 	Message string
 }
 
-// maxKept bounds the changed rows that are looked at again, to tell whether they were
-// moved.
+// maxKept bounds the changed rows that are kept to find out whether they were moved.
 const maxKept = 1000
 
-// mark is what is remembered of a row until the end.
+// mark is what is kept of a row until the end.
 type mark struct {
 	sequence int64
 	id       uuid.UUID
 	whole    bool // its hash is that of its fields
-	follows  bool // it was written after the row before it, as far as that is there
+	follows  bool // it was written after the row before it, unless that is missing
 }
 
-// Chain verifies one workspace's rows. Give it all of them in their order with Add;
-// End says what is wrong. It remembers some bytes of each row.
+// Chain verifies one workspace's rows: add all of them in their order; End returns what is wrong.
+// It keeps some bytes of each row.
 type Chain struct {
 	workspace id.Workspace
 	sequence  int64  // of the last row
-	hash      []byte // its
+	hash      []byte // of the last row
 	marks     []mark
 	changed   []Row
 	expected  map[int64][]byte
@@ -117,14 +116,13 @@ func New(ws id.Workspace) *Chain {
 	return &Chain{workspace: ws, hash: make([]byte, sha256.Size), expected: map[int64][]byte{}}
 }
 
-// Expect has the chain go through a head that it ended with before. It is called
-// before Add.
+// Expect requires the chain to contain a head that it ended with before. It is called before Add.
 func (c *Chain) Expect(h Head) { c.expected[h.Sequence] = h.Hash }
 
 // Rows returns how many rows were added.
 func (c *Chain) Rows() int { return len(c.marks) }
 
-// Add takes the next row.
+// Add adds the next row.
 func (c *Chain) Add(r Row) {
 	gap := r.Sequence > c.sequence+1
 	switch {
@@ -148,13 +146,12 @@ func (c *Chain) Add(r Row) {
 	c.sequence, c.hash = r.Sequence, r.Hash
 }
 
-// Beyond takes a row that stands after the end of the chain.
+// Beyond adds a row that is stored after the end of the chain.
 func (c *Chain) Beyond(r Row) {
 	c.report(Inserted, r.Sequence, r.ID, "row %d stands after the end of the chain", r.Sequence)
 }
 
-// End takes the head, nil where there is none, and returns what is wrong, in the order
-// of the rows; nothing where the chain is whole.
+// End takes the head, nil if there is none, and returns what is wrong, in the order of the rows.
 func (c *Chain) End(h *Head) []Problem {
 	switch {
 	case h == nil && len(c.marks) > 0:
@@ -172,9 +169,9 @@ func (c *Chain) End(h *Head) []Problem {
 	return c.problems
 }
 
-// blame says which rows are not those that were written. A row that is whole in itself
-// and that the next does not follow has another hash than it had; unless the next
-// belongs to neither of its neighbours: then that one is strange.
+// blame reports the rows that are not those that were written. If a row is whole and the next one
+// does not follow it, its hash has changed, unless the next one fits neither of its neighbours and
+// is itself foreign.
 func (c *Chain) blame(h *Head) {
 	for i, m := range c.marks {
 		last := i == len(c.marks)-1
@@ -182,20 +179,20 @@ func (c *Chain) blame(h *Head) {
 		if last && h != nil && h.Sequence == m.sequence {
 			followed = bytes.Equal(h.Hash, c.hash)
 		}
-		strangeNext := !last && c.strange(i+1, h)
+		foreignNext := !last && c.foreign(i+1, h)
 		switch {
 		case !m.whole:
 			c.change(m)
 		case !m.follows && (!followed || i == 0):
 			c.report(Replaced, m.sequence, m.id, "row %d belongs to neither the row before nor the one after it: it was put in the place of another", m.sequence)
-		case !followed && (last || c.marks[i+1].whole && !strangeNext):
+		case !followed && (last || c.marks[i+1].whole && !foreignNext):
 			c.report(Replaced, m.sequence, m.id, "row %d is not the one that row %d was written after: it was changed, or put in the place of another, with its hash", m.sequence, m.sequence+1)
 		}
 	}
 }
 
-// strange reports whether a row belongs to neither of its neighbours.
-func (c *Chain) strange(i int, h *Head) bool {
+// foreign reports whether a row fits neither of its neighbours.
+func (c *Chain) foreign(i int, h *Head) bool {
 	m := c.marks[i]
 	if m.follows {
 		return false
@@ -206,11 +203,11 @@ func (c *Chain) strange(i int, h *Head) bool {
 	return h != nil && (h.Sequence != m.sequence || !bytes.Equal(h.Hash, c.hash))
 }
 
-// maxMove is by how many numbers a row is looked for, that was moved.
+// maxMove is how many numbers away the former place of a moved row is searched.
 const maxMove = 100
 
-// change reports a row whose hash is not that of its fields: as moved, if it is with
-// another number. What stands there now was inserted, if it is whole.
+// change reports a row whose hash is not that of its fields: as moved, if the hash fits another
+// number. A whole row that has that number now was inserted.
 func (c *Chain) change(m mark) {
 	i := slices.IndexFunc(c.changed, func(r Row) bool { return r.Sequence == m.sequence && r.ID == m.id })
 	if i < 0 {

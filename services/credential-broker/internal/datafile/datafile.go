@@ -1,6 +1,5 @@
-// Package datafile reads what operators describe in YAML files, request profiles and
-// OAuth providers, strictly: an unknown field or a wrong value is an error that names
-// file, line and field.
+// Package datafile reads the YAML files of request profiles and OAuth providers strictly: an
+// unknown field or a wrong value is an error that names file, line and field.
 package datafile
 
 import (
@@ -20,10 +19,10 @@ const (
 	maxFiles = 200
 )
 
-// LoadAll has load read every *.yaml file at the root of each of dirs, and returns what
-// came out by name. What a later directory has replaces what an earlier one has under
-// the same name; within a directory names are unique. what says in errors what the files
-// describe. The problems are those of single files; an error ends the reading.
+// LoadAll loads every *.yaml file at the root of each of dirs, and returns the results by name. A
+// later directory replaces what an earlier one has under the same name; within a directory names
+// are unique. what says in errors what the files describe. Problems are those of single files; an
+// error ends the loading.
 func LoadAll[T any](what string, name func(*T) string, load func(file string, text []byte) (*T, error), dirs ...fs.FS) (all map[string]*T, problems []error, err error) {
 	all = map[string]*T{}
 	for _, dir := range dirs {
@@ -64,7 +63,7 @@ func LoadAll[T any](what string, name func(*T) string, load func(file string, te
 	return all, problems, nil
 }
 
-// place is Checker.At for a file that was read and is well.
+// place is Checker.At for a file that was loaded.
 func place(file string, text []byte, path string) string {
 	tree, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -88,7 +87,7 @@ func read(dir fs.FS, file, what string) ([]byte, error) {
 	return text, nil
 }
 
-// Checker notes what is wrong with a file's fields.
+// Checker collects what is wrong with a file's fields.
 type Checker struct {
 	file     string
 	tree     *ast.File
@@ -119,11 +118,10 @@ func Decode(file string, text []byte, src any) (*Checker, error) {
 	return c, nil
 }
 
-// holds reports whether there is more in a document than comments.
+// holds reports whether a document has more than comments.
 func holds(d *ast.DocumentNode) bool { return d.Body != nil && d.Body.Type() != ast.CommentType }
 
-// wantValues notes the fields that are written without a value, which would count as if
-// they were not there.
+// wantValues reports the fields without a value, which would be taken for missing.
 func (c *Checker) wantValues() {
 	c.walk(func(n ast.Node) {
 		if n.Type() == ast.NullType {
@@ -132,8 +130,8 @@ func (c *Checker) wantValues() {
 	})
 }
 
-// misfit says which field it is whose value the YAML library could not take, and what
-// would be right.
+// misfit says which field has a value that the YAML library did not accept, and what would be
+// right.
 func (c *Checker) misfit(err error) error {
 	var want string
 	if e, ok := errors.AsType[*yaml.UnexpectedNodeTypeError](err); ok {
@@ -164,7 +162,7 @@ var kinds = map[reflect.Kind]string{
 	reflect.Bool: "true or false", reflect.Int: "a number", reflect.Int64: "a number", reflect.Float64: "a number",
 }
 
-// path returns where a node is, as Wrong takes it.
+// path returns the path of a node, as for Wrong.
 func path(n ast.Node) string { return strings.TrimPrefix(strings.TrimPrefix(n.GetPath(), "$"), ".") }
 
 // walk calls f with every node.
@@ -178,7 +176,7 @@ func (v visitor) Visit(n ast.Node) ast.Visitor {
 	return v
 }
 
-// positioned puts file and line in front of an error of the YAML library, in one line.
+// positioned returns an error of the YAML library in one line, after file and line.
 func positioned(file string, err error) error {
 	if e, ok := errors.AsType[yaml.Error](err); ok && e.GetToken() != nil {
 		return fmt.Errorf("%s:%d: %s", file, e.GetToken().Position.Line, e.GetMessage())
@@ -187,18 +185,18 @@ func positioned(file string, err error) error {
 	return fmt.Errorf("%s: %s", file, first)
 }
 
-// Wrong notes a problem with a field; the path is the field's, as routes[0].path.
+// Wrong reports a problem with a field, whose path is such as routes[0].path.
 func (c *Checker) Wrong(path, format string, args ...any) {
 	c.problems = append(c.problems, fmt.Errorf("%s: %s: %s", c.At(path), path, fmt.Sprintf(format, args...)))
 }
 
-// At returns where a field is: file and line.
+// At returns the file and line of a field.
 func (c *Checker) At(path string) string { return fmt.Sprintf("%s:%d", c.file, c.line(path)) }
 
-// Err returns what was noted, one line for each problem; nil when there is none.
+// Err returns the problems, one line each; nil if there are none.
 func (c *Checker) Err() error { return errors.Join(c.problems...) }
 
-// line returns the line of a field, or of the nearest one around it that is there.
+// line returns the line of a field, or of the nearest field around it that exists.
 func (c *Checker) line(path string) int {
 	for path != "" {
 		if p, err := yaml.PathString("$." + path); err == nil {
