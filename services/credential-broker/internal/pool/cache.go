@@ -5,8 +5,6 @@ import (
 	"maps"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/panics"
@@ -23,7 +21,7 @@ const (
 	staleTimeout = 2 * time.Second  // for a database that does not answer, if there is a stale pool
 	readTimeout  = 10 * time.Second
 	partialEvery = 5 * time.Second // a pool with an unusable account is read again
-	maxReads     = 4               // of changed pools at a time
+	maxReads     = 8               // pools that are read at a time
 )
 
 // cached is a pool that was read.
@@ -31,7 +29,6 @@ type cached struct {
 	entry
 	confirmed time.Time // when it was last known to be unchanged
 	asked     time.Time // when a request last asked for it
-	reading   bool      // it has changed, and is being read
 }
 
 // accounts returns the pool that a workspace's requests for a provider go to: its own if it
@@ -132,20 +129,25 @@ func (s *Set) startRead(ctx context.Context, key poolKey) (*flight, error) {
 	f := &flight{done: make(chan struct{})}
 	s.flights[key] = f
 	s.work.Go(func() {
+		defer close(f.done)
+		s.reads <- struct{}{}
+		defer func() { <-s.reads }()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
-		defer close(f.done)
 		f.err = panics.Try(func() (err error) {
 			f.entry, err = s.load(ctx, key)
 			return err
 		})
-		s.finishRead(key, f)
+		s.finishRead(ctx, key, f)
 	})
 	return f, nil
 }
 
 // finishRead caches what was read, unless the pool was dropped meanwhile.
-func (s *Set) finishRead(key poolKey, f *flight) {
+func (s *Set) finishRead(ctx context.Context, key poolKey, f *flight) {
+	if f.err != nil {
+		s.warnUnread(ctx, f.err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.flights[key] != f {
@@ -199,35 +201,15 @@ func (s *Set) poll(ctx context.Context) {
 	defer cancel()
 	marks, err := s.cfg.Store.Marks(limited, keys)
 	if err != nil {
-		s.pollFailed(ctx, err)
+		s.warnUnread(ctx, err)
 		return
 	}
 	changed, others := s.compare(began, keys, marks)
-	if len(changed) == 0 {
-		return
-	}
 	for _, key := range others { // at once, for reading may take long
 		s.cfg.Forget(key.Workspace)
 	}
-	s.work.Go(func() {
-		var g errgroup.Group
-		g.SetLimit(maxReads)
-		for _, key := range changed {
-			g.Go(func() error { s.reread(ctx, key); return nil })
-		}
-		_ = g.Wait()
-	})
-}
-
-// reread reads a pool that has changed. If that fails, the next poll finds it changed again.
-func (s *Set) reread(ctx context.Context, key poolKey) {
-	if _, err := s.read(ctx, key); err != nil {
-		s.pollFailed(ctx, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k, ok := s.cache[key]; ok {
-		k.reading = false
+	for _, key := range changed {
+		_, _ = s.startRead(ctx, key) // fails when the Set ends
 	}
 }
 
@@ -254,9 +236,8 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.M
 	for _, key := range keys {
 		k, ok := s.cache[key]
 		switch {
-		case !ok || k.reading:
+		case !ok || s.flights[key] != nil:
 		case k.mark != marks[key], k.partial && elapsed(k.read, began) >= partialEvery:
-			k.reading = true
 			changed = append(changed, key)
 			if k.mark.Accounts != marks[key].Accounts {
 				others = append(others, key)
@@ -268,9 +249,9 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.M
 	return changed, others
 }
 
-func (s *Set) pollFailed(ctx context.Context, err error) {
-	if ctx.Err() == nil && s.mayWarn("poll") {
-		s.cfg.Log.WarnContext(ctx, "changes of accounts cannot be read from the database: the accounts read before are used", "error", err)
+func (s *Set) warnUnread(ctx context.Context, err error) {
+	if s.mayWarn("read") {
+		s.cfg.Log.WarnContext(ctx, "accounts cannot be read from the database: those read before are used", "error", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -120,22 +121,16 @@ func (p *Pool) isKnown(ours, theirs *limit) bool {
 func (p *Pool) count(t time.Duration, m *member, instance uuid.UUID, s State) {
 	i := slices.IndexFunc(m.peers, func(x peer) bool { return x.instance == instance })
 	if i < 0 {
+		if len(m.peers) == maxPeers {
+			slices.SortFunc(m.peers, func(a, b peer) int { return cmp.Compare(b.heard, a.heard) })
+			m.peers = m.peers[:maxPeers-1]
+		}
 		x := peer{instance: instance, since: s.Since}
 		if p.clock.at(s.Since) < m.since {
-			// It had counted before this one was here; what is new is since it told last.
-			x.counters = s.Told
+			x.counters = s.Told // it counted before this instance: only what it adds is new
 		}
 		m.peers = append(m.peers, x)
-		if i = len(m.peers) - 1; i == maxPeers {
-			m.peers = m.peers[:maxPeers]
-			i = 0
-			for n := range m.peers {
-				if m.peers[n].heard < m.peers[i].heard {
-					i = n
-				}
-			}
-			m.peers[i] = x
-		}
+		i = len(m.peers) - 1
 	}
 	old := &m.peers[i]
 	old.heard = t

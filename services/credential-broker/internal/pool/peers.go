@@ -33,7 +33,7 @@ func (s *Set) subscribe(ctx context.Context) (unsubscribe func()) {
 	if err == nil {
 		var changes *bus.Subscription
 		if changes, err = s.cfg.Bus.Subscribe(subject.AllCredAccounts, s.receiveChanged); err == nil {
-			ignore := s.cfg.Bus.OnReconnect(func() { s.peers.missed.Store(true) })
+			ignore := s.cfg.Bus.OnReconnect(func() { s.missed.Store(true) })
 			return func() {
 				ignore()
 				_ = states.Unsubscribe() // the bus ends with the process
@@ -55,15 +55,15 @@ func (s *Set) catchUp(ctx context.Context) {
 	if s.cfg.Bus == nil || !s.cfg.Bus.Connected() {
 		return
 	}
-	if s.peers.missed.Swap(false) {
-		s.peers.wanted.Store(true)
+	if s.missed.Swap(false) {
+		s.wanted.Store(true)
 		if err := s.publish(ctx, subject.CredState(s.instance), &credentialv1.AccountStates{InstanceId: s.instance.String(), TellAll: true}); err != nil {
-			s.peers.missed.Store(true)
+			s.missed.Store(true)
 			return
 		}
 	}
-	if now := time.Now(); now.Sub(s.peers.toldAll) >= announceAll && s.peers.wanted.Swap(false) {
-		s.peers.toldAll = now
+	if now := time.Now(); now.Sub(s.toldAll) >= announceAll && s.wanted.Swap(false) {
+		s.toldAll = now
 		for _, p := range s.all() {
 			p.MarkAll(ToPeers)
 		}
@@ -178,7 +178,7 @@ func (s *Set) receiveStates(ctx context.Context, raw *bus.Message) {
 		return
 	}
 	if m.GetTellAll() {
-		s.peers.wanted.Store(true)
+		s.wanted.Store(true)
 	}
 	now, pools := time.Now(), s.all()
 	for _, a := range m.GetAccounts() {

@@ -10,9 +10,13 @@ import (
 // Run exchanges what is learned with other instances and the store until ctx is done; then
 // it writes once more and returns nil. What fails is tried again.
 func (s *Set) Run(ctx context.Context) error {
-	if !s.begin() {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
 		return nil
 	}
+	s.work.Add(1)
+	s.mu.Unlock()
 	defer s.work.Done()
 	unsubscribe := s.subscribe(ctx)
 	defer func() {
@@ -40,7 +44,7 @@ func (s *Set) Run(ctx context.Context) error {
 			panics.Contain(ctx, s.cfg.Log, "pool announcements", func() {
 				if unsubscribe == nil {
 					unsubscribe = s.subscribe(ctx)
-					s.peers.missed.Store(unsubscribe != nil)
+					s.missed.Store(unsubscribe != nil)
 				}
 				s.catchUp(ctx)
 				s.announce(ctx)

@@ -100,16 +100,13 @@ type Set struct {
 
 	stats   stats
 	uses    uses
+	reads   chan struct{}     // has a place for each pool that is being read
 	dropped chan id.Workspace // by Forget, to be announced
 	pollNow chan struct{}     // another instance has announced a change
 	parked  chan struct{}     // an account was parked, which is written at once
-	peers   peers
-}
 
-// peers is what the exchange with other instances remembers.
-type peers struct {
 	missed  atomic.Bool // the bus was away: announcements may have been missed
-	wanted  atomic.Bool // an instance wants to be told all
+	wanted  atomic.Bool // an instance wants to be told everything
 	toldAll time.Time   // when that was done last; only Run uses it
 }
 
@@ -139,9 +136,9 @@ func New(cfg Config) (*Set, error) {
 	s := &Set{
 		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*cached{}, flights: map[poolKey]*flight{},
 		pools: map[owner]*Pool{}, stored: map[owner]map[id.Account]bool{}, unusable: map[id.Account]string{}, warned: map[string]time.Time{},
-		stats:   stats{pending: map[statKey]*store.Stat{}},
-		uses:    uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
-		dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
+		stats: stats{pending: map[statKey]*store.Stat{}},
+		uses:  uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
+		reads: make(chan struct{}, maxReads), dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
 		p, ok := cfg.Profiles.For(e.Provider)
@@ -277,16 +274,6 @@ func (s *Set) Wait() {
 	s.ended = true
 	s.mu.Unlock()
 	s.work.Wait()
-}
-
-// begin has Wait wait for work.Done, unless it was called before.
-func (s *Set) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.ended {
-		s.work.Add(1)
-	}
-	return !s.ended
 }
 
 // poolOf returns an owner's pool, made if need be. If there are too many, those of which
