@@ -12,12 +12,12 @@ import (
 // maxFamily bounds a family's name: it comes from a request.
 const maxFamily = 64
 
-// version is how OpenAI ends the name of a model's version.
-const version = "-2006-01-02"
+// versionDate ends the names of OpenAI's versions of a model.
+const versionDate = "-2006-01-02"
 
-// family returns the model family that a request counts for, where the provider is
-// known to limit by it; else nothing, and limits are the account's. Anthropic limits
-// its classes of models, OpenAI a model in all its versions.
+// family returns the model family that a request counts for, or nothing if the provider is
+// not known to limit by it. Anthropic limits its classes of models, OpenAI a model in all its
+// versions.
 func family(p *profile.Profile, provider, model string) string {
 	if model == "" || len(model) > maxFamily || !isText(model) {
 		return ""
@@ -31,8 +31,8 @@ func family(p *profile.Profile, provider, model string) string {
 		}
 		return model
 	case provider == "openai":
-		if i := len(model) - len(version); i > 0 {
-			if _, err := time.Parse(version, model[i:]); err == nil {
+		if i := len(model) - len(versionDate); i > 0 {
+			if _, err := time.Parse(versionDate, model[i:]); err == nil {
 				return model[:i]
 			}
 		}
@@ -41,7 +41,7 @@ func family(p *profile.Profile, provider, model string) string {
 	return ""
 }
 
-// isText reports whether a name can be told to others and stored.
+// isText reports whether a name can be announced and stored.
 func isText(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }

@@ -1,50 +1,50 @@
 package pool
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Strategy names the rule by which an account is chosen.
 type Strategy string
 
-// Rule is what there is to know of a strategy.
+// Rule describes a strategy.
 type Rule struct {
 	Name Strategy
-	// About is what operators read about it.
+	// About is a description for operators.
 	About string
-	// Current says that there is a current account, which Use can set.
+	// Current says that there is a current account, which Switch sets.
 	Current bool
 	// Health says that accounts below Settings.MinUsable come last.
 	Health bool
 
-	pick func(*Pool) *member // for Pool.search; nil for none
+	pick func(*Pool) *member // serves Pool.search; nil if no member can
 }
 
 // rules has a row for each strategy, the default first. A new strategy is a file and a row.
-var rules = [...]Rule{sticky, roundRobin, hybrid}
+var rules = []Rule{sticky, roundRobin, hybrid}
 
 // Strategies returns all strategies, the default first.
-func Strategies() []Rule { return rules[:] }
+func Strategies() []Rule { return slices.Clone(rules) }
 
-// Rule returns what there is to know of the strategy, nil if there is none of this name.
+// Rule returns the strategy's description, nil if there is no such strategy.
 func (s Strategy) Rule() *Rule {
-	for i := range rules {
-		if rules[i].Name == s {
-			return &rules[i]
-		}
+	i := slices.IndexFunc(rules, func(r Rule) bool { return r.Name == s })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &rules[i]
 }
 
-// List returns the names of strategies as a sentence lists them, such as "a, b or c".
+// List returns the names of strategies as a sentence lists them: "a, b or c".
 func List(rules []Rule) string {
-	var b strings.Builder
-	for i, r := range rules {
-		switch {
-		case i > 0 && i == len(rules)-1:
-			b.WriteString(" or ")
-		case i > 0:
-			b.WriteString(", ")
-		}
-		b.WriteString(string(r.Name))
+	var names []string
+	for _, r := range rules {
+		names = append(names, string(r.Name))
 	}
-	return b.String()
+	last := len(names) - 1
+	if last < 1 {
+		return strings.Join(names, "")
+	}
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
