@@ -15,62 +15,61 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// Config is what a person who operates the service can set. New fills in the
-// default of each time and limit that is zero; the address, the database, the
-// trusted keys and the processors are for cmd/credential-broker, which opens what
-// Deps holds.
+// Config is what an operator can set. New fills in the default of each timeout and limit
+// that is zero; cmd/credential-broker uses the address, the database, the trusted keys and
+// the processors itself, to open Deps.
 type Config struct {
-	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, and /health, /ready and /metrics."`
+	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it. Needed unless CREDENTIAL_BROKER_ACCOUNTS_FILE is set."`
 	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
-	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, made when it is not there, on a disk of this machine. There is no bus then, and workspaces have no accounts of their own. The audit is a file beside it. signalbox accounts works on it too. While it is damaged, or set aside because it was, requests are refused until it is put right; the log says how."`
-	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn of accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
+	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, on a disk of this machine; it is made if it is missing. There is no bus then, and workspaces have no accounts of their own. The audit is a file beside it. signalbox accounts works on it too. While it is damaged, or was set aside because it was damaged, requests are refused until it is repaired; the log says how."`
+	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn about accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
-	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`
+	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty if the servers require none."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
-	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; made when it is not there. Keep a backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
+	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; made if it is missing. Keep a backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
 
-	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
+	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), which add to the built-in ones or replace them; read at the start. Empty for none."`
 
-	ModelPrices string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that go before the built-in ones; empty for none. Give agent-runner the same."`
+	ModelPrices string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that override the built-in ones; empty for none. Give agent-runner the same."`
 
-	AllowPrivate bool `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, over http too, and at any port: for model servers of your own."`
-	// AllowLoopback allows the operator's shared accounts to be model servers on this
-	// machine, over http too: for the process that is all of a single user's Signalbox.
+	AllowPrivate bool `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, also over http, and at any port: for model servers of your own."`
+	// AllowLoopback allows base URLs on this machine for the operator's shared accounts, also
+	// over http: for a Signalbox in one process.
 	AllowLoopback bool
 
-	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which is the provider simulator and never answers for another one; empty for none."`
+	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers as the provider simulator and never in place of another; empty for none."`
 
 	Keys        admin.Keys
 	Environment Environment
 	OAuth       admin.OAuth
 
-	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second and adds the least time to them; beyond that, replicas do better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
+	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second with the least latency; beyond that, replicas scale better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
 
-	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for what the request profiles say."`
+	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for the values of the request profiles."`
 	FirstEventTimeout time.Duration `env:"CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT" envDefault:"5m" doc:"How long the first event of a stream may take after its headers."`
 	IdleTimeout       time.Duration `env:"CREDENTIAL_BROKER_IDLE_TIMEOUT" envDefault:"3m" doc:"How long an answer may pause."`
-	GateTimeout       time.Duration `env:"CREDENTIAL_BROKER_GATE_TIMEOUT" envDefault:"10s" doc:"How long a stream that has said nothing yet is held back, so that another account can still be tried."`
+	GateTimeout       time.Duration `env:"CREDENTIAL_BROKER_GATE_TIMEOUT" envDefault:"10s" doc:"How long a stream without content is held back, so that another account can still be tried."`
 	WriteTimeout      time.Duration `env:"CREDENTIAL_BROKER_WRITE_TIMEOUT" envDefault:"30s" doc:"How long a caller may take to read a piece of an answer."`
 	Drain             time.Duration `env:"CREDENTIAL_BROKER_DRAIN" envDefault:"25s" doc:"How long open requests may go on after a signal to stop."`
 	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once. One workspace may have half of them."`
-	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be held in memory at once. One workspace may have half of them; beyond, its requests wait for a moment."`
+	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be in memory at once. One workspace may have half of them; beyond that, its requests wait briefly."`
 
 	Telemetry telemetry.Config
 }
 
-// Environment are credentials that come from the environment. They serve every
-// workspace that has no account for the provider, own or shared.
+// Environment are credentials from the environment. They serve every workspace that has
+// neither an account of its own nor a shared one for the provider.
 type Environment struct {
 	AnthropicKey  conf.Secret `env:"ANTHROPIC_API_KEY" doc:"API key for Anthropic, for workspaces without an account of their own."`
 	AnthropicURL  string      `env:"ANTHROPIC_BASE_URL" doc:"Base URL in place of https://api.anthropic.com."`
 	OpenAIKey     conf.Secret `env:"OPENAI_API_KEY" doc:"API key for OpenAI, or a server that speaks its API, for workspaces without an account of their own."`
-	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL in place of https://api.openai.com/v1; a server that wants no key may be set without one."`
+	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL in place of https://api.openai.com/v1; a server that needs no key can be set without one."`
 	OpenRouterKey conf.Secret `env:"OPENROUTER_API_KEY" doc:"API key for OpenRouter, for workspaces without an account of their own."`
 	OpenRouterURL string      `env:"OPENROUTER_BASE_URL" doc:"Base URL in place of https://openrouter.ai/api/v1."`
 }
 
-// Validate says what is wrong, and what would be right.
+// Validate says what is wrong, and what is allowed.
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.Environment.accounts()
@@ -115,8 +114,8 @@ func (c *Config) timers() proxy.Timers {
 	return proxy.Timers{Headers: c.HeadersTimeout, FirstEvent: c.FirstEventTimeout, Idle: c.IdleTimeout, Gate: c.GateTimeout, Write: c.WriteTimeout}
 }
 
-// accounts returns what the environment holds. A base URL alone makes an account
-// too: a server of one's own may want no key.
+// accounts returns the accounts of the environment. A base URL is enough for one: one's own
+// server may need no key.
 func (e *Environment) accounts() ([]pool.EnvironmentAccount, error) {
 	var all []pool.EnvironmentAccount
 	var errs []error
@@ -152,8 +151,8 @@ func (e *Environment) accounts() ([]pool.EnvironmentAccount, error) {
 	return all, errors.Join(errs...)
 }
 
-// operatorURL reads a base URL from the environment. The operator may send
-// requests wherever they like, over http too.
+// operatorURL parses a base URL from the environment. The operator may use any address,
+// also over http.
 func operatorURL(variable, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

@@ -18,10 +18,10 @@ import (
 // sweepEvery is how often a broker completes unfinished key rotations.
 const sweepEvery = time.Minute
 
-// Keys names the key-encryption keys beside the key file.
+// Keys names the key-encryption keys apart from the key file.
 type Keys struct {
-	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It goes before the key file, which then only opens what it has sealed. Another spelling counts as another key."`
-	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of more keys, separated by commas, that open what they have sealed. To change the key while all runs: make a new one (signalbox accounts new-key makes a file) and name it here, in every broker; then exchange the two; then run signalbox accounts rotate-keys --wrap-only; then take the former away."`
+	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It takes precedence over the key file, which then only opens what it has sealed. A different spelling counts as a different key."`
+	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of further keys, separated by commas, that open what they have sealed. To change the key without a pause: make a new one (signalbox accounts new-key makes a file) and name it here, in every broker; then swap the two; then run signalbox accounts rotate-keys --wrap-only; then remove the former one."`
 }
 
 // Check says what is wrong if there is no key at all.

@@ -16,14 +16,14 @@ import (
 	"signalbox.dev/services/credential-broker/internal/profile"
 )
 
-// OAuth is what a person who operates the service can set about signing in.
+// OAuth is what an operator can set about signing in.
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
-	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), beside or in place of those that come with the product; read at the start. Empty for none."`
-	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page that providers send browsers back to, as registered with them: this server's https://…/api/connections/callback, or one of your own, which a console of another origin needs. Empty where codes are pasted."`
+	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. Empty for none."`
+	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page that providers send browsers back to, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console of another origin needs. Empty if codes are pasted."`
 }
 
-// Validate says what is wrong, and what would be right.
+// Validate says what is wrong, and what is allowed.
 func (o *OAuth) Validate() error {
 	if o.Redirect != "" {
 		u, err := url.Parse(o.Redirect)
@@ -37,8 +37,8 @@ func (o *OAuth) Validate() error {
 	return nil
 }
 
-// providers reads the shipped providers, the operator's own and their clients. Every
-// provider's accounts need a request profile that is there.
+// providers loads the built-in providers, the operator's own and their clients. Every
+// provider needs an existing request profile for its accounts.
 func (o *OAuth) providers(profiles *profile.Set) (*oauth.Providers, error) {
 	clients, err := oauth.ParseClients(o.Clients.Reveal())
 	if err != nil {

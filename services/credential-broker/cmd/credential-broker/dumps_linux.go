@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepMemory has the kernel write this process' memory to no file, and show it to no other
+// protectMemory has the kernel write this process' memory to no file, and show it to no other
 // process of the same user: it holds every secret. Root can read it all the same.
-func keepMemory() error {
+func protectMemory() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("turn core dumps off: %w", err)
 	}

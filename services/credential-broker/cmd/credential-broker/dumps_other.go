@@ -2,5 +2,5 @@
 
 package main
 
-// keepMemory does nothing here.
-func keepMemory() error { return nil }
+// protectMemory does nothing here.
+func protectMemory() error { return nil }

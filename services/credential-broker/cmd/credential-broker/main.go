@@ -21,8 +21,8 @@ import (
 
 func main() {
 	var cfg credentialbroker.Config
-	// Everything here logs by slog. net/http alone uses the standard logger, also for bytes
-	// that a provider sent unasked, which may be a secret.
+	// Everything here logs with slog. Only net/http uses the standard logger, also for
+	// unexpected bytes from a provider, which may contain a secret.
 	log.SetOutput(io.Discard)
 	os.Exit(service.Command{
 		Name:       subject.CredentialBroker,
@@ -35,11 +35,10 @@ func main() {
 }
 
 func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) error {
-	if err := keepMemory(); err != nil {
+	if err := protectMemory(); err != nil {
 		return err
 	}
-	// What it does for one chunk takes less time than waking another processor for
-	// it, which is what Go would do.
+	// Handling a chunk takes less time than waking another processor for it, as Go would.
 	if cfg.Procs > 0 && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(cfg.Procs)
 	}

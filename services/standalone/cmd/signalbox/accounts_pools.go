@@ -30,8 +30,8 @@ func strategies(format, between string) string {
 func (c *cli) accountsStrategy() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "strategy [provider] [strategy]", short: "Show or set how accounts are chosen", scoped: true,
-		long: `Shows by which strategy the accounts of each provider are chosen, or sets it. Without
---workspace it is about the shared accounts. The strategies:
+		long: `Shows the strategy by which the accounts of each provider are chosen, or sets it. Without
+--workspace it applies to the shared accounts. The strategies:
 
 ` + strategies("  %-13[1]s %[2]s\n", ""),
 		args: func(cmd *cobra.Command, args []string) error {
@@ -79,41 +79,41 @@ func (c *cli) accountsConfig() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "config <provider> [setting=value …]", short: "Show or change the settings of a provider's accounts", scoped: true,
 		long: `Shows the settings by which the accounts of a provider are chosen, or changes some of
-them, all or none. Without --workspace it is about the shared accounts. All but the
-strategy are numbers; with each stands from where to where it goes, and the default.
+them, all or none. Without --workspace it applies to the shared accounts. All but the
+strategy are numbers, listed with their range and default.
 
   strategy                      ` + strategies("%[1]s", ", ") + ` (see
                                 accounts strategy); ` + string(admin.Strategies()[0].Name) + `
 
 With every strategy:
 
-  floor_seconds                 how long the last account that can be used is parked at
-                                most, where the provider does not say; 1 to 3600; 5
+  floor_seconds                 how long the last usable account is parked at most, if the
+                                provider does not say; 1 to 3600; 5
 
-Each account has a health of 0 to 100, for hybrid and for people to see:
+Each account has a health of 0 to 100, for hybrid and for information:
 
-  min_usable                    below it hybrid takes others first; 0 to 100; 50
+  min_usable                    below it hybrid prefers other accounts; 0 to 100; 50
   health_success                what an answer adds; 0 to 100; 1
   health_rate_limit             what a rate limit or an overload adds; -100 to 0; -10
   health_failure                what a refused key or a used-up quota adds; -100 to 0;
                                 -20
   health_recovery_per_hour      what an hour adds; 0 to 360000; 2
 
-Each has tokens of this product's own, which spread the load: a request takes one, and
-an account without any comes after the others with hybrid. They refuse nobody.
+Each account has a token bucket that spreads the load: a request takes a token, and with
+hybrid an account without tokens comes last. No request is refused for lack of tokens.
 
   max_tokens                    the most that an account has; 1 to 1000000; 50
-  initial_tokens                those of a new one; 0 to max_tokens; 50
-  regeneration_rate_per_minute  those that come back in a minute; 0 to 1000000; 6
+  initial_tokens                those of a new account; 0 to max_tokens; 50
+  regeneration_rate_per_minute  those added per minute; 0 to 1000000; 6
 
-The score of hybrid is health × 2 + the full share of tokens × 500 + up to 360 for an
-hour's rest:
+The score of hybrid is health × 2 + the share of tokens left × 500 + up to 360 for an
+hour without use:
 
-  stickiness                    what the current account has on top; 0 to 1000000; 150
-  switch_threshold              by how much another one has to be better; 0 to 1000000;
+  stickiness                    a bonus for the current account; 0 to 1000000; 150
+  switch_threshold              by how much another account must be better; 0 to 1000000;
                                 100`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&reset, "reset", false, "give the others their defaults")
+			cmd.Flags().BoolVar(&reset, "reset", false, "set the others to their defaults")
 		},
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -155,7 +155,7 @@ func (r *accountsRun) pool(ctx context.Context, provider string) (admin.Pool, er
 	return p, err
 }
 
-// assignments reads setting=value.
+// assignments parses setting=value arguments.
 func assignments(args []string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, a := range args {

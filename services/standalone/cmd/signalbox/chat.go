@@ -34,14 +34,12 @@ func (c *cli) chat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chat [message]",
 		Short: "Chat with an agent in the terminal",
-		Long: `Sends messages and shows the answers as they come, with the tools that are used.
-With a message it sends that one; otherwise it reads messages, a line each, until
-the end of the input. Ctrl-C stops the answer, and at the prompt the program. When
-the connection breaks it is resumed, without a gap. At a terminal answers are shown as
-formatted text, and /help lists commands; in a pipe everything is plain text.
-
-It finds the Signalbox that runs in the data folder. SIGNALBOX_URL, SIGNALBOX_TOKEN
-and SIGNALBOX_WORKSPACE name one elsewhere.`,
+		Long: `Sends messages and shows the answers as they arrive, with the tools that are used.
+With an argument it sends that message; otherwise it reads messages, one per line, until
+the end of the input. Ctrl-C stops the answer, and at the prompt the program. A broken
+connection is resumed without a gap. At a terminal answers are formatted, and /help lists
+commands; in a pipe everything is plain text.
+` + elsewhere,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := c.client(cmd, data)
 			if err != nil {
@@ -67,7 +65,7 @@ and SIGNALBOX_WORKSPACE name one elsewhere.`,
 		},
 	}
 	dataFlag(cmd, &data)
-	cmd.Flags().StringVar(&session, "session", "", "go on with this session; its id, or the beginning or end of it")
+	cmd.Flags().StringVar(&session, "session", "", "resume this session: its id, or the beginning or end of it")
 	cmd.Flags().StringVar(&provider, "provider", "", "provider of a new session: anthropic, openai, openrouter")
 	cmd.Flags().StringVar(&model, "model", "", "model of a new session, or provider/model")
 	cmd.Flags().StringVar(&preset, "preset", "", "preset of a new session: workspace, assistant, explorer, browser")
@@ -78,8 +76,8 @@ and SIGNALBOX_WORKSPACE name one elsewhere.`,
 	return cmd
 }
 
-// splitModel takes the provider off a model's name, as `sessions list` shows the two. A
-// name may have a slash in it: one that is listed is taken as it is.
+// splitModel separates the provider from a model's name, as `sessions list` shows them. A
+// listed model whose name contains a slash is not split.
 func splitModel(ctx context.Context, client *chat.Client, name string) (provider, model string, err error) {
 	before, after, ok := strings.Cut(name, "/")
 	if !ok {
@@ -98,7 +96,7 @@ func splitModel(ctx context.Context, client *chat.Client, name string) (provider
 			provider, model = before, after
 		}
 	}
-	for _, p := range all.Problems { // these have accounts, too
+	for _, p := range all.Problems { // these have accounts too
 		if p.Provider == before {
 			provider, model = before, after
 		}
@@ -106,7 +104,7 @@ func splitModel(ctx context.Context, client *chat.Client, name string) (provider
 	return provider, model, nil
 }
 
-// plainChat talks in a pipe, or at a terminal that can do nothing but show text.
+// plainChat chats in a pipe, or at a terminal that can only show text.
 func (c *cli) plainChat(ctx context.Context, client *chat.Client, session string, fields map[string]any, message string, asJSON bool) error {
 	if session == "" {
 		made, err := client.CreateSession(ctx, fields)
@@ -134,7 +132,7 @@ func (c *cli) plainChat(ctx context.Context, client *chat.Client, session string
 
 func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
-// client returns a client of the Signalbox that the environment or the data folder names.
+// client returns a client for the Signalbox that the environment or the data folder names.
 func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 	var s chatSettings
 	if err := c.settings(&s); err != nil {
@@ -173,7 +171,7 @@ func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 	return client, nil
 }
 
-// quoted is a word as a shell takes it.
+// quoted quotes a word for a shell.
 func quoted(word string) string {
 	if !strings.ContainsFunc(word, func(r rune) bool { return !unicode.In(r, unicode.L, unicode.N) && !strings.ContainsRune("/._-", r) }) {
 		return word

@@ -16,8 +16,8 @@ func (c *cli) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what `signalbox up` needs, and say what to do",
 		Long: `Checks everything that a start needs: settings, data folder, disk space, PostgreSQL,
-NATS, port, provider keys and clock, with the flags and the environment that the start
-would have. It changes nothing, and ends with 1 if something is a problem.`,
+NATS, port, provider keys and clock, with the same flags and environment as the start. It
+changes nothing. The exit code is 1 if there is a problem.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s upSettings

@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/services/credential-broker/admin"
 )
 
-// loopback is a page of this machine that a provider sends the browser back to with the
+// loopback is a page on this machine to which a provider sends the browser back with the
 // code of a sign-in (RFC 8252, section 7.3).
 type loopback struct{ listener net.Listener }
 
@@ -32,21 +32,21 @@ func listenLoopback(ctx context.Context) (*loopback, error) {
 	return &loopback{l}, nil
 }
 
-func (b *loopback) close() { _ = b.listener.Close() } // after receive it is closed
+func (b *loopback) close() { _ = b.listener.Close() } // receive may have closed it
 
 func (b *loopback) redirect() string {
 	return "http://" + b.listener.Addr().String() + admin.LoopbackPath
 }
 
-// errLate ends the wait for a browser that does not come.
+// errLate ends the wait for a browser.
 var errLate = errors.New("nobody has signed in for too long: start again")
 
-// lastPage is how long the browser may take to read how the sign-in ended.
+// lastPage bounds how long the browser may take to load the last page.
 const lastPage = 2 * time.Second
 
-// receive completes the login with the first answer that has its state, and shows the
-// browser how that went. Others are turned away and change nothing: every program on this
-// machine, and every web page, can call this port. The port is closed afterwards.
+// receive completes the login with the first answer that has its state, shows the outcome in
+// the browser, and closes the port. Other requests are refused and change nothing: every
+// program on this machine, and every web page, can call this port.
 func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
 	page, err := url.Parse(l.URL)
 	if err != nil {
@@ -60,7 +60,7 @@ func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Logi
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var served sync.WaitGroup
 	served.Go(func() {
-		// The error of a listener that broke: nobody signs in then, and the wait ends.
+		// If the listener fails, nobody signs in, and the wait times out.
 		_ = httpserver.Serve(serving, httpserver.Config{Listener: b.listener, Handler: mux, Log: slog.New(slog.DiscardHandler), Drain: lastPage})
 	})
 	var a admin.Account
@@ -78,7 +78,7 @@ func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Logi
 	return a, in.err
 }
 
-// callback hands the answer of one login over, and tells the browser how it ended.
+// callback passes on the answer of one login, and shows the outcome in the browser.
 type callback struct {
 	login   uuid.UUID
 	state   string
@@ -115,5 +115,5 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func show(w http.ResponseWriter, status int, text string) {
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "<!doctype html><title>Signalbox</title><p>"+text+"\n") // the browser left: the terminal says it too
+	_, _ = io.WriteString(w, "<!doctype html><title>Signalbox</title><p>"+text+"\n") // the terminal says it too
 }

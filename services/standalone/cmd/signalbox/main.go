@@ -1,5 +1,5 @@
-// Signalbox is the command line: it runs everything in one process, makes tokens,
-// chats, keeps accounts, and prepares databases and buses for a cluster.
+// Signalbox is the command line: it runs everything in one process, makes tokens, chats,
+// manages accounts, and prepares databases and buses for a cluster.
 package main
 
 import (
@@ -21,14 +21,14 @@ import (
 )
 
 func main() {
-	// Everything here logs by slog. net/http alone uses the standard logger, also for bytes
-	// that a provider sent unasked, which may be a secret.
+	// Everything here logs with slog. Only net/http uses the standard logger, also for
+	// unexpected bytes from a provider, which may contain a secret.
 	log.SetOutput(io.Discard)
-	// Each command decides what a signal means to it: chat stops a run first.
+	// Each command handles signals itself: chat stops a run first.
 	os.Exit(process.Code(root(os.Stdout, os.Stderr).ExecuteContext(context.Background())))
 }
 
-// cli is what all commands share.
+// cli is shared by all commands.
 type cli struct {
 	out, err io.Writer
 	environ  []string
@@ -60,7 +60,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 	return cmd
 }
 
-// strict has cobra's own commands refuse what they do not know, as the others do.
+// strict makes cobra's own commands refuse unknown arguments, as ours do.
 func strict(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -76,7 +76,7 @@ func strict(root *cobra.Command) {
 			}
 		case "completion":
 			cmd.Args = none
-			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // without one, cobra checks no arguments
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() } // without RunE, cobra does not check the arguments
 			for _, shell := range cmd.Commands() {
 				shell.Args = none
 			}
@@ -84,7 +84,7 @@ func strict(root *cobra.Command) {
 	}
 }
 
-// dataFlag is where a standalone Signalbox keeps everything.
+// dataFlag adds the flag for the data folder.
 func dataFlag(cmd *cobra.Command, into *string) {
 	*into = ".signalbox"
 	cmd.Flags().Var((*filled)(into), "data", "data folder")
@@ -100,8 +100,7 @@ func oneOf(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // only an unknown flag is an error
 }
 
-// filled is a flag's text that cannot be empty: where a script's variable is not set,
-// nobody knows what was meant.
+// filled is a flag that must not be empty: a script's variable may be unset by mistake.
 type filled string
 
 func (f *filled) String() string { return string(*f) }
@@ -115,7 +114,7 @@ func (f *filled) Set(text string) error {
 	return nil
 }
 
-// settings reads settings from the environment.
+// settings loads settings from the environment.
 func (c *cli) settings(into any) error { return conf.Load(into, c.environ) }
 
 // log returns a logger for people at a terminal: warnings, unless LOG_LEVEL says more.

@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/standalone"
 )
 
-// migrateSettings say what to bring up to date, and as whom.
+// migrateSettings say what to migrate, and as whom.
 type migrateSettings struct {
 	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, as its administrator: a superuser, or a user with CREATEROLE and CREATE on it."`
 	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; empty leaves the streams alone."`
@@ -29,7 +29,7 @@ type migrateSettings struct {
 	Credentials conf.Secret `env:"CREDENTIAL_BROKER_DB_PASSWORD" doc:"The same for signalbox_credentials."`
 }
 
-// passwords by schema.
+// passwords returns the passwords by schema.
 func (s *migrateSettings) passwords() map[string]conf.Secret {
 	return map[string]conf.Secret{
 		"gateway": s.Gateway, "agent": s.Agent, "tools": s.Tools, "documents": s.Documents, "credentials": s.Credentials,
@@ -84,7 +84,7 @@ func (c *cli) migrate() *cobra.Command {
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		help(cmd, args)
 		fmt.Fprintln(c.out, "\nEnvironment:")
-		_ = conf.WriteHelp(c.out, new(migrateSettings)) // the terminal went away
+		_ = conf.WriteHelp(c.out, new(migrateSettings)) // the terminal is gone
 	})
 	return cmd
 }

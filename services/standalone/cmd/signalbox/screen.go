@@ -16,14 +16,14 @@ import (
 	"signalbox.dev/pkg/process"
 )
 
-// screen is where a person may sit: it knows what to draw there, and asks.
+// screen is the output, where a person may be reading, and asks questions.
 type screen struct {
 	out, err io.Writer
 	in       *bufio.Reader
-	ctx      context.Context //nolint:containedctx // the command's, which ends with a signal
-	// tables and colours are for terminals alone; questions need one to be answered.
+	ctx      context.Context //nolint:containedctx // the command's, which ends at a signal
+	// Tables and colours are for terminals only, and answers come from one.
 	tables, colours, answers bool
-	// width is how many columns the terminal has; 0 where nobody knows.
+	// width is the terminal's number of columns; 0 if unknown.
 	width int
 }
 
@@ -34,7 +34,7 @@ func (c *cli) screen() *screen {
 	f, ok := c.out.(*os.File)
 	tables, width := ok && isTerminal(f), 0
 	if tables {
-		width, _, _ = term.GetSize(int(f.Fd())) // 0 where it does not say
+		width, _, _ = term.GetSize(int(f.Fd())) // 0 if unknown
 	}
 	return &screen{
 		width: width, out: c.out, err: c.err, in: bufio.NewReader(os.Stdin), ctx: context.Background(), tables: tables,
@@ -42,7 +42,7 @@ func (c *cli) screen() *screen {
 	}
 }
 
-// variable returns one of the environment's.
+// variable returns an environment variable.
 func (c *cli) variable(name string) string {
 	for _, kv := range c.environ {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {
@@ -52,7 +52,7 @@ func (c *cli) variable(name string) string {
 	return ""
 }
 
-// maxLine bounds what is read at once.
+// maxLine bounds a line of input.
 const maxLine = 64 << 10
 
 type colour string
@@ -73,7 +73,7 @@ func (s *screen) paint(c colour, text string) string {
 	return "\x1b[" + string(c) + "m" + text + "\x1b[0m"
 }
 
-// cell is a piece of a table.
+// cell is a field of a table.
 type cell struct {
 	text   string
 	colour colour
@@ -96,8 +96,8 @@ func headerCells(header []string, c colour) []cell {
 	return out
 }
 
-// table writes rows under a header: in columns at a terminal or, where that is too narrow,
-// one under the other; with a tab between the fields elsewhere.
+// table prints rows under a header: at a terminal in columns or, if it is too narrow, as
+// blocks; elsewhere with tabs between the fields.
 func (s *screen) table(header []string, rows [][]cell) error {
 	if len(rows) == 0 && !s.tables {
 		return nil
@@ -140,7 +140,7 @@ func (s *screen) table(header []string, rows [][]cell) error {
 	return nil
 }
 
-// blocks writes each row as lines of its own, whole: name and field.
+// blocks prints each row as lines of a name and a field.
 func (s *screen) blocks(header []string, rows [][]cell) error {
 	names := 0
 	for _, h := range header {
@@ -163,11 +163,11 @@ func (s *screen) blocks(header []string, rows [][]cell) error {
 	return nil
 }
 
-// unseen are characters that move the cursor, turn the rest of a line around, or show
-// nothing, so that two texts look like one.
+// unseen are characters that move the cursor, reverse the rest of a line, or are invisible,
+// so that different texts look the same.
 var unseen = []*unicode.RangeTable{unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector}
 
-// printable leaves out what is unseen: labels are other people's text.
+// printable removes unseen characters: labels are other people's text.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.In(r, unseen...) {
@@ -179,7 +179,7 @@ func printable(text string) string {
 
 var errDeclined = errors.New("nothing was changed")
 
-// confirm asks before something that cannot be undone, unless yes is given.
+// confirm asks before a change that cannot be undone, unless yes is set.
 func (s *screen) confirm(yes bool, format string, args ...any) error {
 	question := fmt.Sprintf(format, args...)
 	if yes {
@@ -201,7 +201,7 @@ func (s *screen) confirm(yes bool, format string, args ...any) error {
 	return errDeclined
 }
 
-// ask returns a line. At the end of the input it is io.EOF.
+// ask asks for a line. At the end of the input it returns io.EOF.
 func (s *screen) ask(format string, args ...any) (string, error) {
 	if s.answers {
 		fmt.Fprintf(s.err, format, args...)
@@ -211,9 +211,9 @@ func (s *screen) ask(format string, args ...any) (string, error) {
 
 var errInterrupted = errors.New("interrupted: nothing was done")
 
-// wait returns what read does, or errInterrupted when somebody tells the command to stop
-// meanwhile. A read of a terminal cannot be ended: it is left behind, and nothing is read
-// after it.
+// wait returns the result of read, or errInterrupted if the command is told to stop
+// meanwhile. A read of a terminal cannot be interrupted: it is abandoned, and nothing is
+// read after it.
 func (s *screen) wait(read func() (string, error)) (string, error) {
 	type answer struct {
 		text string
@@ -232,7 +232,7 @@ func (s *screen) wait(read func() (string, error)) (string, error) {
 	}
 }
 
-// line reads one.
+// line reads a line.
 func (s *screen) line() (string, error) {
 	var line strings.Builder
 	for line.Len() < maxLine {
@@ -248,8 +248,8 @@ func (s *screen) line() (string, error) {
 	return "", process.Usage("the line is longer than %d bytes", maxLine)
 }
 
-// askKey is askSecret for a key. What is piped in is the key and nothing else, to its end:
-// of another file the first line would be taken for one.
+// askKey is askSecret for a key. Piped input must be the key and nothing else: otherwise the
+// first line of a wrong file would be taken for a key.
 func (s *screen) askKey(provider string, optional bool) (string, error) {
 	if s.answers {
 		note := "not shown"
@@ -261,7 +261,7 @@ func (s *screen) askKey(provider string, optional bool) (string, error) {
 	return s.wait(s.onlyLine)
 }
 
-// onlyLine reads a line that only white space follows.
+// onlyLine reads a line, after which only white space may follow.
 func (s *screen) onlyLine() (string, error) {
 	text, err := s.line()
 	if err != nil {
@@ -277,24 +277,24 @@ func (s *screen) onlyLine() (string, error) {
 	return text, nil
 }
 
-// askSecret is ask without showing what is typed.
+// askSecret is ask without echo.
 func (s *screen) askSecret(format string, args ...any) (string, error) {
 	if !s.answers {
 		return s.ask(format, args...)
 	}
-	// From before the question on: who answers at once is not shown either.
+	// Before the question, so that an immediate answer is not shown either.
 	fd := int(os.Stdin.Fd())
 	state, err := term.MakeRaw(fd)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = term.Restore(fd, state) }() // the terminal went away
+	defer func() { _ = term.Restore(fd, state) }() // the terminal is gone
 	fmt.Fprintf(s.err, format, args...)
 	defer fmt.Fprint(s.err, "\r\n")
 	return s.wait(s.rawLine)
 }
 
-// The keys that a terminal handles itself, unless it is raw.
+// Keys that a terminal handles itself unless it is in raw mode.
 const (
 	ctrlC     = 0x03
 	ctrlD     = 0x04
@@ -303,8 +303,8 @@ const (
 	del       = 0x7f
 )
 
-// rawLine reads one from a raw terminal. Not term.ReadPassword, which does not end with
-// Ctrl-D, and takes no line of more than 4096 bytes.
+// rawLine reads a line from a terminal in raw mode. term.ReadPassword would not end at
+// Ctrl-D, and is limited to lines of 4096 bytes.
 func (s *screen) rawLine() (string, error) {
 	var line []byte
 	for len(line) < maxLine {

@@ -27,9 +27,9 @@ func (c *cli) token() *cobra.Command {
 		Use:   "token",
 		Short: "Make a development token",
 		Long: `Makes a development token, for the data folder's own workspace and member or for
-others, which are made if they are not there. It works whether Signalbox runs in
-that folder or not. With DATABASE_URL and GATEWAY_DEV_SECRET in the environment it
-makes one for a deployment whose development issuer is on.`,
+others, which are made if they do not exist. It works whether Signalbox runs in that
+folder or not. With DATABASE_URL and GATEWAY_DEV_SECRET in the environment it makes one
+for a deployment whose development issuer is enabled.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s tokenSettings

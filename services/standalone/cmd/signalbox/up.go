@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/services/standalone"
 )
 
-// upSettings are what `signalbox up` takes from the environment beside the
-// services' own variables.
+// upSettings are what `signalbox up` reads from the environment, apart from the services'
+// own variables.
 type upSettings struct {
 	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"A PostgreSQL database to use instead of a private one, as its administrator."`
 	NATSURL     conf.Secret `env:"NATS_URL" doc:"NATS servers with JetStream to use instead of one in the process."`
@@ -21,11 +21,11 @@ func (c *cli) up() *cobra.Command {
 		Use:   "up",
 		Short: "Run all of Signalbox in this process",
 		Long: `Runs the five services in one process, with a NATS server inside and a private
-PostgreSQL beside it, and keeps everything in the data folder. A second start
-finds it again. Ctrl-C parks what is going on and stops; a second one kills.
+PostgreSQL beside it, and keeps everything in the data folder, where the next start
+finds it. Ctrl-C parks runs and stops; a second one kills.
 
-Environment: DATABASE_URL and NATS_URL name others to use; ANTHROPIC_API_KEY,
-OPENAI_API_KEY and OPENROUTER_API_KEY are credentials; without one the simulated
+Environment: DATABASE_URL and NATS_URL name servers to use instead; ANTHROPIC_API_KEY,
+OPENAI_API_KEY and OPENROUTER_API_KEY are credentials, without which the simulated
 provider answers. Every variable of the services works too (gateway --help).`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +47,7 @@ provider answers. Every variable of the services works too (gateway --help).`,
 	return cmd
 }
 
-// startFlags say where a start takes place.
+// startFlags adds the flags that say where to run.
 func startFlags(cmd *cobra.Command, opts *standalone.Options) {
 	cmd.Flags().StringVar(&opts.HTTP, "http", "127.0.0.1:8080", "public address")
 	dataFlag(cmd, &opts.Data)

@@ -17,7 +17,7 @@ type Session struct {
 	Provider  string `json:"provider"`
 	Model     string `json:"model"`
 	UpdatedAt string `json:"updated_at"`
-	// Tools are the names of the enabled tools; nil for the preset's.
+	// Tools are the names of the enabled tools; nil for those of the preset.
 	Tools *[]string `json:"tools"`
 }
 
@@ -37,7 +37,7 @@ type SessionDetails struct {
 	} `json:"active_run"`
 }
 
-// Document is a document; Content is there when it was read alone.
+// Document is a document; lists leave Content out.
 type Document struct {
 	ID        string `json:"id"`
 	Name      string `json:"name"`
@@ -46,7 +46,7 @@ type Document struct {
 	Sequence  int64  `json:"sequence"`
 }
 
-// Models is what a workspace can call, as GET /api/models describes it.
+// Models are the models that a workspace can call, as GET /api/models describes them.
 type Models struct {
 	Models   []Model `json:"models"`
 	Problems []struct {
@@ -75,7 +75,7 @@ type Model struct {
 	Default   bool `json:"default"`
 }
 
-// About says in words what the model can do.
+// About lists the abilities of the model.
 func (m Model) About() string {
 	var words []string
 	for _, a := range []struct {
@@ -96,7 +96,7 @@ func (m Model) About() string {
 	return strings.Join(words, ", ")
 }
 
-// Tool is what a session can enable.
+// Tool is a tool that a session can enable.
 type Tool struct {
 	Name              string `json:"name"`
 	Description       string `json:"description"`
@@ -145,19 +145,19 @@ func (c *Client) Document(ctx context.Context, id string) (Document, error) {
 	return out.Document, err
 }
 
-// Models reads what the workspace can call.
+// Models reads the models that the workspace can call.
 func (c *Client) Models(ctx context.Context) (Models, error) {
 	return Get[Models](ctx, c, "/api/models")
 }
 
-// Warning is something in Markdown that a document does not hold as it was written.
+// Warning is a piece of Markdown that a document does not hold as it was written.
 type Warning struct {
 	Line   int    `json:"line"`
 	What   string `json:"what"`
 	KeptAs string `json:"kept_as"`
 }
 
-// UpdateDocument changes a document's fields. It returns the answer, and the warnings in it.
+// UpdateDocument changes a document's fields. It returns the response and its warnings.
 func (c *Client) UpdateDocument(ctx context.Context, id string, fields map[string]any) (json.RawMessage, []Warning, error) {
 	var raw json.RawMessage
 	var out struct{ Warnings []Warning }
@@ -171,7 +171,7 @@ func (c *Client) UpdateDocument(ctx context.Context, id string, fields map[strin
 	return raw, out.Warnings, nil
 }
 
-// Get reads what is at a path of the API, as T.
+// Get reads a path of the API as T.
 func Get[T any](ctx context.Context, c *Client, path string) (T, error) {
 	var out T
 	if err := c.call(ctx, http.MethodGet, path, nil, &out); err != nil {
@@ -180,7 +180,7 @@ func Get[T any](ctx context.Context, c *Client, path string) (T, error) {
 	return out, nil
 }
 
-// maxPage is how much of a list the API gives at once.
+// maxPage is how many items of a list the API returns at once.
 const maxPage = 100
 
 // List reads the first limit items of a paged list, "sessions" or "documents", as T.
@@ -204,13 +204,13 @@ func List[T any](ctx context.Context, c *Client, what, query string, limit int) 
 		}
 		all, cursor = append(all, items...), ""
 		if err := json.Unmarshal(page["next_cursor"], &cursor); err != nil || cursor == "" || len(all) >= limit {
-			return all, nil //nolint:nilerr // an answer without a cursor is the last one
+			return all, nil //nolint:nilerr // the last page has no cursor
 		}
 	}
 }
 
-// Find returns the id that is abbreviated: of the first hundred items of a list, the only
-// one whose id begins or ends so. A whole id is taken as it is.
+// Find completes an abbreviated id: among the first hundred items of a list, exactly one
+// must have an id that begins or ends so. A whole id is returned unchanged.
 func (c *Client) Find(ctx context.Context, what, id string) (string, error) {
 	if len(id) == len("00000000-0000-0000-0000-000000000000") {
 		return id, nil

@@ -1,10 +1,9 @@
-// Package chat is the terminal client: it speaks the public API and nothing else,
-// as any front end does.
+// Package chat is the terminal client. Like any front end, it uses only the public API.
 //
-// A message is sent under an idempotency key. When the connection breaks before an
-// event came, the same message is sent again under the same key, which follows the
-// same run; when it breaks later, the session's events are read from the last one
-// that came. So nothing is shown twice and nothing is missed, whatever dies between.
+// A message is sent with an idempotency key. If the connection breaks before the first
+// event, the message is sent again with the same key, which follows the same run; if it
+// breaks later, the session's events are read from the last received one. So nothing is
+// shown twice or missed, whatever fails in between.
 package chat
 
 import (
@@ -26,16 +25,16 @@ import (
 	"signalbox.dev/pkg/sse"
 )
 
-// Client speaks with one gateway as one member of one workspace.
+// Client calls one gateway as one member of one workspace.
 type Client struct {
 	URL       string
 	Token     string
 	Workspace string
 	HTTP      *http.Client
-	// Flags are what a command that is named to people needs to reach the same Signalbox,
-	// with a space before: " --data there".
+	// Flags are what a suggested command needs to reach the same Signalbox, with a leading
+	// space: " --data there".
 	Flags string
-	// Notice is told what the person may want to know: that a connection broke.
+	// Notice reports to the person, for example that a connection broke.
 	Notice func(format string, args ...any)
 }
 
@@ -46,14 +45,14 @@ const (
 	giveUpAfter = 2 * time.Minute
 )
 
-// Event is one event of the stream; Data is its JSON.
+// Event is one event of the stream, with its JSON.
 type Event struct {
 	Type string
 	ID   string
 	Data json.RawMessage
 }
 
-// Refusal is an answer of Signalbox that is an error.
+// Refusal is an error response.
 type Refusal struct {
 	Status  int
 	Message string
@@ -61,7 +60,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// errFinal marks an answer that a second try would not change.
+// errFinal marks an error that a retry would not change.
 type errFinal struct{ error }
 
 func (e errFinal) Unwrap() error { return e.error }
@@ -76,19 +75,19 @@ func (c *Client) Send(ctx context.Context, session, text string, got func(Event)
 	return f.follow(ctx)
 }
 
-// Follow calls got for each event of a run, from its beginning until it has ended.
+// Follow calls got for each event of a run, from the first until the run has ended.
 func (c *Client) Follow(ctx context.Context, run string, got func(Event) error) error {
 	path := "/api/runs/" + url.PathEscape(run) + "/events"
 	f := follower{Client: c, path: path, again: path, got: got}
 	return f.follow(ctx)
 }
 
-// follower is one run's way to its end, over as many connections as it takes.
+// follower reads one run to its end, over as many connections as that takes.
 type follower struct {
 	*Client
 	path  string // of the first request
-	body  []byte // with it; a POST where there is one
-	again string // the path from which the events after last are read
+	body  []byte // of the first request, which is a POST if there is one
+	again string // the path of later requests, for the events after last
 	last  string // id of the last event
 	got   func(Event) error
 }
@@ -110,10 +109,10 @@ func (f *follower) follow(ctx context.Context) error {
 		if time.Since(broken) > giveUpAfter {
 			return fmt.Errorf("the connection does not come back: %w", err)
 		}
-		if u, ok := errors.AsType[*url.Error](err); ok { // the address is known
+		if u, ok := errors.AsType[*url.Error](err); ok { // without the address
 			err = u.Err
 		}
-		if err.Error() != told { // once, and not at each attempt
+		if err.Error() != told { // each reason once
 			told = err.Error()
 			f.Notice("connection broken (%v), resuming", err)
 		}
@@ -125,7 +124,7 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// attempt reads one connection. ended means that the run has.
+// attempt reads one connection. ended reports whether the run has ended.
 func (f *follower) attempt(ctx context.Context) (ended bool, err error) {
 	path, method, body := f.path, http.MethodPost, f.body
 	if f.last != "" {
@@ -162,8 +161,7 @@ func (f *follower) read(r *sse.Reader) (ended bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		// A session's stream carries later runs too: ours has the ordinal that the
-		// first event had.
+		// A session's stream contains later runs too: ours has the ordinal of the first event.
 		run, _, _ := strings.Cut(string(ev.ID), "-")
 		mine, _, _ := strings.Cut(f.last, "-")
 		if f.last != "" && run != mine {
@@ -220,10 +218,10 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(out)
 }
 
-// failure reads an answer that is none. What a second try may mend is not final.
+// failure reads an error response. It is final unless a retry may help.
 func failure(res *http.Response) error {
 	var said struct{ Error string }
-	b, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // what came of it is better than nothing
+	b, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer)) // a part is better than nothing
 	if json.Unmarshal(b, &said) != nil || said.Error == "" {
 		said.Error = res.Status
 	}
@@ -236,7 +234,7 @@ func failure(res *http.Response) error {
 }
 
 // AddAccount stores a provider's key: fields are those of POST /api/accounts, and the secret
-// is sealed for the credential broker alone. It returns the account's id.
+// is sealed so that only the credential broker can read it. It returns the account's id.
 func (c *Client) AddAccount(ctx context.Context, fields map[string]any, secret conf.Secret) (string, error) {
 	var key struct {
 		Key struct {

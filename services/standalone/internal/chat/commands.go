@@ -11,7 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// command is what a person types instead of a message.
+// command is a command that a person can type instead of a message.
 type command struct {
 	name, argument, alias, about string
 
@@ -20,10 +20,10 @@ type command struct {
 
 var commands = []command{
 	{"/help", "", "/?", "list the commands and keys", nil},
-	{"/model", "[number or name]", "", "list the models, or take another one from now on", (*talk).model},
-	{"/tools", "", "", "list the tools, and which of them are on", (*talk).tools},
+	{"/model", "[number or name]", "", "list the models, or switch to another one", (*talk).model},
+	{"/tools", "", "", "list the tools, and which of them are enabled", (*talk).tools},
 	{"/new", "", "", "begin a new session", func(t *talk, ctx context.Context, _ string) error { return t.begin(ctx, "") }},
-	{"/resume", "[number or id]", "", "list the sessions, or go on with one", (*talk).resume},
+	{"/resume", "[number or id]", "", "list the sessions, or resume one", (*talk).resume},
 	{"/doc", "[number or id]", "/docs", "list the documents, or show one", (*talk).doc},
 	{"/quit", "", "/exit", "end the chat; the session stays", func(*talk, context.Context, string) error { return errQuit }},
 }
@@ -57,8 +57,8 @@ func (t *talk) model(ctx context.Context, argument string) error {
 	if n, err := strconv.Atoi(argument); err == nil && n >= 1 && n <= len(t.listed["models"]) {
 		argument = t.listed["models"][n-1]
 	}
-	// A model's name may have a slash in it: what is before the first one is a provider if
-	// the model is none.
+	// A model's name may contain a slash: the part before it is a provider if there is no
+	// model with the whole name.
 	changed, err := t.client.UpdateSession(ctx, t.session.ID, map[string]any{"model": argument})
 	if provider, model, ok := strings.Cut(argument, "/"); err != nil && ok {
 		changed, err = t.client.UpdateSession(ctx, t.session.ID, map[string]any{"provider": provider, "model": model})
@@ -137,10 +137,10 @@ func (t *talk) doc(ctx context.Context, argument string) error {
 	return nil
 }
 
-// maxListed is how much of a list is shown in a chat.
+// maxListed is how many items of a list the chat shows.
 const maxListed = 20
 
-// list prints numbered items, the newest first, and keeps their ids for nth.
+// list prints numbered items and keeps their ids for nth.
 func (t *talk) list(what, hint string, n int, item func(i int) (id, name, about string)) error {
 	if n == 0 {
 		t.block("There are no " + what + ".")
@@ -165,7 +165,7 @@ func (s Style) listed(mark, name, about string) string {
 	return mark + " " + oneLine(name, 40) + "  " + s.dim(oneLine(about, max(s.width()-ansi.StringWidth(mark+name)-3, 10)))
 }
 
-// Day shortens a time of the API to the minute.
+// Day shortens a timestamp of the API to the minute.
 func Day(stamp string) string {
 	return strings.Replace(stamp[:min(len(stamp), len("2026-11-23T14:53"))], "T", " ", 1)
 }

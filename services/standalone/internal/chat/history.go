@@ -16,18 +16,18 @@ type part struct {
 	}
 }
 
-// parts returns what a message consists of; a string is one part of text.
+// parts returns the parts of a message; a string is one text part.
 func (m Message) parts() []part {
 	var text string
 	if json.Unmarshal(m.Content, &text) == nil {
 		return []part{{Type: "text", Text: text}}
 	}
 	var all []part
-	_ = json.Unmarshal(m.Content, &all) // a form of a later release: nothing is shown of it
+	_ = json.Unmarshal(m.Content, &all) // of a later release: not shown
 	return all
 }
 
-// Transcript shows messages one below the other.
+// Transcript formats messages, one below the other.
 func (s Style) Transcript(messages []Message) string {
 	var out []string
 	inTools := false // the last block is about tools
@@ -59,8 +59,8 @@ func (s Style) Transcript(messages []Message) string {
 	return strings.Join(out, "\n\n")
 }
 
-// said returns what people wrote, oldest first.
-func said(messages []Message) []string {
+// userTexts returns what the person wrote, oldest first.
+func userTexts(messages []Message) []string {
 	var all []string
 	for _, m := range messages {
 		if m.Role != "user" {

@@ -15,13 +15,13 @@ import (
 	"github.com/yuin/goldmark/util"
 )
 
-// Our own renderer of some hundred lines, and not glamour: with its highlighter for every
-// programming language it adds 11 MB to the program, and 15 ms and 25 MB to every start.
+// This is not glamour because glamour, with its highlighter for every programming language,
+// adds 11 MB to the program, and 15 ms and 25 MB to every start.
 
 var parser = goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser()
 
-// settled splits Markdown that is still being written: more text may change its last
-// block, and none before.
+// settled splits incomplete Markdown before its last block, the only one that further text
+// can change.
 func settled(markdown string) (done, open string) {
 	last := parser.Parse(text.NewReader([]byte(markdown))).LastChild()
 	if last == nil {
@@ -43,8 +43,8 @@ func (s Style) Markdown(markdown string) string {
 
 type renderer struct{ source []byte }
 
-// The parameters of the escape sequences that begin and end a style: each ends by itself,
-// so that they nest.
+// An effect has the parameters of the escape sequences that begin and end it. Each ends only
+// itself, so that effects nest.
 type effect struct{ on, off string }
 
 var (
@@ -58,7 +58,7 @@ var (
 
 func (e effect) apply(s string) string { return "\x1b[" + e.on + "m" + s + "\x1b[" + e.off + "m" }
 
-// children renders the blocks in a node, with what separates them.
+// children renders the blocks in a node, with a separator between them.
 func (r renderer) children(n ast.Node, width int, separator string) string {
 	var out []string
 	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
@@ -69,7 +69,7 @@ func (r renderer) children(n ast.Node, width int, separator string) string {
 	return strings.Join(out, separator)
 }
 
-// block renders one block, of lines of at most width columns where they can be broken.
+// block renders one block, with lines broken at width columns where possible.
 func (r renderer) block(n ast.Node, width int) string {
 	switch n := n.(type) {
 	case *ast.Heading:
@@ -94,7 +94,7 @@ func (r renderer) block(n ast.Node, width int) string {
 	return lipgloss.Wrap(r.inline(n), width, "")
 }
 
-// lines returns the text of a block as it was written.
+// lines returns the source of a block.
 func (r renderer) lines(n ast.Node) string { return string(n.Lines().Value(r.source)) }
 
 func (r renderer) list(n *ast.List, width int) string {
@@ -143,7 +143,7 @@ func (r renderer) table(n *extast.Table, width int) string {
 	return out
 }
 
-// inline renders what is within a block.
+// inline renders the contents of a block.
 func (r renderer) inline(n ast.Node) string {
 	var b strings.Builder
 	for c := n.FirstChild(); c != nil; c = c.NextSibling() {
@@ -189,7 +189,7 @@ func (r renderer) inline(n ast.Node) string {
 	return b.String()
 }
 
-// unescape returns a text without backslashes and entities.
+// unescape resolves backslashes and entities.
 func unescape(t *ast.Text, source []byte) string {
 	v := t.Value(source)
 	if !t.IsRaw() {

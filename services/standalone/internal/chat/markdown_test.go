@@ -124,7 +124,7 @@ func TestTranscript(t *testing.T) {
 	if diff := cmp.Diff(want, Style{}.Transcript(messages)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"hello\nthere", "and this?"}, said(messages)); diff != "" {
+	if diff := cmp.Diff([]string{"hello\nthere", "and this?"}, userTexts(messages)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -19,21 +19,21 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Screen is a conversation at a terminal: the prompt stays at the bottom, and what was
-// said goes above it, into the terminal's own scrollback.
+// Screen is a conversation at a terminal: the prompt stays at the bottom, and the messages
+// go above it, into the terminal's own scrollback.
 type Screen struct {
 	Client *Client
-	// Session is the one to go on with, or its abbreviation; a new one with Fields if empty.
+	// Session is the session to resume, maybe abbreviated; empty for a new one with Fields.
 	Session string
 	Fields  map[string]any
-	// Message is sent at once, and the end of its answer is the end of Run; if empty, Run
-	// ends when the person does.
+	// Message is sent at once, and Run ends with its answer; if empty, Run ends when the
+	// person quits.
 	Message string
 	In, Out *os.File
 	Environ []string
 }
 
-// Run talks until the person ends it, or the only message is answered.
+// Run returns when the person quits, or the only message is answered.
 func (s *Screen) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -44,7 +44,7 @@ func (s *Screen) Run(ctx context.Context) error {
 	m.talk = &talk{
 		client: s.Client, fields: s.Fields, style: m.look.style,
 		print: func(text string) {
-			// One line at a time: the terminal has room for that, and none for an empty text.
+			// One line at a time always fits the terminal; an empty text would not be printed.
 			for line := range strings.SplitSeq(m.look.adapt(text), "\n") {
 				p.Send(tea.Println(cmp.Or(line, " "))())
 			}
@@ -69,19 +69,19 @@ func (s *Screen) Run(ctx context.Context) error {
 	}
 	_, err := p.Run()
 	cancel()
-	m.task.Wait() // its prints go nowhere now
+	m.task.Wait() // its output is discarded now
 	if errors.Is(err, tea.ErrInterrupted) || errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil {
 		err = nil
 	}
 	return errors.Join(err, m.err)
 }
 
-// framed is a terminal that knows when the first frame is on it. Before that the renderer
-// takes the whole window for its own, and what is printed overwrites what was there.
+// framed is a terminal that reports when it shows the first frame. Before that the renderer
+// assumes that it owns the whole window, and output would overwrite its contents.
 type framed struct {
 	*os.File
 	once  sync.Once
-	first chan struct{} // closed then
+	first chan struct{} // closed when the first frame is shown
 }
 
 func (f *framed) Write(b []byte) (int, error) {
@@ -92,7 +92,7 @@ func (f *framed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// look is what the terminal is like at the moment.
+// look is the current appearance of the terminal.
 type look struct {
 	profile colorprofile.Profile
 
@@ -112,7 +112,7 @@ func (l *look) resize(width int) {
 	l.now = Style{Width: width, Colours: true}
 }
 
-// adapt takes out of text the colours that the terminal does not have.
+// adapt removes the colours that the terminal does not support.
 func (l *look) adapt(text string) string {
 	var b bytes.Buffer
 	_, _ = io.WriteString(&colorprofile.Writer{Forward: &b, Profile: l.profile}, text) // a buffer takes everything
@@ -129,9 +129,9 @@ type (
 	endMsg struct{}
 )
 
-// screen is the program's model: what is below the scrollback.
+// screen is the program's model: the part below the scrollback.
 type screen struct {
-	ctx   context.Context //nolint:containedctx // the program's, of which every task's is made
+	ctx   context.Context //nolint:containedctx // the program's, parent of every task's
 	talk  *talk
 	look  look
 	first func(context.Context) error
@@ -142,13 +142,13 @@ type screen struct {
 	width, height int
 	live          string
 	session       Session  // as of the last task's end
-	history       []string // what was said and typed, oldest first
-	at            int      // where in it the person is; its length for the new text
-	waiting       []string // what was typed while an answer came, and is done after it
+	history       []string // earlier input, oldest first
+	at            int      // the position in history; its length for new text
+	waiting       []string // input that was typed during an answer
 
 	task     sync.WaitGroup
-	stop     context.CancelFunc // ends the task; nil where there is none
-	stopping bool               // the run was asked to end
+	stop     context.CancelFunc // ends the task; nil without one
+	stopping bool               // the run was asked to stop
 	quitting bool
 }
 
@@ -173,7 +173,7 @@ func (m *screen) Init() tea.Cmd {
 	return m.input.Focus()
 }
 
-// start has something done, on a goroutine of its own.
+// start runs a task on a goroutine of its own.
 func (m *screen) start(do func(context.Context) error) tea.Cmd {
 	ctx, stop := context.WithCancel(m.ctx)
 	m.stop, m.stopping = stop, false
@@ -186,7 +186,7 @@ func (m *screen) start(do func(context.Context) error) tea.Cmd {
 	}
 }
 
-// do does what was typed.
+// do executes what was typed.
 func (m *screen) do(typed string) tea.Cmd {
 	return m.start(func(ctx context.Context) error { return m.talk.do(ctx, typed) })
 }
@@ -197,7 +197,7 @@ func (m *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.width, m.height = msg.Width, msg.Height
 		m.input.SetWidth(msg.Width)
 		m.look.resize(msg.Width)
-		if first := m.first; first != nil { // now that there is a width
+		if first := m.first; first != nil { // the width is known now
 			m.first = nil
 			return m, m.start(first)
 		}
@@ -211,7 +211,7 @@ func (m *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, nil
 	case doneMsg:
 		return m.done(msg)
-	case endMsg: // what was printed before is on the screen: above an empty view it would be lost
+	case endMsg: // all output is on the screen now; above an empty view it would be lost
 		m.quitting = true
 		return m, tea.Quit
 	case tea.KeyPressMsg:
@@ -224,13 +224,13 @@ func (m *screen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, cmd
 }
 
-// done takes the end of a task, and begins with what waits for it.
+// done handles the end of a task, and starts the next one.
 func (m *screen) done(msg doneMsg) (tea.Model, tea.Cmd) {
 	m.stop, m.live, m.session = nil, "", msg.session
 	switch {
 	case errors.Is(msg.err, errQuit):
 		return m, m.quit(nil)
-	case m.once, m.session.ID == "": // without a session there is nothing to go on with
+	case m.once, m.session.ID == "": // there is no session to continue
 		return m, m.quit(msg.err)
 	case len(m.waiting) > 0:
 		typed := m.waiting[0]
@@ -250,7 +250,7 @@ func (m *screen) quit(err error) tea.Cmd {
 	return tea.Sequence(tea.Println(m.look.adapt(hint)), end)
 }
 
-// key does what a key means to a chat; other keys are the input's.
+// key handles the chat's own keys; other keys are for the input.
 func (m *screen) key(name string) (tea.Cmd, bool) {
 	typed := strings.TrimSpace(m.input.Value())
 	switch {
@@ -277,7 +277,7 @@ func (m *screen) key(name string) (tea.Cmd, bool) {
 	return nil, false
 }
 
-// enter does what was typed, after what is being done.
+// enter executes what was typed, after the current task.
 func (m *screen) enter(typed string) tea.Cmd {
 	if m.stop != nil {
 		m.waiting = append(m.waiting, typed)
@@ -286,8 +286,8 @@ func (m *screen) enter(typed string) tea.Cmd {
 	return m.do(typed)
 }
 
-// interrupt stops the answer, then waits for it no longer; without one it clears what is
-// typed, then ends the chat.
+// interrupt stops the answer, and the second time stops waiting for it; without an answer it
+// clears the input, or else ends the chat.
 func (m *screen) interrupt() tea.Cmd {
 	switch {
 	case m.stop == nil && m.input.Length() > 0:
@@ -314,7 +314,7 @@ func (m *screen) interrupt() tea.Cmd {
 	}
 }
 
-// recall puts what was typed before, or after it, into the input.
+// recall puts an earlier or later input into the input line.
 func (m *screen) recall(step int) {
 	m.at = min(max(m.at+step, 0), len(m.history))
 	m.input.Reset()

@@ -11,7 +11,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Style says how text looks: the zero Style is plain text without a width.
+// Style formats text. The zero Style is plain text of any width.
 type Style struct {
 	// Width is the number of columns; 0 wraps nothing.
 	Width int
@@ -19,7 +19,7 @@ type Style struct {
 	Colours bool
 }
 
-// Longer lines are hard to read, however wide the terminal is.
+// Longer lines are hard to read, even if the terminal is wider.
 const maxWidth = 100
 
 func (s Style) width() int { return min(cmp.Or(s.Width, maxWidth), maxWidth) }
@@ -28,7 +28,7 @@ func (s Style) paint(e effect, text string) string {
 	if !s.Colours || text == "" {
 		return text
 	}
-	// Each line by itself: lines are printed one by one.
+	// Each line separately: lines are printed one by one.
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
 		lines[i] = e.apply(l)
@@ -43,7 +43,7 @@ func (s Style) red(text string) string  { return s.paint(effect{"31", "39"}, tex
 // wrap breaks lines at the width, without Markdown.
 func (s Style) wrap(text string) string { return ansi.Wrap(clean(text), s.width(), "") }
 
-// clean takes out what would control the terminal.
+// clean removes characters that control the terminal.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -58,17 +58,17 @@ func oneLine(text string, n int) string {
 	return ansi.Truncate(strings.Join(strings.Fields(clean(text)), " "), n, "…")
 }
 
-// user shows what a person said.
+// user formats a person's message.
 func (s Style) user(text string) string {
 	return s.bold("> " + strings.ReplaceAll(ansi.Wrap(clean(text), s.width()-2, ""), "\n", "\n  "))
 }
 
-// toolCall shows a call in one line.
+// toolCall formats a call in one line.
 func (s Style) toolCall(name string, args json.RawMessage) string {
 	return s.toolLine("→ ", name, fields(args))
 }
 
-// toolResult shows the outcome of a call in one line.
+// toolResult formats the outcome of a call in one line.
 func (s Style) toolResult(name, result string, failed bool) string {
 	what := fields(json.RawMessage(result))
 	if failed {
@@ -82,8 +82,8 @@ func (s Style) toolLine(mark, name, what string) string {
 	return s.dim(mark) + name + "  " + s.dim(oneLine(what, max(s.width()-ansi.StringWidth(name)-4, 10)))
 }
 
-// fields returns a JSON object as name: value pairs in their order, and anything else as
-// its text.
+// fields returns a JSON object as name: value pairs in their order, and any other JSON
+// unchanged.
 func fields(object json.RawMessage) string {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -101,7 +101,7 @@ func fields(object json.RawMessage) string {
 	return strings.Join(out, " · ")
 }
 
-// plain returns a JSON string without quotes, and anything else as it is.
+// plain returns a JSON string without quotes, and any other JSON unchanged.
 func plain(value json.RawMessage) string {
 	var s string
 	if json.Unmarshal(value, &s) == nil {

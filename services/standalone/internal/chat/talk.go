@@ -12,34 +12,34 @@ import (
 	"signalbox.dev/pkg/process"
 )
 
-// talk is a conversation at a terminal: it does what is typed, one thing at a time, and
-// shows what comes of it. Its methods belong to one goroutine at a time.
+// talk is a conversation at a terminal: it executes typed commands and messages one at a
+// time, and shows the results. One goroutine at a time may call its methods.
 type talk struct {
 	client *Client
 	// fields are those of new sessions.
 	fields  map[string]any
 	session Session
-	// print writes lines that stay; live shows what is still being written, until the
-	// next call.
+	// print writes lines that stay; live shows text that is still incomplete, until the next
+	// call.
 	print, live func(string)
 	// style is asked before each use: the terminal may have changed.
 	style func() Style
 
-	// past is told what people said in a session that is gone on with, oldest first.
+	// past receives the person's earlier messages when a session is resumed, oldest first.
 	past func([]string)
-	// answering is the session of which an answer is awaited; nil without.
+	// answering is the session whose answer is awaited; nil for none.
 	answering atomic.Pointer[string]
 
-	explained bool   // what it means that an answer is simulated
-	answer    string // what has come of the open block
-	thinking  bool   // and that it is reasoning
-	inBlock   bool   // what was printed last is a block
+	explained bool   // what a simulated answer is
+	answer    string // the received part of the open block
+	thinking  bool   // the open block is reasoning
+	inBlock   bool   // the last output was a block
 	listed    map[string][]string
 }
 
 var errQuit = errors.New("quit")
 
-// do does what was typed, and shows what is wrong with it.
+// do executes what was typed, and shows its error.
 func (t *talk) do(ctx context.Context, typed string) error {
 	err := t.try(ctx, typed)
 	if err != nil && !errors.Is(err, errQuit) && !errors.Is(err, process.ErrShown) && !errors.Is(err, context.Canceled) {
@@ -48,7 +48,7 @@ func (t *talk) do(ctx context.Context, typed string) error {
 	return err
 }
 
-// try does what was typed: a command or a message.
+// try executes a command, or sends a message.
 func (t *talk) try(ctx context.Context, typed string) error {
 	name, argument, _ := strings.Cut(typed, " ")
 	if !strings.HasPrefix(typed, "/") {
@@ -69,7 +69,7 @@ func (t *talk) try(ctx context.Context, typed string) error {
 	return fmt.Errorf("there is no command %s: /help lists them; a message begins with something else than /", oneLine(name, 40))
 }
 
-// block prints something with an empty line around it.
+// block prints a text between empty lines.
 func (t *talk) block(text string) {
 	if text == "" {
 		return
@@ -79,7 +79,7 @@ func (t *talk) block(text string) {
 	t.inBlock = true
 }
 
-// line prints something below what was printed before.
+// line prints a text right below the last one.
 func (t *talk) line(text string) {
 	if t.inBlock && text != "" {
 		t.print("")
@@ -88,8 +88,8 @@ func (t *talk) line(text string) {
 	t.inBlock = false
 }
 
-// begin makes a session, or shows what was said in the one of that id and follows the
-// run that goes on in it.
+// begin makes a session, or resumes the one with that id: it shows the messages and follows
+// the active run.
 func (t *talk) begin(ctx context.Context, id string) error {
 	var err error
 	if id == "" {
@@ -106,14 +106,14 @@ func (t *talk) begin(ctx context.Context, id string) error {
 		return err
 	}
 	t.session = d.Session
-	t.past(said(d.Messages))
+	t.past(userTexts(d.Messages))
 	run := ""
 	if d.ActiveRun != nil {
 		run = d.ActiveRun.ID
 	}
 	var shown []Message
 	for _, m := range d.Messages {
-		if run == "" || m.Role == "user" || m.RunID != run { // the run itself is followed from its beginning
+		if run == "" || m.Role == "user" || m.RunID != run { // the active run is followed from its first event
 			shown = append(shown, m)
 		}
 	}
@@ -129,7 +129,7 @@ func (t *talk) begin(ctx context.Context, id string) error {
 	return t.await(func() error { return t.client.Follow(ctx, run, t.show) })
 }
 
-// maxShown is how many earlier messages are shown.
+// maxShown is how many earlier messages a resumed session shows.
 const maxShown = 50
 
 // say sends a message and shows the answer.
@@ -138,20 +138,20 @@ func (t *talk) say(ctx context.Context, text string) error {
 	return t.await(func() error { return t.client.Send(ctx, t.session.ID, text, t.show) })
 }
 
-// await lets an answer come to its end.
+// await reads an answer to its end.
 func (t *talk) await(end func() error) error {
 	session := t.session.ID
-	t.explain(t.session.Provider == simulator) // who sent a message gets no run-start
+	t.explain(t.session.Provider == simulator) // the sender of a message gets no run-start
 	t.answering.Store(&session)
 	defer t.answering.Store(nil)
 	defer t.settle(true)
 	return end()
 }
 
-// simulator is the provider whose answers no model gives.
+// simulator is the provider whose answers do not come from a model.
 const simulator = "simulator"
 
-// explain says once what it means that an answer is simulated.
+// explain says once what a simulated answer is.
 func (t *talk) explain(simulated bool) {
 	if simulated && !t.explained {
 		t.explained = true

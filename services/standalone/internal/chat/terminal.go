@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/pkg/process"
 )
 
-// Terminal shows a conversation in a terminal, or in a pipe.
+// Terminal is a conversation in plain text, in a pipe or at a simple terminal.
 type Terminal struct {
 	Client  *Client
 	Session string
@@ -25,13 +25,13 @@ type Terminal struct {
 	// Colour uses escape sequences.
 	Colour bool
 
-	explained   bool // what it means that an answer is simulated
+	explained   bool // what a simulated answer is
 	inReasoning bool
-	column      bool // the cursor is not at the beginning of a line
+	midLine     bool // the cursor is not at the beginning of a line
 }
 
-// Talk reads messages from in, a line each, until it ends; prompt is shown before
-// each. Ctrl-C stops the run that answers, and at the prompt ends the program.
+// Talk reads messages from in, one per line, and shows prompt before each. Ctrl-C stops an
+// answer, and ends the program at the prompt.
 func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
@@ -59,9 +59,8 @@ func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error 
 	}
 }
 
-// Say sends one message and shows the answer. Ctrl-C asks Signalbox to stop; what
-// was said so far stays. When the run fails its error is shown, and Say returns
-// process.ErrShown.
+// Say sends one message and shows the answer. Ctrl-C asks Signalbox to stop the run. If the
+// run fails, Say shows its error and returns process.ErrShown.
 func (t *Terminal) Say(ctx context.Context, text string) error {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
@@ -132,7 +131,7 @@ func (t *Terminal) show(ev Event) error {
 	return nil
 }
 
-// Plural returns a number of things in words, for a noun that takes an s.
+// Plural returns a number and a noun, with an s if needed.
 func Plural[N int | int64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -140,7 +139,7 @@ func Plural[N int | int64](n N, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// write adds to what is being said; a change between reasoning and answer begins a line.
+// write continues the text; a change between reasoning and answer begins a new line.
 func (t *Terminal) write(reasoning bool, text string) {
 	if reasoning != t.inReasoning {
 		t.newline()
@@ -149,23 +148,23 @@ func (t *Terminal) write(reasoning bool, text string) {
 	if text == "" {
 		return
 	}
-	t.column = !strings.HasSuffix(text, "\n")
+	t.midLine = !strings.HasSuffix(text, "\n")
 	if reasoning {
 		text = t.dim(text)
 	}
 	fmt.Fprint(t.Out, text)
 }
 
-// line writes a line of its own.
+// line writes a separate line.
 func (t *Terminal) line(text string) {
 	t.newline()
 	fmt.Fprintln(t.Out, text)
 }
 
 func (t *Terminal) newline() {
-	if t.column {
+	if t.midLine {
 		fmt.Fprintln(t.Out)
-		t.column = false
+		t.midLine = false
 	}
 }
 

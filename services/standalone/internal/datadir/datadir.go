@@ -1,17 +1,17 @@
 // Package datadir is the folder in which a standalone Signalbox keeps everything:
 //
-//	identity.json   the workspace and the person that development tokens stand for,
-//	                and the secret they are signed with; made once, never changed
+//	identity.json   the workspace and the member of development tokens, and the secret
+//	                that signs them; made once, never changed
 //	postgres/       the private database (package pgd)
 //	nats/           JetStream (package natsd)
 //	keys/           the key-encryption key of the credential broker
-//	running.json    while `signalbox up` runs: how to reach it
-//	lock            held by whoever runs it
+//	running.json    how to reach a running `signalbox up`
+//	lock            held by the process that runs it
 //	.gitignore      keeps all of it out of a repository
 //
-// Files are written beside their place and renamed, so that a crash leaves the old
-// one or the new one. A file that does not parse is an error that says what to do,
-// and is never written over.
+// Files are written to a temporary name and renamed, so that a crash leaves the old or the
+// new file. A file that does not parse is an error that says what to do; it is never
+// overwritten.
 package datadir
 
 import (
@@ -35,9 +35,9 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open makes the folder if it is not there, readable by its owner alone. Root's may
-// be passed through, but not listed, by others: Postgres does not run as root and has
-// to reach its own folder in it. What else is in it is closed by itself.
+// Open makes the folder if it is missing, readable by its owner only. Others may traverse,
+// but not list, root's folder: Postgres does not run as root and must reach its own folder
+// inside. Everything else in the folder has restrictive modes of its own.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -54,7 +54,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the data folder: %w: choose another one with --data", err)
 	}
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm() == 0o700 && mode != 0o700 { // the umask's, or an earlier version's
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm() == 0o700 && mode != 0o700 { // because of the umask or an earlier version
 		if err := os.Chmod(path, mode); err != nil {
 			return nil, fmt.Errorf("let Postgres pass through the data folder: %w", err)
 		}
@@ -69,8 +69,8 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
-// Holds tells whether a folder has, or serves at this moment, the data of a Signalbox. It
-// makes nothing.
+// Holds reports whether a folder has the data of a Signalbox, running or not. It changes
+// nothing.
 func Holds(path string) bool {
 	for _, name := range []string{"postgres", "running.json"} {
 		if _, err := os.Stat(filepath.Join(path, name)); err == nil {
@@ -80,7 +80,8 @@ func Holds(path string) bool {
 	return false
 }
 
-// Look is Running without an open folder: it makes nothing. An error says what is damaged.
+// Look is Running for a folder that is not open. It changes nothing. An error says what is
+// damaged.
 func Look(path string) (Running, bool, error) {
 	d := &Dir{path: path}
 	if found, err := d.read("identity.json", &Identity{}); !found || err != nil {
@@ -89,15 +90,15 @@ func Look(path string) (Running, bool, error) {
 	return d.Running()
 }
 
-// Path returns the path of something in the folder.
+// Path returns the path of a file in the folder.
 func (d *Dir) Path(name ...string) string {
 	return filepath.Join(append([]string{d.path}, name...)...)
 }
 
-// ErrLocked means that another process runs this data folder.
+// ErrLocked says that another process uses the data folder.
 var ErrLocked = errors.New("in use")
 
-// Lock takes the folder for this process, until Unlock or its end, however it ends.
+// Lock locks the folder until Unlock, or until the process ends in any way.
 func (d *Dir) Lock() error {
 	f, err := os.OpenFile(d.Path("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -111,12 +112,12 @@ func (d *Dir) Lock() error {
 	return nil
 }
 
-// lockPoll is how often LockOrRunning looks again.
+// lockPoll is how often LockOrRunning retries.
 const lockPoll = 50 * time.Millisecond
 
-// LockOrRunning takes the folder like Lock, unless a Signalbox runs in it: then it
-// returns how to reach that. Whoever else has the folder, such as a command that looks
-// something up, or one that is starting, is waited for as long as wait.
+// LockOrRunning locks the folder, unless a Signalbox runs in it: then it returns how to
+// reach that. It waits up to wait for other holders of the lock, such as a command, or a
+// Signalbox that is starting.
 func (d *Dir) LockOrRunning(ctx context.Context, wait time.Duration) (r Running, alive bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -128,7 +129,7 @@ func (d *Dir) LockOrRunning(ctx context.Context, wait time.Duration) (r Running,
 		}
 		if err = d.Lock(); !errors.Is(err, ErrLocked) {
 			if err == nil {
-				d.ClearRunning() // of one that was killed: nobody is to take it for this process's
+				d.ClearRunning() // of a process that was killed, so that it does not describe this one
 			}
 			return Running{}, false, err
 		}
@@ -140,12 +141,12 @@ func (d *Dir) LockOrRunning(ctx context.Context, wait time.Duration) (r Running,
 	}
 }
 
-// InUse returns the error, an ErrLocked, of who finds another one there.
+// InUse returns the error, an ErrLocked, for a folder that another Signalbox uses.
 func (d *Dir) InUse() error {
 	return fmt.Errorf("the data folder %s is %w by another Signalbox: stop that one, or choose another folder with --data", d.path, ErrLocked)
 }
 
-// Unlock gives the folder back. Without a Lock it does nothing.
+// Unlock unlocks the folder. Without a Lock it does nothing.
 func (d *Dir) Unlock() {
 	if d.lock != nil {
 		_ = d.lock.Close() // closing drops the lock
@@ -153,7 +154,7 @@ func (d *Dir) Unlock() {
 	}
 }
 
-// Identity is whom development tokens stand for.
+// Identity is the subject of development tokens.
 type Identity struct {
 	Workspace id.Workspace `json:"workspace_id"`
 	Member    id.Member    `json:"member_id"`
@@ -161,7 +162,7 @@ type Identity struct {
 	Secret string `json:"dev_secret"`
 }
 
-// Identity returns the folder's identity, made at the first call.
+// Identity returns the folder's identity, which the first call makes.
 func (d *Dir) Identity() (Identity, error) {
 	var known Identity
 	found, err := d.read("identity.json", &known)
@@ -181,16 +182,16 @@ func (d *Dir) Identity() (Identity, error) {
 	return fresh, nil
 }
 
-// Running says how to reach what runs here.
+// Running says how to reach a running Signalbox.
 type Running struct {
 	PID int    `json:"pid"`
 	URL string `json:"url"`
-	// OpsURL has the pages for operators: /health, /ready, /metrics.
+	// OpsURL serves /health, /ready and /metrics.
 	OpsURL      string `json:"ops_url"`
 	DatabaseURL string `json:"database_url"`
 }
 
-// Running returns what `signalbox up` noted, and whether it is still there.
+// Running returns what SetRunning wrote, and whether that process is alive.
 func (d *Dir) Running() (Running, bool, error) {
 	var r Running
 	found, err := d.read("running.json", &r)
@@ -208,11 +209,11 @@ func (d *Dir) Running() (Running, bool, error) {
 	return r, false, nil
 }
 
-// SetRunning notes how to reach this process; ClearRunning takes it back.
+// SetRunning writes how to reach this process.
 func (d *Dir) SetRunning(r Running) error { return d.write("running.json", r) }
 
-// ClearRunning forgets what SetRunning noted.
-func (d *Dir) ClearRunning() { _ = os.Remove(d.Path("running.json")) } // a stale note is told by the lock
+// ClearRunning removes what SetRunning wrote.
+func (d *Dir) ClearRunning() { _ = os.Remove(d.Path("running.json")) } // the lock reveals a stale file
 
 func (d *Dir) read(name string, into any) (found bool, err error) {
 	b, err := os.ReadFile(d.Path(name))
@@ -247,7 +248,7 @@ func (d *Dir) write(name string, v any) error {
 		err = os.Rename(tmp.Name(), d.Path(name))
 	}
 	if err != nil {
-		_ = os.Remove(tmp.Name()) // it was never in its place
+		_ = os.Remove(tmp.Name()) // the temporary file
 		return fmt.Errorf("write to the data folder: %w", err)
 	}
 	return nil
