@@ -17,8 +17,8 @@ func words(text string) []string {
 			out = append(out, text[start:i])
 			start = i
 		}
-		if !joined || r == zeroWidthJoiner {
-			last, was = r, is
+		if last = r; !joined {
+			was = is
 		}
 	}
 	if start < len(text) {
@@ -62,8 +62,8 @@ func joins(last, r rune) bool {
 		return last == zeroWidthJoiner
 	case last == zeroWidthJoiner, r == zeroWidthJoiner, r == zeroWidthNonJoiner, unicode.Is(unicode.M, r):
 		return true
-	case r >= 0x1f3fb && r <= 0x1f3ff, r >= 0xe0020 && r <= 0xe007f: // skin, tags of a flag
 	case r >= 0x1f3fb && r <= 0x1f3ff, r >= 0xe0020 && r <= 0xe007f: // skin tones, flag tags
+		return true
 	case unicode.Is(unicode.Regional_Indicator, r):
 		return unicode.Is(unicode.Regional_Indicator, last)
 	}
