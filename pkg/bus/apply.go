@@ -11,10 +11,10 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Apply creates the streams and consumers of t and updates those that differ.
-// It deletes nothing, ever. b must be connected as subject.Admin where the server checks
-// permissions. A setting that cannot be changed on what exists is an error that
-// says what to do. Applying twice, or twice at once, is harmless.
+// Apply creates the streams and consumers of t and updates those that differ. It never
+// deletes anything. If the server checks permissions, b must be connected as subject.Admin.
+// A setting that cannot be changed on an existing stream is an error with advice. Repeated
+// and concurrent calls are harmless.
 func Apply(ctx context.Context, b *Bus, t subject.Topology) error {
 	ctx, cancel := atMost(ctx, 30*time.Second)
 	defer cancel()
@@ -22,7 +22,7 @@ func Apply(ctx context.Context, b *Bus, t subject.Topology) error {
 		return fmt.Errorf("apply the bus topology: %w", err)
 	}
 	for _, s := range t.Streams {
-		err := patiently(ctx, func(ctx context.Context) error {
+		err := retryUnavailable(ctx, func(ctx context.Context) error {
 			_, err := b.js.CreateOrUpdateStream(ctx, s.Config)
 			return err
 		})
@@ -30,7 +30,7 @@ func Apply(ctx context.Context, b *Bus, t subject.Topology) error {
 			return fmt.Errorf("create or update stream %s: %w%s", s.Config.Name, translate(err), advice(err, "stream "+s.Config.Name))
 		}
 		for _, c := range s.Consumers {
-			err := patiently(ctx, func(ctx context.Context) error {
+			err := retryUnavailable(ctx, func(ctx context.Context) error {
 				_, err := b.js.CreateOrUpdateConsumer(ctx, s.Config.Name, c)
 				return err
 			})
@@ -43,9 +43,9 @@ func Apply(ctx context.Context, b *Bus, t subject.Topology) error {
 	return nil
 }
 
-// patiently repeats do while the server does not answer, or says that it cannot
-// yet, as a cluster without a leader does; until ctx is done.
-func patiently(ctx context.Context, do func(context.Context) error) error {
+// retryUnavailable repeats do until ctx is done while the server does not reply or is not
+// available yet, such as a cluster without a leader.
+func retryUnavailable(ctx context.Context, do func(context.Context) error) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := do(attempt)
@@ -65,7 +65,7 @@ func patiently(ctx context.Context, do func(context.Context) error) error {
 
 // Server error codes that Apply can give advice on.
 const (
-	codeNoPeers         = 10005 // not as many servers as replicas, yet
+	codeNoPeers         = 10005 // fewer servers than replicas, yet
 	codeNotAvailable    = 10008 // no leader yet
 	codeNoStorage       = 10047
 	codeInvalidConfig   = 10052
@@ -79,7 +79,7 @@ func advice(err error, what string) string {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return "; enable JetStream on the server (see deploy/nats/nats.conf)"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "; is the server up, and is this the " + subject.Admin + " user? Others may not administer streams"
+		return "; check that the server is up, and that the user is the " + subject.Admin + ": others may not administer streams"
 	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
 	if !ok {
@@ -91,10 +91,10 @@ func advice(err error, what string) string {
 	case codeNoReplicas, codeNoPeers:
 		return "; this server is no cluster of that size: set the replicas to 1, or add servers"
 	case codeSubjectOverlap:
-		return "; another stream takes these subjects: remove it by hand if it is left over (nats stream ls, nats stream rm)"
+		return "; another stream has these subjects: if it is a leftover, delete it (nats stream ls, nats stream rm)"
 	case codeInvalidConfig, codeConsumerInvalid:
-		return "; this setting cannot be changed on the " + what + " that exists: stop the services, remove it by hand " +
-			"(it holds no truth: unfinished runs are queued again from Postgres) and apply again"
+		return "; this setting cannot be changed on the existing " + what + ": stop the services, delete it " +
+			"(unfinished runs are queued again from Postgres) and apply again"
 	}
 	return ""
 }

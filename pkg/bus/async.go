@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Ack is the promise of an acknowledgement. It is always kept: by an error
-// after four seconds, or at once when the connection is lost.
+// Ack is a pending acknowledgement. It always completes: with an error after four seconds,
+// or at once when the connection is lost.
 type Ack struct{ p *pendingAck }
 
 type pendingAck struct {
@@ -26,19 +26,16 @@ type pendingAck struct {
 // Done is closed when the outcome is known.
 func (a Ack) Done() <-chan struct{} { return a.p.done }
 
-// Err returns nil when the message is stored, and why not otherwise. It must
-// not be called before Done is closed. After an error the message may still
-// have been stored.
+// Err returns nil if the message was stored. It must not be called before Done is closed.
+// After an error the message may still have been stored.
 func (a Ack) Err() error { return a.p.err }
 
-// PublishAsync sends m without waiting for the server; of ctx it takes the trace only.
-// It is for what somebody looks after who sees that it is missing, and for many
-// messages of which the caller keeps those without an ack, to send them again under
-// the same ids. An error returned here means that m was not sent.
+// PublishAsync sends m without waiting for the server; it uses only the trace of ctx. It is
+// for messages whose loss is noticed elsewhere, and for callers that keep unacked messages
+// and send them again under the same ids. An error means that m was not sent.
 //
-// The client does not repeat what the server refuses, and messages that are on their
-// way together may arrive in another order: between two leaders the server refuses one
-// and takes the next.
+// The client does not retry. Messages in flight together may be stored in another order:
+// during a change of leader the server may refuse one and store the next.
 func (b *Bus) PublishAsync(ctx context.Context, subj, id string, m proto.Message) (Ack, error) {
 	msg, err := b.durable(subj, id, m)
 	if err != nil {
@@ -59,8 +56,8 @@ func (b *Bus) PublishAsync(ctx context.Context, subj, id string, m proto.Message
 	return Ack{p}, nil
 }
 
-// asyncAcks are the promises that are not kept yet, by the message that the
-// client's callbacks name. The callbacks run on the client's goroutine.
+// asyncAcks holds the pending acks by the message that the client passes to its callbacks,
+// which run on its goroutine.
 type asyncAcks struct {
 	b       *Bus
 	pending sync.Map // *nats.Msg → *pendingAck

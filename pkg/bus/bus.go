@@ -1,22 +1,19 @@
-// Package bus carries protobuf messages over NATS: durably over JetStream, as
-// nudges over core NATS.
+// Package bus carries protobuf messages over NATS: durable ones over JetStream, nudges over
+// core NATS.
 //
-// What a reader must know:
+//   - Postgres is the truth. A work message announces a row that needs work, an event shows
+//     progress. Any message may come twice, and all of them may be lost with the server's disk.
+//   - A durable message has an id. Publishing it again under the same id within the stream's
+//     window is harmless.
+//   - The error of a work-queue handler is the delivery decision: nil acks, Terminal drops,
+//     RetryAfter waits, any other error backs off. See Consume.
+//   - Each message names its schema and carries the W3C trace context in its headers. Decode
+//     returns a Terminal error for an unexpected schema.
 //
-//   - Postgres is the truth. A work message says that there is something to do,
-//     an event shows how far it is. Anything here may come twice, and everything
-//     may be lost with the server's disk.
-//   - A durable message has an id. Publishing it again under the same id within
-//     the stream's window is harmless.
-//   - A work-queue handler's error is the delivery decision: nil acks, Terminal
-//     drops, RetryAfter waits, anything else backs off. See Consume.
-//   - Each message names its schema and carries the W3C trace context in its
-//     headers. Decode refuses another schema than the one expected, for good.
-//
-// One Bus is one connection; WithoutEcho opens another. It reconnects for as long as it
-// lives, so services and servers start in any order. Goroutines: the NATS client's own,
-// which Close ends, and those of Consume and Streams.Run, which wait for theirs. If the process dies, work
-// that was in hand is delivered to somebody else after subject.AckWait.
+// One Bus is one connection; WithoutEcho opens another. It reconnects until it is closed, so
+// services and servers start in any order. Close ends the NATS client's goroutines; Consume
+// and Streams.Run wait for their own. If the process dies, its messages are delivered to
+// another consumer after subject.AckWait.
 package bus
 
 import (
@@ -43,23 +40,23 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Bounds on what a call waits for when its context says nothing.
+// Limits of calls whose context has no deadline.
 const (
-	attemptTimeout = 2 * time.Second  // one ack of Publish, which sends again
-	requestTimeout = 5 * time.Second  // one answer of the server
-	asyncTimeout   = 4 * time.Second  // an ack of PublishAsync; one in flight when a leader dies never comes
-	closeTimeout   = 10 * time.Second // Close, for what is on its way
-	asyncPending   = 16_384           // PublishAsync, messages without an ack
+	attemptTimeout = 2 * time.Second  // for the ack of one attempt of Publish
+	requestTimeout = 5 * time.Second  // for a reply of the server
+	asyncTimeout   = 4 * time.Second  // for an ack of PublishAsync; a leader that dies never sends it
+	closeTimeout   = 10 * time.Second // for Close to drain
+	asyncPending   = 16_384           // messages of PublishAsync without an ack
 )
 
-// Config says how to connect.
+// Config configures a connection.
 type Config struct {
-	URL      string      // nats://host:port, several separated by commas; not used in process
-	Service  string      // names the connection, the inbox and, unless User does, the user
-	User     string      // Service when empty
-	Password conf.Secret // no login when empty
+	URL      string      // nats://host:port, several separated by commas; unused with an in-process server
+	Service  string      // names the connection and the inbox
+	User     string      // defaults to Service
+	Password conf.Secret // empty: no login
 
-	Conn       []nats.Option                 // applied last, such as natsd's for a connection in process
+	Conn       []nats.Option                 // applied last, such as natsd's for an in-process connection
 	Log        *slog.Logger                  // required
 	Metrics    prometheus.Registerer         // nil: none
 	Tracer     trace.TracerProvider          // nil: the global one
@@ -78,19 +75,19 @@ type Bus struct {
 	propagate propagation.TextMapPropagator
 	async     asyncAcks
 
-	connected func()        // called at the first connection
-	once      chan struct{} // closed then
-	closed    chan struct{} // closed when the connection is gone for good
+	connected func()        // closes once; called at the first connection
+	once      chan struct{} // closed at the first connection
+	closed    chan struct{} // closed when the connection has been closed for good
 
-	mu      sync.Mutex           // guards what follows
-	lines   lines                // what waits for an answer
-	lastErr error                // why it is not connected, for Ready
-	again   map[*func()]struct{} // called at each reconnect
+	mu          sync.Mutex // guards what follows
+	session     session
+	lastErr     error                // why there is no connection
+	onReconnect map[*func()]struct{} // called after each reconnect
 }
 
-// Connect returns a bus. It does not wait for a server: one that is not there
-// yet is tried again in the background for ever, and Ready tells. An error
-// means that the configuration is wrong. The caller closes the bus.
+// Connect returns a bus. It does not wait for a server, but retries in the background until
+// the bus is closed; Ready reports the connection's state. An error means that the
+// configuration is wrong. The caller closes the bus.
 func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	if cfg.Service == "" {
 		return nil, errors.New("connect to NATS: the service has no name")
@@ -109,8 +106,9 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		propagate: cfg.Propagator,
 		once:      make(chan struct{}),
 		closed:    make(chan struct{}),
-		again:     map[*func()]struct{}{},
-		lines:     newLines(),
+		session:   newSession(),
+
+		onReconnect: map[*func()]struct{}{},
 	}
 	b.async.b = b
 	b.connected = sync.OnceFunc(func() { close(b.once) })
@@ -125,8 +123,8 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 
 	var err error
 	if b.nc, err = nats.Connect(cfg.URL, b.options(ctx, cfg)...); err != nil {
-		if _, ok := errors.AsType[*url.Error](err); ok { // the cause quotes it
-			err = errors.New("an address (NATS_URL) does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
+		if _, ok := errors.AsType[*url.Error](err); ok { // which quotes the password
+			err = errors.New("NATS_URL does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
 		}
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -147,9 +145,8 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	return b, nil
 }
 
-// WithoutEcho returns a bus over a connection of its own, as this one's was configured,
-// on which it does not hear what it sends itself: the server does not send that back. The
-// caller closes it.
+// WithoutEcho returns a bus with the same configuration over a connection of its own, on
+// which it does not receive its own messages. The caller closes it.
 func (b *Bus) WithoutEcho(ctx context.Context) (*Bus, error) {
 	cfg := b.cfg
 	cfg.Conn = append(slices.Clone(cfg.Conn), nats.NoEcho())
@@ -165,12 +162,12 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
-		// Nothing is kept for after a reconnect: it would overtake what was lost
-		// with the connection and is published again.
+		// No buffer for after a reconnect: its messages would overtake those that were
+		// lost with the connection and are published again.
 		nats.ReconnectBufSize(-1),
-		nats.IgnoreAuthErrorAbort(), // a password may be right tomorrow
+		nats.IgnoreAuthErrorAbort(), // the password may be corrected on the server
 		nats.Timeout(requestTimeout),
-		nats.PingInterval(2 * time.Second), // a line that went silent is given up after 6 s
+		nats.PingInterval(2 * time.Second), // a silent connection is given up after 6 s
 		nats.MaxPingsOutstanding(2),
 		nats.DrainTimeout(closeTimeout),
 		nats.ConnectHandler(func(nc *nats.Conn) {
@@ -180,11 +177,11 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			b.metrics.reconnects.Inc()
 			b.log.InfoContext(ctx, "reconnected to nats", "address", nc.ConnectedUrlRedacted())
-			b.announce()
+			b.reconnected()
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			b.setErr(err)
-			b.lose()
+			b.endSession()
 			if err != nil {
 				b.log.WarnContext(ctx, "nats connection lost", "error", err)
 			}
@@ -195,10 +192,10 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 			if sub != nil {
 				subj = sub.Subject
 			}
-			b.log.WarnContext(ctx, "nats reports an error", "subject", subj, "error", err)
+			b.log.WarnContext(ctx, "nats error", "subject", subj, "error", err)
 		}),
 		nats.ClosedHandler(func(*nats.Conn) {
-			b.lose()
+			b.endSession()
 			close(b.closed)
 		}),
 	}
@@ -221,37 +218,34 @@ func (b *Bus) setErr(err error) {
 	b.lastErr = err
 }
 
-// OnReconnect has fn called each time the connection was lost and is back: what
-// was sent on core subjects meanwhile did not come. The server knows of all
-// subscriptions before it hears what fn asks. fn runs on a goroutine of the client
-// and must not wait. After stop it is not called any more, but for a call that has
-// begun.
+// OnReconnect calls fn after each reconnect: messages sent on core subjects in between were
+// missed. All subscriptions are restored before fn is called. fn runs on a goroutine of the
+// client and must not block. After stop, only a call that has begun goes on.
 func (b *Bus) OnReconnect(fn func()) (stop func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := &fn
-	b.again[key] = struct{}{}
+	b.onReconnect[key] = struct{}{}
 	return func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.again, key)
+		delete(b.onReconnect, key)
 	}
 }
 
-func (b *Bus) announce() {
+func (b *Bus) reconnected() {
 	b.mu.Lock()
-	all := slices.Collect(maps.Keys(b.again))
+	all := slices.Collect(maps.Keys(b.onReconnect))
 	b.mu.Unlock()
 	for _, fn := range all {
 		(*fn)()
 	}
 }
 
-// Connected reports whether there is a connection, as far as is known without asking.
+// Connected reports whether the client has a connection, without asking the server.
 func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 
-// Ready returns nil when the server answers on this connection. Without a
-// deadline in ctx it waits two seconds for that.
+// Ready returns nil if the server replies, within two seconds unless ctx has a deadline.
 func (b *Bus) Ready(ctx context.Context) error {
 	if !b.nc.IsConnected() {
 		b.mu.Lock()
@@ -269,8 +263,8 @@ func (b *Bus) Ready(ctx context.Context) error {
 	return nil
 }
 
-// Flush returns when the server has processed all that was sent before, such
-// as a subscription.
+// Flush returns when the server has processed everything sent before, such as a
+// subscription.
 func (b *Bus) Flush(ctx context.Context) error {
 	if err := b.awaitFirst(ctx); err != nil {
 		return err
@@ -283,11 +277,11 @@ func (b *Bus) Flush(ctx context.Context) error {
 	return nil
 }
 
-// Close lets callbacks end, sends what is buffered, and closes the connection;
-// it gives up on that after ten seconds. End Consume first. Closing twice is harmless.
+// Close lets callbacks end, sends what is buffered, and closes the connection, within ten
+// seconds. Consume has to end first. Closing twice is harmless.
 func (b *Bus) Close() {
 	if err := b.nc.Drain(); err != nil {
-		b.nc.Close() // not connected: there is nobody to send to
+		b.nc.Close() // not connected: nothing can be sent
 	}
 	select {
 	case <-b.closed:
@@ -297,8 +291,8 @@ func (b *Bus) Close() {
 	b.js.CleanupPublisher()
 }
 
-// awaitFirst waits for the first connection: until then the client does not
-// know what the server can do, and refuses headers.
+// awaitFirst waits for the first connection. Before it, the client does not know whether the
+// server supports headers, and refuses them.
 func (b *Bus) awaitFirst(ctx context.Context) error {
 	select {
 	case <-b.once:
@@ -314,13 +308,13 @@ func (b *Bus) awaitFirst(ctx context.Context) error {
 		return ErrClosed
 	case <-ctx.Done():
 		b.mu.Lock()
-		why := b.lastErr
+		cause := b.lastErr
 		b.mu.Unlock()
-		return fmt.Errorf("no NATS server answers at %s: %w (%w)", Addresses(b.cfg.URL), cmp.Or(why, errors.New("none took the connection")), ctx.Err())
+		return fmt.Errorf("no NATS server answers at %s: %w (%w)", Addresses(b.cfg.URL), cmp.Or(cause, errors.New("none took the connection")), ctx.Err())
 	}
 }
 
-// Addresses returns a list of servers without what they are logged in to with.
+// Addresses returns a list of server URLs without schemes and credentials.
 func Addresses(list string) string {
 	servers := strings.Split(list, ",")
 	for i, s := range servers {
@@ -334,7 +328,7 @@ func Addresses(list string) string {
 	return strings.Join(servers, ", ")
 }
 
-// atMost is context.WithTimeout that leaves an existing deadline alone.
+// atMost adds a timeout unless ctx has a deadline.
 func atMost(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)

@@ -54,7 +54,7 @@ func receive[T any](t testing.TB, ch <-chan T) T {
 	}
 }
 
-// session is a run log of its own: its stream, subject and live subject.
+// session is the run log of one session: its stream, subject and live subject.
 func session() (stream, subj, live string) {
 	s, ws := id.New[id.Session](), id.New[id.Workspace]()
 	p := subject.Partition(s, 4)
@@ -70,7 +70,7 @@ func publish(t testing.TB, b *bus.Bus, subj, msgID string) uint64 {
 	return seq
 }
 
-// administer returns the raw client of the admin.
+// administer returns a JetStream client with the admin's rights.
 func administer(t testing.TB, srv *natsd.Server) jetstream.JetStream {
 	t.Helper()
 	nc, err := nats.Connect("", append(srv.Options(subject.Admin), nats.CustomInboxPrefix(subject.InboxPrefix(subject.Admin)))...)
@@ -89,7 +89,7 @@ func administer(t testing.TB, srv *natsd.Server) jetstream.JetStream {
 	return js
 }
 
-func TestConnectRefusesWhatCannotWork(t *testing.T) {
+func TestConnectRejectsBadConfigs(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]bus.Config{
 		"no service": {URL: "nats://127.0.0.1:1", Log: natstest.Log(t)},
@@ -107,8 +107,8 @@ func TestConnectRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// Passwords hold what addresses must not, and errors are logged.
-func TestConnectKeepsPasswords(t *testing.T) {
+// Errors are logged, so they must not contain passwords, whatever characters those have.
+func TestConnectHidesPasswords(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"nats://u:hunter2%zz@127.0.0.1", "nats://u:hunter2#@127.0.0.1", "nats://u:hunter2 /@127.0.0.1", "nats://127.0.0.1:1,nats://u:hunter2@127.0.0.1:port"} {
 		b, err := bus.Connect(t.Context(), bus.Config{Service: subject.Gateway, URL: address, Log: natstest.Log(t)})
@@ -121,7 +121,7 @@ func TestConnectKeepsPasswords(t *testing.T) {
 	}
 }
 
-// A server that is not there is named, with the reason and without a password.
+// An error about an unreachable server has its address and the cause, and no password.
 func TestApplyNamesTheServer(t *testing.T) {
 	t.Parallel()
 	b, err := bus.Connect(t.Context(), bus.Config{Service: subject.Admin, URL: "nats://u:hunter2@127.0.0.1:1, 127.0.0.1:2", Log: natstest.Log(t)})
@@ -142,7 +142,7 @@ func TestApplyNamesTheServer(t *testing.T) {
 	}
 }
 
-// A service may start before the server: everything waits, and then works.
+// A service may start before the server: its calls wait, and then work.
 func TestConnectBeforeTheServer(t *testing.T) {
 	t.Parallel()
 	addr, err := freeport.Addr()
@@ -174,7 +174,7 @@ func TestConnectBeforeTheServer(t *testing.T) {
 	srv := natstest.Start(t, natsd.Config{Dir: t.TempDir(), Port: int(netip.MustParseAddrPort(addr).Port())})
 	natstest.Apply(t, srv, natstest.Topology(t))
 	if err := receive(t, published); err != nil && !errors.Is(err, bus.ErrNoStream) {
-		t.Errorf("Publish = %v, want nil, or no stream when it was that fast", err)
+		t.Errorf("Publish = %v, want nil, or ErrNoStream if the topology came later", err)
 	}
 	if err := b.Ready(t.Context()); err != nil {
 		t.Errorf("Ready = %v, want nil", err)
@@ -187,7 +187,7 @@ func TestConnectBeforeTheServer(t *testing.T) {
 	}
 }
 
-// A bus without echo does not hear itself, and hears all others.
+// A bus without echo receives everything but its own messages.
 func TestWithoutEcho(t *testing.T) {
 	t.Parallel()
 	loud := natstest.Bus(t, natstest.New(t), subject.DocumentSync)
@@ -215,14 +215,14 @@ func TestWithoutEcho(t *testing.T) {
 		if err := b.Nudge(t.Context(), subj, text(s)); err != nil {
 			t.Fatal(err)
 		}
-		if got := receive(t, heard[loud]); got != s { // in order: what quiet would hear comes no later
+		if got := receive(t, heard[loud]); got != s { // messages come in order, so quiet's own would have come by now
 			t.Fatalf("heard %q, want %q", got, s)
 		}
 	}
 	say(quiet, "of quiet")
 	say(loud, "of loud")
 	if got := receive(t, heard[quiet]); got != "of loud" {
-		t.Errorf("quiet heard %q, want what the other one said", got)
+		t.Errorf("quiet heard %q, want the other bus's message", got)
 	}
 }
 
@@ -296,11 +296,11 @@ func TestDecode(t *testing.T) {
 		})
 	}
 	if _, err := bus.Decode[proto.Message](&bus.Message{}); err == nil {
-		t.Error("Decode of no particular message = nil error, want one")
+		t.Error("Decode into an interface = nil error, want one")
 	}
 }
 
-// Two services of one process share a registry.
+// Two services of one process may share a registry.
 func TestMetricsShareARegistry(t *testing.T) {
 	t.Parallel()
 	srv, reg := natstest.New(t), prometheus.NewRegistry()
@@ -390,7 +390,7 @@ func TestApply(t *testing.T) {
 		}
 		natstest.Apply(t, srv, top)
 		if _, err := administer(t, srv).Stream(t.Context(), subject.EventStream(3)); err != nil {
-			t.Errorf("Stream(EV_03) = %v, want it to be there still", err)
+			t.Errorf("Stream(EV_03) = %v, want it to be kept", err)
 		}
 	})
 	for _, tc := range []struct {
@@ -398,11 +398,11 @@ func TestApply(t *testing.T) {
 		change func(*subject.Topology)
 		want   string
 	}{
-		{"retention cannot change", func(top *subject.Topology) { top.Streams[0].Config.Retention = jetstream.LimitsPolicy }, "remove it by hand"},
-		{"deliver policy cannot change", func(top *subject.Topology) { top.Streams[0].Consumers[0].DeliverPolicy = jetstream.DeliverNewPolicy }, "remove it by hand"},
+		{"retention cannot change", func(top *subject.Topology) { top.Streams[0].Config.Retention = jetstream.LimitsPolicy }, "stop the services, delete it"},
+		{"deliver policy cannot change", func(top *subject.Topology) { top.Streams[0].Consumers[0].DeliverPolicy = jetstream.DeliverNewPolicy }, "stop the services, delete it"},
 		{"replicas on a single server", func(top *subject.Topology) { top.Streams[2].Config.Replicas = 3 }, "set the replicas to 1"},
 		{"more than the disk", func(top *subject.Topology) { top.Streams[2].Config.MaxBytes = 1 << 50 }, "max_file_store"},
-		{"subjects of another stream", func(top *subject.Topology) { top.Streams[2].Config.Name = "OTHER" }, "another stream takes these subjects"},
+		{"subjects of another stream", func(top *subject.Topology) { top.Streams[2].Config.Name = "OTHER" }, "another stream has these subjects"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -421,8 +421,8 @@ func TestApply(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		err := bus.Apply(ctx, natstest.Bus(t, srv, subject.Gateway), natstest.Topology(t))
-		if err == nil || !strings.Contains(err.Error(), "is this the admin user") {
-			t.Errorf("Apply = %v, want it to ask for the admin", err)
+		if err == nil || !strings.Contains(err.Error(), "that the user is the admin") {
+			t.Errorf("Apply = %v, want it to name the admin", err)
 		}
 	})
 }
@@ -567,7 +567,7 @@ func TestReadAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(seqs) > 0 && m.Seq <= seqs[len(seqs)-1] {
-				t.Errorf("%s: %d comes after %d", tc.name, m.Seq, seqs[len(seqs)-1])
+				t.Errorf("%s: message %d came after %d", tc.name, m.Seq, seqs[len(seqs)-1])
 			}
 			seqs = append(seqs, m.Seq)
 		}
@@ -579,11 +579,11 @@ func TestReadAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := runner.Stream(t.Context(), stream); !errors.Is(err, bus.ErrNoStream) {
-		t.Errorf("Stream of none = %v, want %v", err, bus.ErrNoStream)
+		t.Errorf("Stream of a missing stream = %v, want %v", err, bus.ErrNoStream)
 	}
 	natstest.Apply(t, srv, natstest.Topology(t))
 	if got := state(); !got.Created.After(empty.Created) || got.Last != 0 {
-		t.Errorf("Stream made again = %+v, want it empty and created after %v", got, empty.Created)
+		t.Errorf("recreated stream = %+v, want it empty and created after %v", got, empty.Created)
 	}
 }
 

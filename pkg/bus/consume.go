@@ -18,74 +18,70 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Delivery is a work message in a handler's hand.
+// Delivery is a work message as a handler gets it.
 type Delivery struct {
 	Message
 	Seq     uint64 // in the stream
-	Attempt int    // 1 at the first delivery. It proves nothing: some deliveries are not counted
+	Attempt int    // 1 at the first delivery; a hint only, because some deliveries are not counted
 
 	draining <-chan struct{}
 }
 
-// Draining is closed when the worker shuts down: a handler that can hand on its
-// work at a border does so now, and the others end what they do. After
-// ConsumeConfig.DrainTimeout their context is cancelled.
+// Draining is closed when the worker shuts down. A handler that can hand over its work does
+// so now; the others finish. After ConsumeConfig.DrainTimeout their context is cancelled.
 func (d *Delivery) Draining() <-chan struct{} { return d.draining }
 
-// ConsumeConfig says what to consume and how.
+// ConsumeConfig configures Consume.
 type ConsumeConfig struct {
 	Stream   string
-	Consumer string // durable, made by Apply
-	Slots    int    // handlers at a time
+	Consumer string // durable, created by Apply
+	Slots    int    // concurrent handlers
 
-	// Taken, if it is not nil, holds an element for each slot in use, and Slots is its
-	// capacity: others may take slots of the same by sending, and give them back by
-	// receiving. One is held while a message is fetched.
+	// Taken, if not nil, is a semaphore of capacity Slots that Consume shares with others: a
+	// sender takes a slot, a receiver frees one. Fetching a message takes a slot, too.
 	Taken chan struct{}
 
-	// Handler works on one delivery; its error is the decision (see Consume).
-	// Its context carries the publisher's trace and is not cancelled by that of
-	// Consume, only when the time to drain is over (cause ErrDraining).
+	// Handler works on one delivery; its error is the decision (see Consume). Its context
+	// has the publisher's trace. Consume's context does not cancel it, only the end of
+	// DrainTimeout does, with the cause ErrDraining.
 	Handler func(ctx context.Context, d *Delivery) error
 
-	InProgress   time.Duration // between signs of life; subject.InProgress when 0
-	DrainTimeout time.Duration // for handlers in hand when ctx is done; 25 s when 0
+	InProgress   time.Duration // between heartbeats; 0 means subject.InProgress
+	DrainTimeout time.Duration // for running handlers when ctx is done; 0 means 25 s
 }
 
-// Bounds of the two backoffs: of a delivery whose handler failed, and of the
-// consumer when the server does not give it any.
+// Backoffs of a delivery whose handler failed and of a consumer that cannot be opened, and
+// other timing.
 const (
 	handlerBackoff    = 250 * time.Millisecond
 	maxHandlerBackoff = 30 * time.Second
 	reopenBackoff     = 100 * time.Millisecond
 	maxReopenBackoff  = 2 * time.Second
 	healthyAfter      = 30 * time.Second
-	handBackDelay     = 20 * time.Millisecond // never 0: a bare nak comes back at once, and loops
-	letGoTimeout      = 5 * time.Second       // for handlers whose context was cancelled
-	ackTimeout        = time.Second           // of one ack, which is sent again for requestTimeout
+	minNakDelay       = 20 * time.Millisecond // a nak without a delay redelivers at once, and loops
+	cancelTimeout     = 5 * time.Second       // for handlers whose context was cancelled
+	ackTimeout        = time.Second           // of one attempt to ack
 )
 
-// Consume hands the messages of a durable consumer to cfg.Handler until ctx is
-// done, at most cfg.Slots at a time; a message is fetched when a slot is free,
-// so that none waits here while another replica is idle. What the handler
-// returns is the decision:
+// Consume passes the messages of a durable consumer to cfg.Handler until ctx is done, at
+// most cfg.Slots at a time. It fetches a message only when a slot is free, so that none waits
+// here while another replica is idle. The handler's error is the decision:
 //
-//	nil               the message is done; the ack is confirmed by the server
+//	nil               the message is done; the server confirms the ack
 //	Terminal(err)     the message is dropped and logged as an error
-//	RetryAfter(d, …)  it comes again after d
-//	any other error   it comes again after a backoff, as after a panic
+//	RetryAfter(d, …)  it is redelivered after d
+//	any other error   it is redelivered after a backoff, as after a panic
 //
-// A handler may get a message twice, also at the same time as another replica
-// that was thought dead: the second time must be harmless. While it works, the
-// server hears a sign of life every two seconds.
+// A handler may get a message twice, even while another replica that seemed dead still works
+// on it: the second time must be harmless. While the handler works, the server gets a
+// heartbeat every two seconds.
 //
-// Consume survives restarts of the server and the deletion of the stream or the
-// consumer: it waits for them, with a backoff that is reset after 30 s of health.
+// Consume survives restarts of the server and the deletion of the stream or the consumer: it
+// waits for them with a backoff, which starts again after 30 healthy seconds.
 //
-// When ctx is done it fetches no more, closes Delivery.Draining, and waits for
-// the handlers in hand; after DrainTimeout their contexts are cancelled. It
-// returns nil when all have ended, and an error when the bus was closed or
-// handlers hold on for as long again (five seconds at most).
+// When ctx is done, Consume stops fetching, closes Delivery.Draining, and waits for the
+// running handlers; after DrainTimeout it cancels their contexts. It returns nil when all
+// have ended, and an error if the bus was closed or if handlers ignore the cancellation.
 func (b *Bus) Consume(ctx context.Context, cfg ConsumeConfig) error {
 	if cfg.Slots < 1 || cfg.Handler == nil || cfg.Stream == "" || cfg.Consumer == "" {
 		return fmt.Errorf("consume %s of %s: stream, consumer, handler and at least one slot are needed", cfg.Consumer, cfg.Stream)
@@ -104,14 +100,14 @@ func (b *Bus) Consume(ctx context.Context, cfg ConsumeConfig) error {
 		cfg:      cfg,
 		log:      b.log.With("stream", cfg.Stream, "consumer", cfg.Consumer),
 		slots:    cfg.Taken,
-		inHand:   map[*nats.Msg]struct{}{},
+		active:   map[*nats.Msg]struct{}{},
 		draining: ctx.Done(),
 	}
 	return c.run(ctx)
 }
 
-// consumption is one call of Consume. Its goroutine fetches; each message in
-// hand has one; one more gives signs of life for all of them.
+// consumption is one call of Consume. It has a goroutine that fetches, one for each active
+// message, and one for the heartbeats of all of them.
 type consumption struct {
 	*Bus
 	cfg      ConsumeConfig
@@ -120,25 +116,25 @@ type consumption struct {
 	handlers sync.WaitGroup
 	draining <-chan struct{}
 
-	mu     sync.Mutex             // guards inHand, and that no sign of life follows a decision
-	inHand map[*nats.Msg]struct{} // messages that are being worked on
+	mu     sync.Mutex             // guards active, and that no heartbeat follows a decision
+	active map[*nats.Msg]struct{} // messages whose handlers are running
 }
 
 func (c *consumption) run(ctx context.Context) error {
-	work, letGo := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer letGo(nil)
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
 	stop := make(chan struct{})
-	var signs sync.WaitGroup
-	signs.Go(func() { c.signs(stop) })
-	defer signs.Wait()
+	var heartbeat sync.WaitGroup
+	heartbeat.Go(func() { c.heartbeat(stop) })
+	defer heartbeat.Wait()
 	defer close(stop)
 
 	err := c.fetchAll(ctx, work)
-	return errors.Join(err, c.drain(letGo))
+	return errors.Join(err, c.drain(cancel))
 }
 
-// fetchAll fetches until ctx is done or the bus is closed, and opens the
-// consumer again when it breaks.
+// fetchAll fetches until ctx is done or the bus is closed, and reopens the consumer when it
+// breaks.
 func (c *consumption) fetchAll(ctx, work context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		opened := time.Now()
@@ -153,7 +149,7 @@ func (c *consumption) fetchAll(ctx, work context.Context) error {
 			failures = 0
 		}
 		pause := backoff(failures+1, reopenBackoff, maxReopenBackoff)
-		c.log.WarnContext(ctx, "consumer interrupted", "error", err, "again_in", pause)
+		c.log.WarnContext(ctx, "consumer interrupted", "error", err, "retry_in", pause)
 		select {
 		case <-ctx.Done():
 		case <-c.closed:
@@ -163,8 +159,8 @@ func (c *consumption) fetchAll(ctx, work context.Context) error {
 	return nil
 }
 
-// fetch opens the consumer and starts a handler for each message, until ctx is
-// done or the consumer breaks.
+// fetch opens the consumer and starts a handler for each message, until ctx is done or the
+// consumer breaks.
 func (c *consumption) fetch(ctx, work context.Context) error {
 	pull, err := c.openPuller(c.cfg.Stream, c.cfg.Consumer)
 	if err != nil {
@@ -175,7 +171,7 @@ func (c *consumption) fetch(ctx, work context.Context) error {
 		select {
 		case c.slots <- struct{}{}:
 		case <-ctx.Done():
-			return nil // no request is open while all slots are taken
+			return nil
 		}
 		msg, err := pull.next(ctx)
 		if err != nil || msg == nil {
@@ -184,22 +180,20 @@ func (c *consumption) fetch(ctx, work context.Context) error {
 		}
 		if ctx.Err() != nil {
 			<-c.slots
-			c.handBack(ctx, msg)
+			if err := msg.NakWithDelay(minNakDelay); err != nil {
+				c.log.WarnContext(ctx, "message not returned", "subject", msg.Subject, "error", err)
+			}
 			return nil
 		}
 		c.start(work, msg)
 	}
 }
 
-func (c *consumption) handBack(ctx context.Context, msg *nats.Msg) {
-	if err := msg.NakWithDelay(handBackDelay); err != nil {
-		c.log.WarnContext(ctx, "message not given back", "subject", msg.Subject, "error", err)
-	}
-}
-
 func (c *consumption) start(ctx context.Context, msg *nats.Msg) {
-	gauge := c.metrics.inHand.WithLabelValues(c.service, c.cfg.Consumer)
-	c.hold(msg)
+	gauge := c.metrics.active.WithLabelValues(c.service, c.cfg.Consumer)
+	c.mu.Lock()
+	c.active[msg] = struct{}{}
+	c.mu.Unlock()
 	gauge.Inc()
 	c.handlers.Go(func() {
 		defer func() {
@@ -228,7 +222,7 @@ func (c *consumption) handle(ctx context.Context, msg *nats.Msg) {
 	start := time.Now()
 	err := c.call(ctx, d)
 	c.metrics.handling.WithLabelValues(c.service, c.cfg.Consumer).Observe(time.Since(start).Seconds())
-	c.release(msg)
+	c.stopHeartbeat(msg)
 	c.settle(ctx, msg, d, err)
 	endSpan(span, err)
 }
@@ -238,44 +232,43 @@ func (c *consumption) call(ctx context.Context, d *Delivery) (err error) {
 	return c.cfg.Handler(ctx, d)
 }
 
-// settle tells the server what was decided, also when the handler's context is cancelled.
+// settle sends the decision to the server, even if the handler's context is cancelled.
 func (c *consumption) settle(ctx context.Context, msg *nats.Msg, d *Delivery, err error) {
 	log := c.log.With("subject", d.Subject, "message", d.ID, "attempt", d.Attempt)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	decision, after := c.decide(d, err)
-	tell := func() error { return msg.NakWithDelay(after) } // a bare nak comes back at once, and loops
+	send := func() error { return msg.NakWithDelay(after) }
 	switch decision {
 	case "ack":
-		tell = func() error {
+		send = func() error {
 			attempt, cancel := context.WithTimeout(ctx, ackTimeout)
 			defer cancel()
 			return msg.AckSync(nats.Context(attempt))
 		}
 	case "terminal":
 		log.ErrorContext(ctx, "message dropped", "error", err)
-		tell = func() error { return msg.Term() }
+		send = func() error { return msg.Term() }
 	case "panic":
-		log.ErrorContext(ctx, "handler panicked", "error", err, "again_in", after)
+		log.ErrorContext(ctx, "handler panicked", "error", err, "retry_in", after)
 	case "retry":
-		log.InfoContext(ctx, "message comes again", "error", err, "again_in", after)
+		log.InfoContext(ctx, "message will be redelivered", "error", err, "retry_in", after)
 	default:
-		log.WarnContext(ctx, "handler failed, message comes again", "error", err, "again_in", after)
+		log.WarnContext(ctx, "handler failed, message will be redelivered", "error", err, "retry_in", after)
 	}
-	if err := c.insist(ctx, tell); err != nil {
+	if err := c.sendDecision(ctx, send); err != nil {
 		decision = "unsettled"
-		log.WarnContext(ctx, "decision did not reach the server, message comes again", "error", err)
+		log.WarnContext(ctx, "decision did not reach the server, message will be redelivered", "error", err)
 	}
 	c.metrics.deliveries.WithLabelValues(c.service, c.cfg.Consumer, decision).Inc()
 }
 
-// insist repeats tell until it reaches the server or ctx is done: a server that
-// is back soon is no reason to do the work again.
-func (c *consumption) insist(ctx context.Context, tell func() error) error {
+// sendDecision repeats send until the server replies or ctx is done, so that a short outage
+// of the server does not cause a redelivery.
+func (c *consumption) sendDecision(ctx context.Context, send func() error) error {
 	for {
-		err := translate(tell())
-		again := errors.Is(err, ErrDisconnected) || errors.Is(err, ErrNoStream) || errors.Is(err, context.DeadlineExceeded)
-		if !again {
+		err := translate(send())
+		if !errors.Is(err, ErrDisconnected) && !errors.Is(err, ErrNoStream) && !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
 		select {
@@ -297,7 +290,7 @@ func (c *consumption) decide(d *Delivery, err error) (decision string, after tim
 		return "terminal", 0
 	}
 	if after, ok := After(err); ok {
-		return "retry", max(after, handBackDelay)
+		return "retry", max(after, minNakDelay)
 	}
 	after = backoff(d.Attempt, handlerBackoff, maxHandlerBackoff)
 	if _, ok := errors.AsType[*panics.Error](err); ok {
@@ -305,42 +298,40 @@ func (c *consumption) decide(d *Delivery, err error) (decision string, after tim
 	}
 	select {
 	case <-c.draining:
-		after = handBackDelay // this worker leaves: it says nothing about the message
+		after = minNakDelay // the worker stops, which is not the message's fault
 	default:
 	}
 	return "backoff", after
 }
 
-// drain waits for the handlers in hand.
-func (c *consumption) drain(letGo context.CancelCauseFunc) error {
+// drain waits for the running handlers.
+func (c *consumption) drain(cancel context.CancelCauseFunc) error {
 	done := make(chan struct{})
-	go func() { // outlives drain only with the handlers that hold on
+	go func() { // outlives drain only with handlers that ignore the cancellation
 		c.handlers.Wait()
 		close(done)
 	}()
 	if within(done, c.cfg.DrainTimeout) {
 		return nil
 	}
-	letGo(ErrDraining)
-	if within(done, min(c.cfg.DrainTimeout, letGoTimeout)) {
+	cancel(ErrDraining)
+	if within(done, min(c.cfg.DrainTimeout, cancelTimeout)) {
 		return nil
 	}
-	return fmt.Errorf("consume %s of %s: %d handlers hold on after they were told to let go", c.cfg.Consumer, c.cfg.Stream, len(c.slots))
+	return fmt.Errorf("consume %s of %s: %d handlers still run after their context was cancelled", c.cfg.Consumer, c.cfg.Stream, len(c.slots))
 }
 
 func within(done <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-done:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }
 
-// signs tells the server at intervals that what is in hand is being worked on.
-func (c *consumption) signs(stop <-chan struct{}) {
+// heartbeat extends the ack wait of active messages.
+func (c *consumption) heartbeat(stop <-chan struct{}) {
 	t := time.NewTicker(c.cfg.InProgress)
 	defer t.Stop()
 	for {
@@ -350,29 +341,22 @@ func (c *consumption) signs(stop <-chan struct{}) {
 		case <-t.C:
 		}
 		c.mu.Lock()
-		for msg := range c.inHand {
-			_ = msg.InProgress() // without a connection there is nobody to tell; the next one does
+		for msg := range c.active {
+			_ = msg.InProgress() // fails without a connection; the next heartbeat may not
 		}
 		c.mu.Unlock()
 	}
 }
 
-func (c *consumption) hold(msg *nats.Msg) {
+// stopHeartbeat comes before the decision: a heartbeat after a nak would undo its delay.
+func (c *consumption) stopHeartbeat(msg *nats.Msg) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.inHand[msg] = struct{}{}
+	delete(c.active, msg)
 }
 
-// release ends the signs of life before a decision is sent: one that came after
-// a nak would undo its delay.
-func (c *consumption) release(msg *nats.Msg) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.inHand, msg)
-}
-
-// backoff doubles base with each attempt up to limit, and takes a random part
-// of the upper half, so that what failed together does not come again together.
+// backoff doubles base with each attempt up to limit, and returns a random duration in the
+// upper half of that, so that failures at one time are not retried at one time.
 func backoff(attempt int, base, limit time.Duration) time.Duration {
 	d := limit
 	if n := min(max(attempt, 1)-1, 20); base<<n < limit {

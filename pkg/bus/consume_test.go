@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// consuming is a Consume that runs in the background until stop.
+// consuming is a call of Consume in the background.
 type consuming struct {
 	cancel context.CancelFunc
 	err    chan error
@@ -40,7 +40,7 @@ func consume(t *testing.T, b *bus.Bus, cfg bus.ConsumeConfig) *consuming {
 	return c
 }
 
-// stop ends the consumer, if it runs, and fails the test when it does not end well.
+// stop ends Consume, if it runs, and fails the test unless it returns nil in time.
 func (c *consuming) stop(t *testing.T) {
 	t.Helper()
 	c.cancel()
@@ -55,10 +55,10 @@ func (c *consuming) stop(t *testing.T) {
 	}
 }
 
-// long is an AckWait that no test lives to see: what was missed does not come again.
+// long is an AckWait longer than any test: a lost message is not redelivered.
 const long = 10 * patience
 
-// queue is a server whose queues wait for an ack as long as ackWait says.
+// queue is a server whose work queues have the given AckWait.
 func queue(t *testing.T, ackWait time.Duration) *natsd.Server {
 	t.Helper()
 	srv, top := natstest.New(t), natstest.Topology(t)
@@ -118,7 +118,7 @@ func TestConsumeDelivers(t *testing.T) {
 	waitEmpty(t, srv)
 }
 
-// Each decision, by when and how often the message comes.
+// Each decision, observed by when and how often the message is delivered.
 func TestConsumeDecisions(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
@@ -188,7 +188,7 @@ func TestConsumeDecisions(t *testing.T) {
 			waitEmpty(t, srv)
 			c.stop(t)
 			if took := last.Sub(first); took < tc.least {
-				t.Errorf("deliveries took %v, want %v at least", took, tc.least)
+				t.Errorf("deliveries took %v, want at least %v", took, tc.least)
 			}
 			if got := int(attempts.Load()); got != tc.attempts {
 				t.Errorf("deliveries = %d, want %d", got, tc.attempts)
@@ -218,8 +218,8 @@ func decisions(t *testing.T, reg *prometheus.Registry, decision string) (n float
 	return n
 }
 
-// A handler that takes longer than the server waits is not run again.
-func TestConsumeGivesSignsOfLife(t *testing.T) {
+// A handler that runs longer than AckWait is not run again, because of the heartbeats.
+func TestConsumeHeartbeat(t *testing.T) {
 	t.Parallel()
 	srv := queue(t, 2*time.Second)
 	a, b := natstest.Bus(t, srv, subject.AgentRunner), natstest.Bus(t, srv, subject.AgentRunner)
@@ -241,8 +241,8 @@ func TestConsumeGivesSignsOfLife(t *testing.T) {
 	}
 }
 
-// What a killed worker had in hand goes to another one after AckWait.
-func TestConsumeTakesOverFromTheDead(t *testing.T) {
+// A killed worker's message is redelivered to another worker after AckWait.
+func TestConsumeTakesOver(t *testing.T) {
 	t.Parallel()
 	srv := queue(t, 300*time.Millisecond)
 	js := administer(t, srv)
@@ -266,8 +266,8 @@ func TestConsumeTakesOverFromTheDead(t *testing.T) {
 	waitEmpty(t, srv)
 }
 
-// No more messages are taken than there are free slots: the rest is there for others.
-func TestConsumeTakesNoMoreThanItsSlots(t *testing.T) {
+// A worker fetches no more messages than it has free slots: the rest stays for others.
+func TestConsumeSlots(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
 	full, free := natstest.Bus(t, srv, subject.AgentRunner), natstest.Bus(t, srv, subject.AgentRunner)
@@ -298,13 +298,13 @@ func TestConsumeTakesNoMoreThanItsSlots(t *testing.T) {
 	close(release)
 	waitEmpty(t, srv)
 	if got := most.Load(); got > slots {
-		t.Errorf("%d handlers at a time, want %d at most", got, slots)
+		t.Errorf("%d concurrent handlers, want at most %d", got, slots)
 	}
 }
 
 func TestConsumeDrains(t *testing.T) {
 	t.Parallel()
-	t.Run("waits for what is in hand", func(t *testing.T) {
+	t.Run("waits for running handlers", func(t *testing.T) {
 		t.Parallel()
 		srv := natstest.New(t)
 		b := natstest.Bus(t, srv, subject.AgentRunner)
@@ -316,7 +316,7 @@ func TestConsumeDrains(t *testing.T) {
 			<-d.Draining()
 			select {
 			case <-ctx.Done():
-				t.Error("the context is done while there is time to drain")
+				t.Error("the context is done before the drain timeout")
 			case <-time.After(300 * time.Millisecond):
 			}
 			ended.Store(true)
@@ -329,7 +329,7 @@ func TestConsumeDrains(t *testing.T) {
 		}
 		waitEmpty(t, srv)
 	})
-	t.Run("tells to let go, and the work goes on elsewhere at once", func(t *testing.T) {
+	t.Run("cancels handlers, and another worker gets the message at once", func(t *testing.T) {
 		t.Parallel()
 		srv := queue(t, long)
 		a, b := natstest.Bus(t, srv, subject.AgentRunner), natstest.Bus(t, srv, subject.AgentRunner)
@@ -354,7 +354,7 @@ func TestConsumeDrains(t *testing.T) {
 		receive(t, moved)
 		waitEmpty(t, srv)
 	})
-	t.Run("reports those that hold on", func(t *testing.T) {
+	t.Run("reports handlers that ignore the cancellation", func(t *testing.T) {
 		t.Parallel()
 		b := natstest.Bus(t, natstest.New(t), subject.AgentRunner)
 		publish(t, b, subject.RunWork(0), "one")
@@ -371,13 +371,13 @@ func TestConsumeDrains(t *testing.T) {
 		receive(t, started)
 		cancel()
 		if err := receive(t, ended); err == nil {
-			t.Error("Consume = nil, want an error that names the handler")
+			t.Error("Consume = nil, want an error about the handler")
 		}
 		close(release)
 	})
 	t.Run("loses nothing when it stops under load", func(t *testing.T) {
 		t.Parallel()
-		srv := queue(t, long) // a message missed at the stop would not come
+		srv := queue(t, long) // a message lost at the stop would not be redelivered
 		b := natstest.Bus(t, srv, subject.AgentRunner)
 		const n = 300
 		var handled atomic.Int64
@@ -404,7 +404,7 @@ func TestConsumeDrains(t *testing.T) {
 	})
 }
 
-func TestConsumeRefusesWhatCannotWork(t *testing.T) {
+func TestConsumeRejectsBadConfigs(t *testing.T) {
 	t.Parallel()
 	b := natstest.Bus(t, natstest.New(t), subject.AgentRunner)
 	handler := func(context.Context, *bus.Delivery) error { return nil }
@@ -420,7 +420,7 @@ func TestConsumeRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// What can happen to a stream under a consumer, and that it goes on afterwards.
+// Consume goes on after faults of its stream, its consumer and the server.
 func TestConsumeSurvives(t *testing.T) {
 	t.Parallel()
 	type world struct {
@@ -497,7 +497,7 @@ func TestConsumeBeforeTheStream(t *testing.T) {
 	}
 }
 
-// A decision made while the server is away reaches it afterwards.
+// A decision made while the server is down reaches it afterwards.
 func TestConsumeAcksAfterAReconnect(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)

@@ -16,8 +16,8 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Nudge sends m to whoever listens now. It may get lost, as when nobody does or
-// the connection breaks: the truth is elsewhere.
+// Nudge sends m to the current subscribers. It may get lost, as when the connection breaks:
+// receivers must also check the truth from time to time.
 func (b *Bus) Nudge(ctx context.Context, subj string, m proto.Message) (err error) {
 	msg, err := encode(subj, "", m)
 	if err != nil {
@@ -34,11 +34,11 @@ func (b *Bus) Nudge(ctx context.Context, subj string, m proto.Message) (err erro
 	return nil
 }
 
-// Subscription is an interest in a subject. It ends with the bus.
+// Subscription is a subscription to a subject. It ends with the bus.
 type Subscription struct{ sub *nats.Subscription }
 
-// Unsubscribe ends the interest. A callback that runs is not waited for, and
-// may be followed by none.
+// Unsubscribe ends the subscription. It does not wait for a running callback, which is the
+// last one.
 func (s *Subscription) Unsubscribe() error {
 	if err := s.sub.Unsubscribe(); err != nil {
 		return fmt.Errorf("unsubscribe %s: %w", s.sub.Subject, translate(err))
@@ -46,10 +46,10 @@ func (s *Subscription) Unsubscribe() error {
 	return nil
 }
 
-// Subscribe calls fn for each message on subj, which may hold wildcards, one
-// after the other, on a goroutine of the subscription. fn gets the sender's
-// trace; a panic in it is logged. Messages that fn is too slow for are lost
-// (65,536 wait). The server may not know of the interest yet: see Flush.
+// Subscribe calls fn for each message on subj, which may contain wildcards, one after the
+// other, on a goroutine of the subscription. fn gets the sender's trace, and a panic in it is
+// logged. Up to 65,536 messages wait for fn; further ones are dropped. After Flush the server
+// knows the subscription.
 func (b *Bus) Subscribe(subj string, fn func(ctx context.Context, m *Message)) (*Subscription, error) {
 	sub, err := b.nc.Subscribe(subj, func(m *nats.Msg) {
 		ctx, span := b.tracer.Start(b.extract(context.Background(), m.Header), "receive "+subject.Kind(m.Subject),
@@ -67,10 +67,9 @@ func (b *Bus) Subscribe(subj string, fn func(ctx context.Context, m *Message)) (
 	return &Subscription{sub}, nil
 }
 
-// SubscribeChan puts each message on subj into ch, which many subscriptions may
-// share and which the caller never closes while one of them lives. When ch is
-// full the message is dropped and logged by the client: a reader of the run log
-// sees the gap (Republished). There is no goroutine per subscription.
+// SubscribeChan sends each message on subj to ch, which subscriptions may share and which
+// must stay open as long as they do. If ch is full the client drops the message and logs it;
+// a reader of the run log sees the gap (Republished). A subscription has no goroutine.
 func (b *Bus) SubscribeChan(subj string, ch chan *nats.Msg) (*Subscription, error) {
 	sub, err := b.nc.ChanSubscribe(subj, ch)
 	if err != nil {
@@ -79,9 +78,9 @@ func (b *Bus) SubscribeChan(subj string, ch chan *nats.Msg) (*Subscription, erro
 	return &Subscription{sub}, nil
 }
 
-// Republished reads a message of the run log that came on a live subject. Its
-// Subject is that of the log, Seq its sequence, and Prev the sequence of the
-// message before it on the same subject (0: none), which shows any gap.
+// Republished decodes a message of the run log that came on a live subject. Its Subject and
+// Seq are those in the log, and Prev is the sequence of the previous message on that subject
+// (0: none), which reveals gaps.
 func Republished(m *nats.Msg) (*Stored, error) {
 	s, err := stored(m)
 	if err != nil {
@@ -89,18 +88,18 @@ func Republished(m *nats.Msg) (*Stored, error) {
 	}
 	prev := m.Header.Get(jetstream.LastSequenceHeader)
 	if s.Prev, err = strconv.ParseUint(prev, 10, 64); err != nil {
-		return nil, fmt.Errorf("message on %s: previous sequence %q is no number", m.Subject, clip(prev))
+		return nil, fmt.Errorf("message on %s: previous sequence %q is not a number", m.Subject, clip(prev))
 	}
 	return s, nil
 }
 
-// stored reads the headers that the server adds when it hands out a stored message.
+// stored reads the headers that the server adds to a stored message.
 func stored(m *nats.Msg) (*Stored, error) {
 	s := &Stored{Message: received(m)}
 	subj, seq := m.Header.Get(jetstream.SubjectHeader), m.Header.Get(jetstream.SequenceHeader)
 	var err error
 	if s.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || subj == "" {
-		return nil, fmt.Errorf("message on %s is not one of a stream: sequence %q, subject %q", m.Subject, clip(seq), clip(subj))
+		return nil, fmt.Errorf("message on %s does not come from a stream: sequence %q, subject %q", m.Subject, clip(seq), clip(subj))
 	}
 	s.Subject = subj
 	if s.Time, err = time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer)); err != nil {

@@ -11,37 +11,36 @@ import (
 
 // Errors that callers act on.
 var (
-	// ErrFenced means that somebody else published on the subject in between.
+	// ErrFenced means that another message was published on the subject first.
 	ErrFenced = errors.New("another message came first on this subject")
-	// ErrNotFound means that the log has no message on the subject (any more).
+	// ErrNotFound means that the stream has no message on the subject, or no longer.
 	ErrNotFound = errors.New("no message on this subject")
-	// ErrNoStream means that no stream takes the subject or has the name: it is
-	// not made yet, or has no leader at the moment.
-	ErrNoStream = errors.New("no stream answers; it is made by `signalbox migrate` (or by standalone)")
-	// ErrFull means that a work queue is full. It is the back-pressure: try later.
+	// ErrNoStream means that no stream has the subject or the name: it has not been created,
+	// or has no leader at the moment.
+	ErrNoStream = errors.New("no stream answers; `signalbox migrate` (or standalone) creates it")
+	// ErrFull means that a work queue is full: try again later.
 	ErrFull = errors.New("the work queue is full")
-	// ErrTooLarge means that a message is over the limit and will never be taken.
+	// ErrTooLarge means that a message exceeds the limit. A retry will not help.
 	ErrTooLarge = errors.New("message too large")
-	// ErrSchema means that a message is not of the expected schema.
+	// ErrSchema means that a message does not have the expected schema.
 	ErrSchema = errors.New("unexpected schema")
-	// ErrDraining is the cause of a handler's cancelled context when the time
-	// given to drain is over.
+	// ErrDraining is the cause of a handler's cancelled context when the drain timeout is
+	// over.
 	ErrDraining = errors.New("this worker is draining")
-	// ErrDisconnected means that there is no connection at the moment, or that it
-	// was lost before the server answered.
+	// ErrDisconnected means that there is no connection at the moment, or that it was lost
+	// before the server replied.
 	ErrDisconnected = errors.New("not connected to NATS")
 	// ErrClosed means that the bus was closed.
 	ErrClosed = errors.New("the bus is closed")
 )
 
-// Terminal makes err a decision to drop the message: it is logged as an error
-// and never delivered again.
+// Terminal makes err the decision to drop the message, which is logged as an error.
 func Terminal(err error) error { return &terminalError{err} }
 
-// RetryAfter makes err a decision to deliver the message again after d.
+// RetryAfter makes err the decision to deliver the message again after d.
 func RetryAfter(d time.Duration, err error) error { return &retryError{d, err} }
 
-// After returns the delay that a RetryAfter in err's chain asks for.
+// After returns the delay of a RetryAfter in err's chain.
 func After(err error) (d time.Duration, ok bool) {
 	if r, ok := errors.AsType[*retryError](err); ok {
 		return r.after, true
@@ -65,7 +64,7 @@ type retryError struct {
 	err   error
 }
 
-func (e *retryError) Error() string { return text(e.err, "asked to come again") }
+func (e *retryError) Error() string { return text(e.err, "retry requested") }
 func (e *retryError) Unwrap() error { return e.err }
 
 func text(err error, otherwise string) string {
@@ -80,13 +79,13 @@ const (
 	codeWrongLastSequence         = 10071
 	codeWrongLastSequenceConstant = 10164 // the same, with replicas
 	codeStoreFailed               = 10077 // such as maximum messages exceeded
-	codeDuplicateInFlight         = 10158 // the first of this id is being stored
+	codeDuplicateInFlight         = 10158 // the first message of this id is being stored
 )
 
-// errLate marks an attempt whose answer did not come.
-var errLate = errors.New("the server did not answer in time")
+// errLate marks an attempt without a reply.
+var errLate = errors.New("the server did not reply in time")
 
-// translate gives the client's errors this package's meaning and keeps them in the chain.
+// translate wraps the client's errors in those of this package.
 func translate(err error) error {
 	if err == nil {
 		return nil

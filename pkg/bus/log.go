@@ -13,27 +13,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Stored is a message as its stream keeps it.
+// Stored is a message of a stream.
 type Stored struct {
 	Message
 	Seq  uint64    // in the stream
-	Prev uint64    // of the message before it on its subject; only Republished knows it
+	Prev uint64    // of the previous message on its subject; set by Republished only
 	Time time.Time // when it was stored
 }
 
-// One request of Read or ReadAll asks for this much. Publishers of the stream wait
-// while the server answers one; ReadAll, which reads for as long as they write,
-// asks for less at a time.
+// Limits of one request of Read or ReadAll. Publishers of the stream wait while the server
+// answers it; ReadAll asks for less because it reads while they write.
 const (
 	readBatch    = 256
 	readAllBatch = 128
 	readBytes    = 1 << 20
 )
 
-// numPendingHeader is on the end of a batch: how many more there are.
+// numPendingHeader is in the last reply of a batch and counts the remaining messages.
 const numPendingHeader = "Nats-Num-Pending"
 
-// directGet is the server's request for stored messages without a consumer.
+// directGet is a request for stored messages without a consumer.
 type directGet struct {
 	Seq      uint64 `json:"seq,omitempty"`
 	LastFor  string `json:"last_by_subj,omitempty"`
@@ -50,24 +49,23 @@ func (b *Bus) Last(ctx context.Context, stream, subj string) (*Stored, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the last message on %s: %w", subj, err)
 	}
-	asking, forget := b.onLine(ctx)
-	defer forget()
-	m, err := b.nc.RequestWithContext(asking, directGetSubject(stream), req)
+	request, release := b.inSession(ctx)
+	defer release()
+	m, err := b.nc.RequestWithContext(request, directGetSubject(stream), req)
 	if err == nil {
 		var s *Stored
 		if s, err = answer(m); err == nil {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("read the last message on %s: %w", subj, translate(unanswered(asking, err)))
+	return nil, fmt.Errorf("read the last message on %s: %w", subj, translate(sessionErr(request, err)))
 }
 
-// Read yields the messages of a stream on subj with after < sequence ≤ through,
-// in order, as far as they are still there. It ends with the first error, and
-// before the end of the log no later than at through; to read what there is,
-// pass math.MaxUint64. The stream is read in bounded pieces while the loop
-// runs. JetStream has no index by subject: this scans, so it is for repairing a
-// gap and not for reading a session from its beginning.
+// Read yields the messages of a stream on subj with after < sequence ≤ through that are
+// still stored, in order, and ends with the first error. With math.MaxUint64 it reads to the
+// end. The stream is read in bounded batches while the loop runs. JetStream has no index by
+// subject, so this scans: it is for repairing a gap, not for reading a session from its
+// beginning.
 func (b *Bus) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*Stored, error] {
 	return func(yield func(*Stored, error) bool) {
 		err := b.read(ctx, stream, directGet{Seq: after + 1, NextFor: subj, Batch: readBatch, MaxBytes: readBytes}, through, yield)
@@ -77,8 +75,8 @@ func (b *Bus) Read(ctx context.Context, stream, subj string, after, through uint
 	}
 }
 
-// ReadAll is Read of all subjects of a stream, for what copies it: every message
-// is one that is wanted, so nothing is scanned.
+// ReadAll is Read for all subjects of a stream. It scans nothing, because it wants every
+// message.
 func (b *Bus) ReadAll(ctx context.Context, stream string, after, through uint64) iter.Seq2[*Stored, error] {
 	return func(yield func(*Stored, error) bool) {
 		err := b.read(ctx, stream, directGet{Seq: after + 1, Batch: readAllBatch, MaxBytes: readBytes}, through, yield)
@@ -88,49 +86,49 @@ func (b *Bus) ReadAll(ctx context.Context, stream string, after, through uint64)
 	}
 }
 
-// StreamState says where a stream stands.
+// StreamState is the state of a stream.
 type StreamState struct {
-	// Created tells the stream from another one of its name, which took its place
-	// when it was lost and counts from one again.
+	// Created differs for a stream that replaced a lost one of the same name, and whose
+	// sequences start again.
 	Created time.Time
-	// First and Last are the sequences of the oldest and the newest message. In an
-	// empty stream Last is that of the last one there was, and First is Last + 1; both
-	// are 0 where there never was any.
+	// First and Last are the sequences of the oldest and the newest message. In an empty
+	// stream, Last is that of the newest deleted message and First is Last + 1; both are 0
+	// if there has never been a message.
 	First, Last uint64
 }
 
-// Stream returns where a stream stands, or ErrNoStream.
+// Stream returns the state of a stream, or ErrNoStream.
 func (b *Bus) Stream(ctx context.Context, stream string) (StreamState, error) {
 	if err := b.awaitFirst(ctx); err != nil {
-		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, err)
+		return StreamState{}, fmt.Errorf("get stream %s: %w", stream, err)
 	}
-	asking, forget := b.onLine(ctx)
-	defer forget()
-	s, err := b.js.Stream(asking, stream)
+	request, release := b.inSession(ctx)
+	defer release()
+	s, err := b.js.Stream(request, stream)
 	if err != nil {
-		return StreamState{}, fmt.Errorf("look at stream %s: %w", stream, translate(unanswered(asking, err)))
+		return StreamState{}, fmt.Errorf("get stream %s: %w", stream, translate(sessionErr(request, err)))
 	}
 	info := s.CachedInfo()
 	return StreamState{Created: info.Created, First: info.State.FirstSeq, Last: info.State.LastSeq}, nil
 }
 
-// read asks with request, as often as it takes to reach through or the end.
-func (b *Bus) read(ctx context.Context, stream string, request directGet, through uint64, yield func(*Stored, error) bool) error {
-	after := request.Seq - 1
+// read repeats a request until it reaches through or the end.
+func (b *Bus) read(ctx context.Context, stream string, get directGet, through uint64, yield func(*Stored, error) bool) error {
+	after := get.Seq - 1
 	if after >= through {
 		return nil
 	}
-	ctx, forget := b.onLine(ctx)
-	defer forget()
+	ctx, release := b.inSession(ctx)
+	defer release()
 	inbox, answers := b.nc.NewInbox(), make(chan *nats.Msg, 2*readBatch) // SubscribeSync takes half a megabyte
 	sub, err := b.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone, and so is the interest
+	defer func() { _ = sub.Unsubscribe() }() // fails only without a connection
 	for {
-		request.Seq = after + 1
-		req, err := json.Marshal(request)
+		get.Seq = after + 1
+		req, err := json.Marshal(get)
 		if err != nil {
 			return err
 		}
@@ -139,17 +137,17 @@ func (b *Bus) read(ctx context.Context, stream string, request directGet, throug
 		}
 		last, more, err := b.readAnswers(ctx, answers, through, yield)
 		if err != nil || !more {
-			return unanswered(ctx, err)
+			return sessionErr(ctx, err)
 		}
 		if last <= after {
-			return fmt.Errorf("the server answers %d after %d", last, after)
+			return fmt.Errorf("the server returned message %d after %d", last, after)
 		}
 		after = last
 	}
 }
 
-// readAnswers yields the messages of one request. more tells whether another
-// one, after last, is due.
+// readAnswers yields the messages of one request. more reports whether to ask for those
+// after last.
 func (b *Bus) readAnswers(ctx context.Context, answers <-chan *nats.Msg, through uint64, yield func(*Stored, error) bool) (last uint64, more bool, err error) {
 	for {
 		m, err := b.nextAnswer(ctx, answers)
@@ -191,7 +189,7 @@ func directGetSubject(stream string) string {
 	return jetstream.DefaultAPIPrefix + "DIRECT.GET." + stream
 }
 
-// answer reads one answer to a direct get.
+// answer decodes a reply to a direct get.
 func answer(m *nats.Msg) (*Stored, error) {
 	switch status := m.Header.Get("Status"); status {
 	case "":
@@ -201,6 +199,6 @@ func answer(m *nats.Msg) (*Stored, error) {
 	case "503":
 		return nil, nats.ErrNoResponders
 	default:
-		return nil, fmt.Errorf("the server answers %s %s", status, m.Header.Get("Description"))
+		return nil, fmt.Errorf("the server replied %s %s", status, m.Header.Get("Description"))
 	}
 }

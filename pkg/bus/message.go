@@ -12,10 +12,10 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// SchemaHeader names the protobuf message that a payload is, by its full name.
+// SchemaHeader has the full name of the payload's protobuf message.
 const SchemaHeader = "Signalbox-Schema"
 
-// Message is what was received, not yet decoded.
+// Message is a received message that is not decoded yet.
 type Message struct {
 	Subject string
 	ID      string // the publisher's id; empty for nudges
@@ -30,8 +30,8 @@ func received(m *nats.Msg) Message {
 	return Message{Subject: m.Subject, ID: m.Header.Get(jetstream.MsgIDHeader), Header: m.Header, Data: m.Data}
 }
 
-// Decode returns the payload as a T. When it is of another schema, or does not
-// parse, the error is Terminal: it will not be different the next time.
+// Decode returns the payload as a T. If it has another schema or does not parse, the error
+// is Terminal: a retry would not help.
 func Decode[T proto.Message](m *Message) (T, error) {
 	var zero T
 	if any(zero) == nil {
@@ -47,7 +47,7 @@ func Decode[T proto.Message](m *Message) (T, error) {
 	return out, nil
 }
 
-// DecodeInto is Decode into a message that the caller has, which is reset first.
+// DecodeInto decodes into a message of the caller, which it resets first.
 func DecodeInto(m *Message, into proto.Message) error {
 	want := string(into.ProtoReflect().Descriptor().FullName())
 	if got := m.Schema(); got != want {
@@ -59,14 +59,14 @@ func DecodeInto(m *Message, into proto.Message) error {
 	return nil
 }
 
-// encode makes the message that goes out: payload, schema, id.
+// encode returns a message with payload, schema and id.
 func encode(subj, id string, m proto.Message) (*nats.Msg, error) {
 	data, err := proto.Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode message for %s: %w", subj, err)
 	}
 	if len(data) > subject.MaxPayload {
-		return nil, fmt.Errorf("%w: %d bytes for %s, the limit is %d: store the body and send where it is",
+		return nil, fmt.Errorf("%w: %d bytes for %s, the limit is %d: store the body and send a reference",
 			ErrTooLarge, len(data), subj, subject.MaxPayload)
 	}
 	h := nats.Header{SchemaHeader: []string{string(m.ProtoReflect().Descriptor().FullName())}}

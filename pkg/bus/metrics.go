@@ -7,14 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are shared by all buses of a registry: the service is a label, so
-// that several services fit into one process.
+// metrics are shared by all buses of a registry. The service is a label, so that several
+// services fit into one process.
 type metrics struct {
 	service    string
 	publishes  *prometheus.HistogramVec // service, kind, outcome
 	deliveries *prometheus.CounterVec   // service, consumer, decision
 	handling   *prometheus.HistogramVec // service, consumer
-	inHand     *prometheus.GaugeVec     // service, consumer
+	active     *prometheus.GaugeVec     // service, consumer
 	reconnects prometheus.Counter
 }
 
@@ -26,23 +26,22 @@ func newMetrics(reg prometheus.Registerer, service string) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0002, 4, 9),
 		}, []string{"service", "kind", "outcome"})),
 		deliveries: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "signalbox_bus_deliveries_total", Help: "Work messages handled, by what was decided: ack, terminal, retry, backoff, panic, unsettled.",
+			Name: "signalbox_bus_deliveries_total", Help: "Work messages handled, by decision: ack, terminal, retry, backoff, panic, unsettled.",
 		}, []string{"service", "consumer", "decision"})),
 		handling: register(reg, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "signalbox_bus_handler_seconds", Help: "Time a handler took.",
+			Name: "signalbox_bus_handler_seconds", Help: "Duration of handlers of work messages.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10),
 		}, []string{"service", "consumer"})),
-		inHand: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "signalbox_bus_in_hand", Help: "Work messages in hand now.",
+		active: register(reg, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "signalbox_bus_in_hand", Help: "Work messages being handled now.",
 		}, []string{"service", "consumer"})),
 		reconnects: register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "signalbox_bus_reconnects_total", Help: "Connections to NATS that were lost and came back.",
+			Name: "signalbox_bus_reconnects_total", Help: "Reconnects to NATS.",
 		}, []string{"service"})).WithLabelValues(service),
 	}
 }
 
-// register returns the collector that is registered under c's name: c itself,
-// or the one of another bus that was first.
+// register registers c, and returns it or the collector that another bus has registered.
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 	if reg == nil {
 		return c

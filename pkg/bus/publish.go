@@ -16,11 +16,10 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Publish stores m on subj and returns its sequence in the stream once the
-// server has acknowledged it; a repetition of an id returns the first one's.
-// Because of that id it is sent again when an answer is late or the connection
-// is lost, until ctx is done (five seconds when it has no deadline). After an
-// error the message may still have been stored: publish it again under the same id.
+// Publish stores m on subj and returns its sequence in the stream once the server has acked
+// it. Publishing an id again returns the first sequence, so Publish retries after a timeout
+// or a lost connection until ctx is done (five seconds without a deadline). After an error
+// the message may still have been stored: publish it again under the same id.
 func (b *Bus) Publish(ctx context.Context, subj, id string, m proto.Message) (uint64, error) {
 	ctx, cancel := atMost(ctx, requestTimeout)
 	defer cancel()
@@ -39,10 +38,9 @@ func (b *Bus) Publish(ctx context.Context, subj, id string, m proto.Message) (ui
 
 const resendPause = 100 * time.Millisecond
 
-// PublishFenced is Publish on condition that the last message on subj has the
-// sequence last (0: there is none); otherwise it returns ErrFenced, and Last
-// tells who was faster. It sends once and waits five seconds at most. After any
-// error compare the id of Last with id: the same means that it was stored.
+// PublishFenced publishes if the last message on subj has the sequence last (0: no message
+// yet), and otherwise returns ErrFenced. It sends once and waits at most five seconds. After
+// any error, the message was stored if Last returns one with the same id.
 func (b *Bus) PublishFenced(ctx context.Context, subj, id string, last uint64, m proto.Message) (uint64, error) {
 	return b.publish(ctx, requestTimeout, subj, id, m, jetstream.WithExpectLastSequencePerSubject(last))
 }
@@ -58,13 +56,13 @@ func (b *Bus) publish(ctx context.Context, wait time.Duration, subj, id string, 
 	ctx, done := b.startPublish(ctx, msg)
 	defer func() { done(err) }()
 
-	asking, forget := b.onLine(ctx)
-	defer forget()
-	attempt, cancel := context.WithTimeout(asking, wait)
+	request, release := b.inSession(ctx)
+	defer release()
+	attempt, cancel := context.WithTimeout(request, wait)
 	defer cancel()
 	ack, err := b.js.PublishMsg(attempt, msg, opts...)
 	if err != nil {
-		err = unanswered(asking, err)
+		err = sessionErr(request, err)
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) {
 			err = fmt.Errorf("%w: %w", errLate, err)
 		}
@@ -73,7 +71,7 @@ func (b *Bus) publish(ctx context.Context, wait time.Duration, subj, id string, 
 	return ack.Sequence, nil
 }
 
-// durable is encode for messages that a stream keeps: they need an id.
+// durable encodes a message for a stream, which needs an id.
 func (b *Bus) durable(subj, id string, m proto.Message) (*nats.Msg, error) {
 	if id == "" {
 		return nil, fmt.Errorf("publish on %s: a durable message needs an id", subj)
@@ -81,7 +79,7 @@ func (b *Bus) durable(subj, id string, m proto.Message) (*nats.Msg, error) {
 	return encode(subj, id, m)
 }
 
-// startPublish opens a span and puts it into the message; done ends it and counts.
+// startPublish starts a span and injects it into the message; done ends and counts it.
 func (b *Bus) startPublish(ctx context.Context, msg *nats.Msg) (context.Context, func(error)) {
 	kind, start := subject.Kind(msg.Subject), time.Now()
 	ctx, span := b.tracer.Start(ctx, "publish "+kind, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(

@@ -84,16 +84,16 @@ func TestPublishFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := fenced(0, "other:1:0"); !errors.Is(err, bus.ErrFenced) {
-		t.Errorf("PublishFenced behind another = %v, want %v", err, bus.ErrFenced)
+		t.Errorf("PublishFenced after another message = %v, want %v", err, bus.ErrFenced)
 	}
 	second, err := fenced(first, "run:2:1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fenced(first, "run:3:1"); !errors.Is(err, bus.ErrFenced) {
-		t.Errorf("PublishFenced after the wrong one = %v, want %v", err, bus.ErrFenced)
+		t.Errorf("PublishFenced with the wrong sequence = %v, want %v", err, bus.ErrFenced)
 	}
-	// The ack was lost and it is sent again: stored once, either way.
+	// A retry after a lost ack: stored once, whatever it returns.
 	if seq, err := fenced(first, "run:2:1"); err == nil && seq != second || err != nil && !errors.Is(err, bus.ErrFenced) {
 		t.Errorf("PublishFenced again = %d, %v, want %d or %v", seq, err, second, bus.ErrFenced)
 	}
@@ -124,7 +124,7 @@ func TestPublishAsync(t *testing.T) {
 	checkLog(t, b, stream, subj, n)
 }
 
-// checkLog refuses a log that has not the numbers below n, each once and in order.
+// checkLog fails the test unless the log has the numbers below n, each once and in order.
 func checkLog(t *testing.T, b *bus.Bus, stream, subj string, n int) {
 	t.Helper()
 	i := 0
@@ -142,8 +142,8 @@ func checkLog(t *testing.T, b *bus.Bus, stream, subj string, n int) {
 	}
 }
 
-// What is published one after the other is stored once and in order, though the server
-// goes away again and again.
+// Messages published one after the other are stored once and in order, although the server
+// restarts again and again.
 func TestRunLogSurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
@@ -224,7 +224,7 @@ func TestNudge(t *testing.T) {
 	}
 }
 
-// The republished headers tell a gateway exactly what it missed.
+// The headers of republished messages reveal exactly which messages were missed.
 func TestRepublished(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
@@ -254,14 +254,14 @@ func TestRepublished(t *testing.T) {
 		content(t, &m.Message)
 		last[subj] = seq
 	}
-	// A repetition is not said twice.
+	// A repeated id is not republished.
 	publish(t, runner, one, fmt.Sprint(one, 0))
 	publish(t, runner, one, "next")
 	if m, err := bus.Republished(receive(t, ch)); err != nil || m.ID != "next" {
 		t.Errorf("after a repeated id came %+v, %v, want next", m, err)
 	}
 	if _, err := bus.Republished(nats.NewMsg("live.x")); err == nil {
-		t.Error("Republished of a message that no stream has = nil error, want one")
+		t.Error("Republished of a message from no stream = nil error, want one")
 	}
 }
 

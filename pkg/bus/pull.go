@@ -9,19 +9,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// A pull request is short and is not withdrawn: a worker that leaves waits for its end.
-// Between accounts, and in a cluster, the server may take one for alive whose worker is
-// gone, and a message that is sent there is missed for AckWait.
+// A pull request is short and is not cancelled: a worker that stops waits until it expires.
+// Between accounts, and in a cluster, the server may not notice that a requester has gone,
+// and a message sent to it would be redelivered only after AckWait.
 const (
-	pullExpiry  = 500 * time.Millisecond
-	pullSilence = 2 * time.Second // past the expiry: the request got lost
+	pullExpiry = 500 * time.Millisecond
+	pullGrace  = 2 * time.Second // after the expiry; then the request is considered lost
 )
 
 var pullRequest = fmt.Appendf(nil, `{"batch":1,"expires":%d}`, pullExpiry.Nanoseconds())
 
-// puller asks a shared consumer for one message at a time. The client's own iterator is
-// not used: with a batch of one it can miss the moment to ask again, and then hangs until
-// it misses a heartbeat.
+// puller fetches from a shared consumer, one message at a time. It replaces the client's own
+// iterator, which with a batch of one can miss the moment to send the next request, and then
+// hangs until it misses a heartbeat.
 type puller struct {
 	bus     *Bus
 	subject string
@@ -33,42 +33,42 @@ func (b *Bus) openPuller(stream, consumer string) (*puller, error) {
 	p := &puller{
 		bus:     b,
 		subject: jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + consumer,
-		answers: make(chan *nats.Msg, 4), // one is open at a time, with one answer
+		answers: make(chan *nats.Msg, 4), // one request is open at a time, with one reply
 	}
 	var err error
 	p.sub, err = b.nc.ChanSubscribe(b.nc.NewInbox(), p.answers)
 	return p, err
 }
 
-func (p *puller) close() { _ = p.sub.Unsubscribe() } // fails only when the interest is gone
+func (p *puller) close() { _ = p.sub.Unsubscribe() } // fails only without a subscription
 
-// next returns the next message, or nil when ctx is done. A message that was on its way
-// then is returned too.
+// next returns the next message, or nil when ctx is done. It still returns a message that
+// arrives after that.
 func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
-	asking, forget := p.bus.onLine(context.WithoutCancel(ctx))
-	defer forget()
-	silence := time.NewTimer(pullExpiry + pullSilence)
-	defer silence.Stop()
+	request, release := p.bus.inSession(context.WithoutCancel(ctx))
+	defer release()
+	late := time.NewTimer(pullExpiry + pullGrace)
+	defer late.Stop()
 	for ctx.Err() == nil {
 		if err := p.bus.nc.PublishRequest(p.subject, p.sub.Subject, pullRequest); err != nil {
 			return nil, err
 		}
-		silence.Reset(pullExpiry + pullSilence)
+		late.Reset(pullExpiry + pullGrace)
 		select {
 		case m := <-p.answers:
 			if again, err := pullStatus(m); err != nil || !again {
 				return m, err
 			}
-		case <-silence.C:
+		case <-late.C:
 			return nil, errLate
-		case <-asking.Done():
-			return nil, unanswered(asking, asking.Err())
+		case <-request.Done():
+			return nil, sessionErr(request, request.Err())
 		}
 	}
 	return nil, nil
 }
 
-// pullStatus reads an answer: again means that the request ended without a message.
+// pullStatus reports whether a reply ends its request without a message.
 func pullStatus(m *nats.Msg) (again bool, err error) {
 	status, description := m.Header.Get("Status"), m.Header.Get("Description")
 	switch {
@@ -79,5 +79,5 @@ func pullStatus(m *nats.Msg) (again bool, err error) {
 	case status == "503":
 		return false, nats.ErrNoResponders
 	}
-	return false, fmt.Errorf("the server answers %s %s", status, description)
+	return false, fmt.Errorf("the server replied %s %s", status, description)
 }

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// TestOnReconnect sees that who is told of a reconnect misses nothing from then on.
+// After the callback of OnReconnect, subscriptions miss nothing.
 func TestOnReconnect(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
@@ -29,13 +29,12 @@ func TestOnReconnect(t *testing.T) {
 		srv = natstest.Start(t, srv.Config())
 		writer := natstest.Dial(t, srv, subject.AgentRunner)
 		receive(t, told)
-		// An answer to a question that was asked now means that the server knows
-		// the subscription.
+		// A reply to a request sent now means that the server knows the subscription.
 		_, _ = b.Last(t.Context(), stream, subj)
 		publish(t, writer, subj, fmt.Sprint(i))
 		receive(t, in)
 	}
 	if len(told) != 0 || len(gone) != 0 {
-		t.Errorf("told %d times more often than reconnected, and %d times after stop", len(told), len(gone))
+		t.Errorf("called %d more times than reconnected, and %d times after stop", len(told), len(gone))
 	}
 }

@@ -12,53 +12,53 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Streams are the streams that a service cannot work without. Ready tells whether they
-// work; Run sees to it, as far as it can be done from here.
+// Streams monitors the streams that a service depends on: Ready reports whether they work,
+// and Run repairs what a client can repair.
 type Streams struct {
 	bus     *Bus
 	streams []subject.Stream
 	owner   bool
 }
 
-// Reads returns streams that a service reads.
+// Reads returns a monitor of streams that a service only reads.
 func (b *Bus) Reads(streams []subject.Stream) *Streams { return &Streams{bus: b, streams: streams} }
 
-// Owns returns streams that a service makes again when the server has lost them. Its user
-// must be allowed to create them.
+// Owns returns a monitor of streams that a service creates again if the server has lost
+// them. Its user must be allowed to.
 func (b *Bus) Owns(streams []subject.Stream) *Streams {
 	return &Streams{bus: b, streams: streams, owner: true}
 }
 
 const (
-	lookEvery   = 500 * time.Millisecond  // between two looks of Run
-	lookTimeout = time.Second             // what has not answered by then has no leader
-	moveAfter   = 2 * time.Second         // without a leader
-	moveAgain   = 6 * time.Second         // when that did not help: a cluster may be choosing one
-	quorumAge   = 2500 * time.Millisecond // replicas hear of their leader each second
+	checkInterval = 500 * time.Millisecond
+	checkTimeout  = time.Second             // a stream that does not reply by then has no leader
+	switchAfter   = 2 * time.Second         // without a leader
+	switchAgain   = 6 * time.Second         // after a switch that did not help: an election may be under way
+	quorumAge     = 2500 * time.Millisecond // leader and replicas exchange heartbeats every second
 )
 
-// errNoQuorum means that a stream's leader is cut off from its replicas and does not know
-// it yet: it takes ten seconds to notice.
-var errNoQuorum = errors.New("the leader hears nothing from its replicas")
+// errNoQuorum means that a stream's leader is cut off from its replicas. The leader itself
+// notices only after ten seconds.
+var errNoQuorum = errors.New("the stream's leader has lost its replicas")
 
-// Ready returns nil when the server answers and each of the streams exists and has a
-// leader. Without a deadline in ctx it waits two seconds for that.
+// Ready returns nil if the server replies and each of the streams exists and has a leader,
+// within two seconds unless ctx has a deadline.
 func (s *Streams) Ready(ctx context.Context) error {
 	if err := s.bus.Ready(ctx); err != nil {
 		return err
 	}
 	ctx, cancel := atMost(ctx, 2*time.Second)
 	defer cancel()
-	return s.look(ctx)
+	return s.check(ctx)
 }
 
-// Run looks at the streams until ctx is done, and returns nil. From a server that knows no
-// leader it moves to another one; what its owner finds lost, with the server's disk, it
-// makes again, empty: what was in there is queued again from Postgres.
+// Run checks the streams until ctx is done, and returns nil. It switches to another server
+// if the present one knows no leader. An owner creates lost streams again, empty: their
+// content is queued again from Postgres.
 func (s *Streams) Run(ctx context.Context) error {
-	t := time.NewTicker(lookEvery)
+	t := time.NewTicker(checkInterval)
 	defer t.Stop()
-	good, patience := time.Now(), moveAfter
+	healthy, patience := time.Now(), switchAfter
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,48 +66,48 @@ func (s *Streams) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		if !s.bus.nc.IsConnected() {
-			good = time.Now() // the client looks for a server by itself
+			healthy = time.Now() // the client itself looks for a server
 			continue
 		}
-		asking, cancel := context.WithTimeout(ctx, lookTimeout)
-		err := s.look(asking)
+		limited, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := s.check(limited)
 		cancel()
-		silence := time.Since(good)
+		down := time.Since(healthy)
 		if errors.Is(err, errNoQuorum) {
-			silence += moveAfter // it has been cut off for that long already
+			down += switchAfter // the leader has been cut off for that long already
 		}
 		switch {
 		case err == nil || ctx.Err() != nil:
-			good, patience = time.Now(), moveAfter
+			healthy, patience = time.Now(), switchAfter
 		case lost(err):
-			good, patience = time.Now(), moveAfter
+			healthy, patience = time.Now(), switchAfter
 			if s.owner {
-				s.heal(ctx)
+				s.recreate(ctx)
 			}
-		case silence >= patience && len(s.bus.nc.Servers()) > 1:
-			s.bus.log.WarnContext(ctx, "moving to another nats server", "from", s.bus.nc.ConnectedUrlRedacted(), "error", err)
+		case down >= patience && len(s.bus.nc.Servers()) > 1:
+			s.bus.log.WarnContext(ctx, "switching to another nats server", "from", s.bus.nc.ConnectedUrlRedacted(), "error", err)
 			if err := s.bus.nc.ForceReconnect(); err != nil {
-				s.bus.log.WarnContext(ctx, "not moved", "error", err)
+				s.bus.log.WarnContext(ctx, "nats server not switched", "error", err)
 			}
-			good, patience = time.Now(), moveAgain
+			healthy, patience = time.Now(), switchAgain
 		}
 	}
 }
 
-// lost reports whether a server that has a leader says that something does not exist.
+// lost reports whether a server with a leader has said that a stream or consumer does not exist.
 func lost(err error) bool {
 	return errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound)
 }
 
-// look asks for all streams and consumers at once. Its error is one of those found, one
-// that says what is lost before others.
-func (s *Streams) look(ctx context.Context) error {
+// check asks for all streams and consumers concurrently. It returns the first error, and
+// prefers one about a loss.
+func (s *Streams) check(ctx context.Context) error {
 	var (
 		wg   sync.WaitGroup
 		errs = make([]error, len(s.streams))
 	)
 	for i, stream := range s.streams {
-		wg.Go(func() { errs[i] = s.lookAt(ctx, stream) })
+		wg.Go(func() { errs[i] = s.checkStream(ctx, stream) })
 	}
 	wg.Wait()
 	var first error
@@ -119,9 +119,8 @@ func (s *Streams) look(ctx context.Context) error {
 	return first
 }
 
-// lookAt asks for a work queue's consumer, which nobody can do without, or else for the
-// stream.
-func (s *Streams) lookAt(ctx context.Context, want subject.Stream) error {
+// checkStream asks for a work queue's consumer, or for a stream without consumers.
+func (s *Streams) checkStream(ctx context.Context, want subject.Stream) error {
 	for _, c := range want.Consumers {
 		consumer, err := s.bus.js.Consumer(ctx, want.Config.Name, c.Durable)
 		if err != nil {
@@ -141,7 +140,7 @@ func (s *Streams) lookAt(ctx context.Context, want subject.Stream) error {
 	return quorum(stream.CachedInfo().Cluster)
 }
 
-// quorum returns errNoQuorum when a leader has not heard of most of its replicas lately.
+// quorum returns errNoQuorum if a leader has not heard from a majority recently.
 func quorum(c *jetstream.ClusterInfo) error {
 	if c == nil {
 		return nil
@@ -158,26 +157,26 @@ func quorum(c *jetstream.ClusterInfo) error {
 	return nil
 }
 
-// heal creates what is not there. What is there stays as it is: Apply changes settings.
-// Two who heal at once do no harm.
-func (s *Streams) heal(ctx context.Context) {
+// recreate creates missing streams and consumers. It leaves existing ones alone: Apply
+// changes settings. Concurrent calls are harmless.
+func (s *Streams) recreate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for _, want := range s.streams {
-		if err := s.lookAt(ctx, want); !lost(err) {
+		if err := s.checkStream(ctx, want); !lost(err) {
 			continue
 		}
 		_, err := s.bus.js.CreateStream(ctx, want.Config)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			s.bus.log.WarnContext(ctx, "lost stream not made again", "stream", want.Config.Name, "error", err)
+			s.bus.log.WarnContext(ctx, "lost stream not created again", "stream", want.Config.Name, "error", err)
 			continue
 		}
 		for _, c := range want.Consumers {
 			_, err := s.bus.js.CreateConsumer(ctx, want.Config.Name, c)
 			if err != nil && !errors.Is(err, jetstream.ErrConsumerExists) {
-				s.bus.log.WarnContext(ctx, "lost consumer not made again", "stream", want.Config.Name, "consumer", c.Durable, "error", err)
+				s.bus.log.WarnContext(ctx, "lost consumer not created again", "stream", want.Config.Name, "consumer", c.Durable, "error", err)
 			}
 		}
-		s.bus.log.WarnContext(ctx, "lost stream made again", "stream", want.Config.Name)
+		s.bus.log.WarnContext(ctx, "lost stream created again", "stream", want.Config.Name)
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// wire is a TCP connection between a bus and its server that can be made silent:
-// then the server's answers do not come through, until the wire is cut.
+// wire is a TCP connection between a bus and its server that can be muted: then the server's
+// replies are withheld until the wire is cut.
 type wire struct {
 	addr, to string
 
 	mu     sync.Mutex // guards what follows
-	silent bool
-	asked  chan struct{} // has an element when something was asked in silence
+	muted bool
+	asked  chan struct{} // has an element after a request while muted
 	conns  []net.Conn
 }
 
@@ -51,7 +51,7 @@ func newWire(t *testing.T, to string) *wire {
 	return w
 }
 
-// carry copies both ways until one side ends.
+// carry copies in both directions until one side ends.
 func (w *wire) carry(from net.Conn) {
 	to, err := net.Dial("tcp", w.to)
 	if err != nil {
@@ -81,7 +81,7 @@ func (w *wire) carry(from net.Conn) {
 func (w *wire) question(b []byte) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.silent {
+	if w.muted {
 		select {
 		case w.asked <- struct{}{}:
 		default:
@@ -93,32 +93,32 @@ func (w *wire) question(b []byte) []byte {
 func (w *wire) answer(b []byte) []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.silent {
+	if w.muted {
 		return nil
 	}
 	return b
 }
 
-// silence begins, or ends.
-func (w *wire) silence(on bool) {
+// mute withholds the server's replies, or stops doing so.
+func (w *wire) mute(on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent, w.asked = on, make(chan struct{}, 1)
+	w.muted, w.asked = on, make(chan struct{}, 1)
 }
 
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent = false
+	w.muted = false
 	for _, c := range w.conns {
 		c.Close()
 	}
 	w.conns = nil
 }
 
-// A question whose answer was on its way when the connection was lost has failed
-// then, and not when its time is over.
-func TestAnswersLostWithTheConnection(t *testing.T) {
+// A request whose reply is lost with the connection fails at that moment, not at its
+// timeout.
+func TestLostReplies(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
 	w := newWire(t, srv.ClientURL()[len("nats://"):])
@@ -149,23 +149,23 @@ func TestAnswersLostWithTheConnection(t *testing.T) {
 			return err
 		},
 	} {
-		w.silence(true)
+		w.mute(true)
 		failed := make(chan error, 1)
 		go func() { failed <- ask(t.Context()) }()
 		receive(t, w.asked)
 		w.cut()
 		if err := receive(t, failed); !errors.Is(err, bus.ErrDisconnected) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%s = %v, want that the connection was lost", name, err)
+			t.Errorf("%s = %v, want a lost connection", name, err)
 		}
 		receive(t, back)
 	}
-	// What may be sent again is, as soon as there is a connection.
-	w.silence(true)
+	// Publish retries as soon as there is a connection.
+	w.mute(true)
 	sent := make(chan error, 1)
 	go func() { _, err := b.Publish(t.Context(), subj, "again", text("x")); sent <- err }()
 	receive(t, w.asked)
 	w.cut()
 	if err := receive(t, sent); err != nil {
-		t.Errorf("Publish = %v, want it sent again", err)
+		t.Errorf("Publish = %v, want a retry", err)
 	}
 }
