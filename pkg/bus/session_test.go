@@ -20,10 +20,10 @@ import (
 type wire struct {
 	addr, to string
 
-	mu     sync.Mutex // guards what follows
+	mu    sync.Mutex // guards what follows
 	muted bool
-	asked  chan struct{} // has an element after a request while muted
-	conns  []net.Conn
+	asked chan struct{} // has an element after a request while muted
+	conns []net.Conn
 }
 
 func newWire(t *testing.T, to string) *wire {

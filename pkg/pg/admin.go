@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CheckAdmin returns in words which server an administrator's URL names, and how far its
-// clock is ahead of ours; an error if Migrate could not work with it. It changes nothing.
+// CheckAdmin describes the server of an administrator's URL and returns how far its clock is
+// ahead of ours. It returns an error if Migrate could not work with that server. It changes
+// nothing.
 func CheckAdmin(ctx context.Context, adminURL string) (found string, skew time.Duration, err error) {
 	cfg, err := parseAdmin(adminURL)
 	if err != nil {
@@ -25,9 +26,9 @@ func CheckAdmin(ctx context.Context, adminURL string) (found string, skew time.D
 	var may bool
 	var now time.Time
 	begun := time.Now()
-	err = conn.QueryRow(ctx, `select current_setting('server_version_num')::int / 10000, clock_timestamp(),
-		(rolsuper or rolcreaterole) and has_database_privilege(current_database(), 'CREATE')
-		from pg_roles where rolname = current_user`).Scan(&version, &now, &may)
+	err = conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000, clock_timestamp(),
+		(rolsuper OR rolcreaterole) AND has_database_privilege(current_database(), 'CREATE')
+		FROM pg_roles WHERE rolname = current_user`).Scan(&version, &now, &may)
 	switch {
 	case err != nil:
 		return "", 0, fmt.Errorf("ask the server: %w", err)

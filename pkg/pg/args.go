@@ -9,70 +9,69 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Args are the arguments of a statement by name: @name in its text stands for
-// Args["name"], which must be there. They are pgx.NamedArgs, but that a connection reads
-// the text of a statement only once: each time would cost as much as sending it.
+// Args are the arguments of a statement by name: @name stands for Args["name"], which must
+// be given. Unlike pgx.NamedArgs, which costs as much as sending a statement, Args are parsed
+// once per connection and statement.
 //
-// Texts should be constants or few: a connection forgets them all when it has seen
-// many.
+// Statements should be constants, or few: a connection that has parsed many forgets them all.
 type Args map[string]any
 
-// maxTexts is how many statements' texts a connection remembers.
-const maxTexts = 512
+// maxParsed is how many parsed statements a connection remembers.
+const maxParsed = 512
 
-// textsKey is where a connection keeps them.
-const textsKey = "signalbox.dev/pkg/pg texts"
+// parsedKey is where a connection keeps its parsed statements.
+const parsedKey = "signalbox.dev/pkg/pg statements"
 
-// text is a statement with numbered placeholders, and what they stand for.
-type text struct {
+// statement has numbered placeholders, and the names of their arguments.
+type statement struct {
 	sql   string
 	names []string
 }
 
 // RewriteQuery implements pgx.QueryRewriter.
 func (a Args) RewriteQuery(ctx context.Context, conn *pgx.Conn, sql string, _ []any) (string, []any, error) {
-	// A connection has one user at a time.
+	// Without a lock: a connection has one user at a time.
 	data := conn.PgConn().CustomData()
-	texts, _ := data[textsKey].(map[string]text)
-	t, known := texts[sql]
+	parsed, _ := data[parsedKey].(map[string]statement)
+	s, known := parsed[sql]
 	if !known {
 		var err error
-		if t, err = read(ctx, conn, sql, maps.Clone(a)); err != nil {
+		if s, err = parse(ctx, conn, sql, maps.Clone(a)); err != nil {
 			return "", nil, err
 		}
-		if texts == nil || len(texts) >= maxTexts {
-			texts = map[string]text{}
-			data[textsKey] = texts
+		if parsed == nil || len(parsed) >= maxParsed {
+			parsed = map[string]statement{}
+			data[parsedKey] = parsed
 		}
-		texts[sql] = t
+		parsed[sql] = s
 	}
-	args := make([]any, len(t.names))
-	for i, name := range t.names {
+	args := make([]any, len(s.names))
+	for i, name := range s.names {
 		arg, given := a[name]
 		if !given {
 			return "", nil, fmt.Errorf("the statement needs an argument @%s: %s", name, sql)
 		}
 		args[i] = arg
 	}
-	return t.sql, args, nil
+	return s.sql, args, nil
 }
 
-// read lets pgx read a text with each argument standing for itself.
-func read(ctx context.Context, conn *pgx.Conn, sql string, names Args) (text, error) {
+// parse lets pgx number the placeholders, with the name of each argument as its value.
+func parse(ctx context.Context, conn *pgx.Conn, sql string, names Args) (statement, error) {
 	for name := range names {
 		names[name] = name
 	}
 	numbered, args, err := pgx.NamedArgs(names).RewriteQuery(ctx, conn, sql, nil)
 	if err != nil {
-		return text{}, err
+		return statement{}, err
 	}
-	t := text{sql: numbered, names: make([]string, len(args))}
+	s := statement{sql: numbered, names: make([]string, len(args))}
 	for i, arg := range args {
 		name, given := arg.(string)
 		if !given {
-			return text{}, fmt.Errorf("the statement needs another argument than %v: %s", slices.Sorted(maps.Keys(names)), sql)
+			return statement{}, fmt.Errorf("the statement needs another argument than %v: %s", slices.Sorted(maps.Keys(names)), sql)
 		}
-		t.names[i] = name
+		s.names[i] = name
 	}
-	return t, nil
+	return s, nil
 }

@@ -58,28 +58,28 @@ func TestBatch(t *testing.T) {
 		var got []string
 		b := &pgx.Batch{}
 		b.Queue(read).Query(collect(&got))
-		for range 20 { // whatever connection comes
+		for range 20 { // for each connection of the pool
 			if err := db.ReadAsMember(t.Context(), id.New[id.Member](), b); err != nil {
 				t.Fatal(err)
 			}
 			if len(got) != 0 {
-				t.Fatalf("a stranger reads %v", got)
+				t.Fatalf("another workspace reads %v", got)
 			}
 		}
 	})
-	t.Run("refuses the rows of others", func(t *testing.T) {
+	t.Run("refuses rows of other workspaces", func(t *testing.T) {
 		b := &pgx.Batch{}
 		b.Queue(insert, id.New[id.Message](), theirs, "d")
 		if err := db.WriteInWorkspace(t.Context(), ours, b); err == nil {
 			t.Error("WriteInWorkspace() of another workspace's row = nil, want an error")
 		}
 	})
-	t.Run("a read outlives its connections", func(t *testing.T) {
-		seen(t, inWorkspace(db, ours)) // a connection that was in use a moment ago is not looked at
+	t.Run("a read survives dead connections", func(t *testing.T) {
+		seen(t, inWorkspace(db, ours)) // the pool does not ping a connection that was just in use
 		terminate(t, d.AdminURL)
 		var got []string
 		b := &pgx.Batch{}
-		// Not seen before: what a dead connection was told of it, the next one does not know.
+		// A statement that is new: the next connection must not rely on what a dead one had prepared.
 		b.Queue("select text from notes where text <> $1 order by text", "c").Query(collect(&got))
 		if err := db.ReadInWorkspace(t.Context(), ours, b); err != nil || len(got) != 2 {
 			t.Errorf("ReadInWorkspace() = %v with %v, want two notes", err, got)
@@ -107,7 +107,7 @@ func TestChange(t *testing.T) {
 		return b
 	}
 
-	t.Run("sees what it looked at, and commits", func(t *testing.T) {
+	t.Run("sees what it read, and commits", func(t *testing.T) {
 		var got []string
 		err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error {
 			b.Queue(insert, id.New[id.Message](), ours, got[0]+"b")
@@ -137,16 +137,16 @@ func TestChange(t *testing.T) {
 			if name == "fails" && !errors.Is(err, errAny) {
 				t.Errorf("ChangeInWorkspace() = %v, want the change's error", err)
 			}
-			// On the same connections, and the rows are not locked any more.
+			// On the same connections, and the rows are no longer locked.
 			if diff := cmp.Diff([]string{"a", "ab"}, seen(t, inWorkspace(db, ours))); diff != "" {
-				t.Errorf("after a change that did not happen there are (-want +got):\n%s", diff)
+				t.Errorf("after a failed change there are (-want +got):\n%s", diff)
 			}
 			if err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error { b.Queue("select"); return nil }); err != nil {
 				t.Errorf("the next change = %v", err)
 			}
 		})
 	}
-	t.Run("outlives its connections until it writes", func(t *testing.T) {
+	t.Run("survives dead connections until it writes", func(t *testing.T) {
 		var got []string
 		terminate(t, d.AdminURL)
 		if err := db.ChangeInWorkspace(t.Context(), ours, look(&got), func(b *pgx.Batch) error { b.Queue("select"); return nil }); err != nil || len(got) != 2 {
@@ -174,7 +174,7 @@ func queueTwice(b *pgx.Batch, insert string, ws id.Workspace) {
 	}
 }
 
-// terminate ends the connections of all others to the database.
+// terminate ends all other connections to the database.
 func terminate(t *testing.T, adminURL string) {
 	t.Helper()
 	admin, err := pgx.Connect(t.Context(), adminURL)

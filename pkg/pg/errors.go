@@ -16,10 +16,10 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// errBusy is the cause when no connection was to be had in time.
+// errBusy is the cause when no connection of the pool was free in time.
 var errBusy = errors.New("no database connection in 5 s")
 
-// unreachable returns an error that names the server and the reason in one line: pgx
+// unreachable returns an error with the server and the cause in one line. The error of pgx
 // repeats both for every address and TLS mode that it tried.
 func unreachable(cfg *pgconn.Config, err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -36,23 +36,22 @@ func unreachable(cfg *pgconn.Config, err error) error {
 	return fmt.Errorf("connect to PostgreSQL at %s (database %q, user %q): %w", at, cfg.Database, cfg.User, err)
 }
 
-// NoRows reports whether err is that a query for one row found none.
+// NoRows reports whether a query for one row found none.
 func NoRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
-// IsUniqueViolation reports whether err is the violation of the unique
-// constraint or index of that name; an empty name stands for any.
+// IsUniqueViolation reports whether err violates the named unique constraint or index; an
+// empty name stands for any.
 func IsUniqueViolation(err error, constraint string) bool {
 	return isViolation(err, "23505", constraint)
 }
 
-// IsForeignKeyViolation reports whether err is the violation of the foreign key
-// of that name; an empty name stands for any.
+// IsForeignKeyViolation reports whether err violates the named foreign key; an empty name
+// stands for any.
 func IsForeignKeyViolation(err error, constraint string) bool {
 	return isViolation(err, "23503", constraint)
 }
 
-// HasCode reports whether Postgres refused with an error of that SQLSTATE, such as one
-// that a function of ours raises.
+// HasCode reports whether err has that SQLSTATE, such as one that a function of ours raises.
 func HasCode(err error, code string) bool { return isViolation(err, code, "") }
 
 func isViolation(err error, code, constraint string) bool {
@@ -60,9 +59,8 @@ func isViolation(err error, code, constraint string) bool {
 	return ok && e.Code == code && (constraint == "" || e.ConstraintName == constraint)
 }
 
-// classify adds what was being done and, where the database is to blame and may
-// recover, the kind Unavailable. ctx is the caller's: when it has ended, the
-// error is the caller's own and keeps its kind (Cancelled, Deadline).
+// classify adds what was being done, and the kind Unavailable if the database may recover.
+// ctx is the caller's: if it has ended, the error keeps the kind Cancelled or Deadline.
 func classify(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil
@@ -79,9 +77,8 @@ func classify(ctx context.Context, doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// classifyIn does the same for what fn returned. fn may have called other
-// things than the database, so that a network error counts only when the
-// transaction's connection is gone.
+// classifyIn classifies an error of fn. fn may have called something other than the
+// database, so a network error counts only if the transaction's connection is closed.
 func classifyIn(ctx context.Context, tx pgx.Tx, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok || ctx.Err() != nil {
 		return err
@@ -96,7 +93,7 @@ func unavailable(err error) error {
 	return fault.Wrap(err, fault.Unavailable, "the database is not available at the moment; try again")
 }
 
-// isUnavailable reports whether the same transaction may work later.
+// isUnavailable reports whether the same transaction may succeed later.
 func isUnavailable(err error) bool {
 	if errors.Is(err, errBusy) || errors.Is(err, puddle.ErrClosedPool) {
 		return true
@@ -114,7 +111,7 @@ func isUnavailable(err error) bool {
 		"25P03",          // idle in transaction too long
 		"55P03",          // lock timeout
 		"40001", "40P01", // serialization failure, deadlock
-		"25006", // read-only: we are talking to a former primary
+		"25006", // read-only: the server is a former primary
 		"58030": // I/O error
 		return true
 	}
@@ -122,7 +119,7 @@ func isUnavailable(err error) bool {
 		strings.HasPrefix(e.Code, "53") // disk full, out of memory, too many connections
 }
 
-// isNetwork reports whether err is the loss of a connection or a time limit.
+// isNetwork reports whether err is a lost connection or a timeout.
 func isNetwork(err error) bool {
 	if _, ok := errors.AsType[net.Error](err); ok {
 		return true

@@ -1,4 +1,4 @@
 package pg
 
 // Waiting returns how many callers wait for a connection.
-func Waiting(db *DB) int { return db.turns.Waiting() }
+func Waiting(db *DB) int { return db.slots.Waiting() }

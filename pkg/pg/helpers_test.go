@@ -26,7 +26,7 @@ CREATE POLICY tenant ON notes USING (workspace_id = claim_workspace() OR member_
 DROP TABLE notes, numbers;
 `
 
-// notes is a service with one table of tenants and one shared one.
+// notes is a service with a table of tenants and a shared one.
 func notes() pg.Migrations {
 	return pg.Migrations{Schema: "notes", Role: "pgtest_notes", FS: files("00001_notes.sql", notesUp)}
 }
@@ -75,7 +75,7 @@ func asMember(db *pg.DB, m id.Member) begin {
 	}
 }
 
-// seen returns the texts that a transaction of that kind sees.
+// seen returns the texts that such a transaction sees.
 func seen(t *testing.T, b begin) []string {
 	t.Helper()
 	var out []string

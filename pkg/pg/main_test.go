@@ -6,8 +6,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain looks for goroutines that a closed DB leaves behind. The server of
-// pgtest lives as long as the process.
+// TestMain looks for goroutines that a closed DB leaks. pgtest's server runs until the
+// process ends.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),

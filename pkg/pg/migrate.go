@@ -19,37 +19,35 @@ import (
 	"signalbox.dev/pkg/conf"
 )
 
-// Migrations is what one service brings to the database: its schema, the role
-// it connects as, and its goose files (*.sql at the root of FS; with no FS the
-// schema stays empty).
+// Migrations are a service's part of the database: its schema, the role it connects as, and
+// its goose files (*.sql at the root of FS; without FS the schema stays empty).
 type Migrations struct {
 	Schema, Role string
 	FS           fs.FS
-	// AppendOnly are tables whose rows the role may neither change nor delete.
+	// AppendOnly lists tables whose rows the role may neither update nor delete.
 	AppendOnly []string
-	// Password makes the role a login with this password (printable ASCII). When
-	// empty the role's login stays as it is: none for a new role, which is then
-	// reached by a login that is a member of it.
+	// Password makes the role a login with this password (printable ASCII). If it is empty,
+	// the role's login stays as it is. A new role has none, and serves a login that is a
+	// member of it.
 	Password conf.Secret
 }
 
-// versionTable is goose's; it is the administrator's and no service reads it.
+// versionTable is goose's table, which only the administrator may read.
 const versionTable = "goose_db_version"
 
-// oldest is the first major version of the server that our SQL works with.
+// oldest is the oldest supported major version of the server.
 const oldest = 15
 
-// migrationLock is the advisory lock that lets one migrator at a time into a
-// database. The number is arbitrary and must never change.
+// migrationLock is the advisory lock that admits one migrator at a time to a database. The
+// number is arbitrary and must never change.
 const migrationLock = 0x5167_6e61_6c62_6f78
 
-// Migrate brings each service's role, schema, claim functions, tables and
-// rights up to date, in the order given. It is idempotent, and two migrators of
-// one database wait for each other. adminURL names a superuser, or a user with
-// CREATEROLE and CREATE on the database. If it dies here, the migration at work
-// is rolled back (unless its file says NO TRANSACTION), and running it again goes on.
-// When a schema has a migration that its FS does not, a newer program has been at
-// work: then nothing is changed, and the error says so.
+// Migrate brings each service's role, schema, claim functions, tables and rights up to date,
+// in the order given. It is idempotent, and concurrent migrators of a database wait for each
+// other. adminURL names a superuser, or a user with CREATEROLE and CREATE on the database. If
+// the process dies here, the running migration is rolled back (unless its file says NO
+// TRANSACTION), and the next call continues. If a schema has a migration that FS lacks, a
+// newer program has used it: Migrate changes nothing and returns an error.
 func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migrations) error {
 	for _, m := range all {
 		if err := errors.Join(checkName("schema", m.Schema), checkName("role", m.Role)); err != nil {
@@ -66,11 +64,11 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 		return fmt.Errorf("migrate: %w", unreachable(&cfg.Config, err))
 	}
 	// The lock belongs to the session; closing the only connection releases it.
-	if _, err := db.ExecContext(ctx, "select pg_advisory_lock($1)", int64(migrationLock)); err != nil {
+	if _, err := db.ExecContext(ctx, "SELECT pg_advisory_lock($1)", int64(migrationLock)); err != nil {
 		return fmt.Errorf("migrate: wait for the lock: %w", err)
 	}
 	var version int
-	if err := db.QueryRowContext(ctx, "select current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
 		return fmt.Errorf("migrate: ask for the server's version: %w", err)
 	}
 	if version < oldest {
@@ -89,7 +87,7 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 	return nil
 }
 
-// parseAdmin reads an administrator's URL without showing it in errors.
+// parseAdmin parses an administrator's URL. Its errors do not contain the URL.
 func parseAdmin(adminURL string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(adminURL)
 	if adminURL == "" || err != nil {
@@ -97,12 +95,12 @@ func parseAdmin(adminURL string) (*pgx.ConnConfig, error) {
 	}
 	cfg.ConnectTimeout = connectTimeout
 	cfg.RuntimeParams["application_name"] = "signalbox administration"
-	cfg.RuntimeParams["client_min_messages"] = "warning" // "already exists, skipping" is no news
+	cfg.RuntimeParams["client_min_messages"] = "warning" // without "already exists, skipping"
 	return cfg, nil
 }
 
-// openAdmin returns a pool of exactly one connection, so that the lock, the
-// search_path and goose's work share one session.
+// openAdmin returns a pool of exactly one connection, so that the lock, the search_path and
+// goose share a session.
 func openAdmin(cfg *pgx.ConnConfig) *sql.DB {
 	db := stdlib.OpenDB(*cfg)
 	db.SetMaxOpenConns(1)
@@ -110,7 +108,7 @@ func openAdmin(cfg *pgx.ConnConfig) *sql.DB {
 	return db
 }
 
-// refuseNewer returns an error when the schema has a later migration than the last of m.
+// refuseNewer returns an error if the schema has a newer migration than m.
 func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
 	known, err := lastMigration(m)
 	if err != nil {
@@ -118,21 +116,21 @@ func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
 	}
 	table := m.Schema + "." + versionTable
 	var exists bool
-	if err := db.QueryRowContext(ctx, "select to_regclass($1) is not null", table).Scan(&exists); err != nil || !exists {
+	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil || !exists {
 		return err
 	}
 	var applied int64
-	if err := db.QueryRowContext(ctx, "select coalesce(max(version_id), 0) from "+table).Scan(&applied); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT coalesce(max(version_id), 0) FROM "+table).Scan(&applied); err != nil {
 		return fmt.Errorf("read its version: %w", err)
 	}
 	if applied > known {
-		return fmt.Errorf("the database has its migration %d, and this program knows them up to %d: a newer version of Signalbox has used it. "+
-			"Run that version or a newer one, or restore a backup from before; nothing was changed", applied, known)
+		return fmt.Errorf("the database has migration %d, and this program knows migrations up to %d: a newer version of Signalbox has used it. "+
+			"Run that version or a newer one, or restore an older backup; nothing was changed", applied, known)
 	}
 	return nil
 }
 
-// lastMigration returns the highest number of m's files, 0 without any.
+// lastMigration returns the highest number of m's files, 0 if there are none.
 func lastMigration(m Migrations) (last int64, err error) {
 	if m.FS == nil {
 		return 0, nil
@@ -169,13 +167,12 @@ func migrateOne(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations)
 	return nil
 }
 
-// provider returns goose for one service, over the session whose search_path is
-// the service's schema.
+// provider returns goose for one service. The session's search_path is the service's schema.
 func provider(db *sql.DB, m Migrations) (*goose.Provider, error) {
 	return goose.NewProvider(database.DialectPostgres, db, m.FS,
 		goose.WithTableName(m.Schema+"."+versionTable),
 		goose.WithDisableGlobalRegistry(true),
-		goose.WithSlog(slog.New(slog.DiscardHandler)), // up logs what happened, once
+		goose.WithSlog(slog.New(slog.DiscardHandler)), // up logs instead
 	)
 }
 
@@ -199,69 +196,69 @@ func up(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
 	return err
 }
 
-// prepareSQL makes the schema and the functions that policies read, and turns
-// the session to them. CREATE OR REPLACE keeps the policies that use a function.
+// prepareSQL creates the schema and its claim functions, and sets the session's search_path
+// and claim. CREATE OR REPLACE keeps the policies that use a function.
 func prepareSQL(schema string) string {
 	return `
-create schema if not exists ` + schema + `;
-create or replace function ` + schema + `.claim_workspace() returns uuid language sql stable parallel safe
-	as $$ select nullif(current_setting('signalbox.workspace', true), '')::uuid $$;
-create or replace function ` + schema + `.claim_member() returns uuid language sql stable parallel safe
-	as $$ select nullif(current_setting('signalbox.member', true), '')::uuid $$;
-create or replace function ` + schema + `.claim_system() returns boolean language sql stable parallel safe
-	as $$ select coalesce(current_setting('signalbox.system', true) = 'on', false) $$;
-select set_config('search_path', '` + schema + `', false), set_config('signalbox.system', 'on', false);
+CREATE SCHEMA IF NOT EXISTS ` + schema + `;
+CREATE OR REPLACE FUNCTION ` + schema + `.claim_workspace() RETURNS uuid LANGUAGE sql STABLE PARALLEL SAFE
+	AS $$ SELECT nullif(current_setting('signalbox.workspace', true), '')::uuid $$;
+CREATE OR REPLACE FUNCTION ` + schema + `.claim_member() RETURNS uuid LANGUAGE sql STABLE PARALLEL SAFE
+	AS $$ SELECT nullif(current_setting('signalbox.member', true), '')::uuid $$;
+CREATE OR REPLACE FUNCTION ` + schema + `.claim_system() RETURNS boolean LANGUAGE sql STABLE PARALLEL SAFE
+	AS $$ SELECT coalesce(current_setting('signalbox.system', true) = 'on', false) $$;
+SELECT set_config('search_path', '` + schema + `', false), set_config('signalbox.system', 'on', false);
 `
 }
 
-// grantSQL gives the role its rights on what is there and on what this
-// administrator makes later. Rights are only written where they are missing.
+// grantSQL grants the role its rights on existing tables and sequences, and on those that
+// this administrator creates later.
 func grantSQL(m Migrations) string {
 	schema, role := m.Schema, m.Role
 	var appendOnly strings.Builder
 	for _, table := range m.AppendOnly {
-		fmt.Fprintf(&appendOnly, "revoke update, delete on %s.%s from %s;\n", schema, table, role)
+		fmt.Fprintf(&appendOnly, "REVOKE UPDATE, DELETE ON %s.%s FROM %s;\n", schema, table, role)
 	}
 	return `
-grant usage on schema ` + schema + ` to ` + role + `;
-grant select, insert, update, delete on all tables in schema ` + schema + ` to ` + role + `;
-grant usage, select on all sequences in schema ` + schema + ` to ` + role + `;
-alter default privileges in schema ` + schema + ` grant select, insert, update, delete on tables to ` + role + `;
-alter default privileges in schema ` + schema + ` grant usage, select on sequences to ` + role + `;
-do $$ begin
-	if to_regclass('` + schema + `.` + versionTable + `') is not null then
-		revoke all on ` + schema + `.` + versionTable + ` from ` + role + `;
-		revoke all on sequence ` + schema + `.` + versionTable + `_id_seq from ` + role + `;
-	end if;
-end $$;
+GRANT USAGE ON SCHEMA ` + schema + ` TO ` + role + `;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA ` + schema + ` TO ` + role + `;
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA ` + schema + ` TO ` + role + `;
+ALTER DEFAULT PRIVILEGES IN SCHEMA ` + schema + ` GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ` + role + `;
+ALTER DEFAULT PRIVILEGES IN SCHEMA ` + schema + ` GRANT USAGE, SELECT ON SEQUENCES TO ` + role + `;
+DO $$ BEGIN
+	IF to_regclass('` + schema + `.` + versionTable + `') IS NOT NULL THEN
+		REVOKE ALL ON ` + schema + `.` + versionTable + ` FROM ` + role + `;
+		REVOKE ALL ON SEQUENCE ` + schema + `.` + versionTable + `_id_seq FROM ` + role + `;
+	END IF;
+END $$;
 ` + appendOnly.String()
 }
 
-// ensureRole makes the role, lets the administrator become it, and sets its
-// password. Roles belong to the whole cluster, where the advisory lock of one
-// database does not help: other databases' migrators do the same at the same time.
+// ensureRole creates the role, lets the administrator become it, and sets its password.
+// Roles belong to the whole cluster: migrators of other databases, which our advisory lock
+// does not stop, may do the same at the same time.
 func ensureRole(ctx context.Context, db *sql.DB, m Migrations) error {
-	create := `do $$ begin
-	if not exists (select from pg_roles where rolname = '` + m.Role + `') then
-		create role ` + m.Role + ` nologin nosuperuser nobypassrls nocreatedb nocreaterole;
-	end if;
-exception when duplicate_object or unique_violation then null;
-end $$`
+	create := `DO $$ BEGIN
+	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + m.Role + `') THEN
+		CREATE ROLE ` + m.Role + ` NOLOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE;
+	END IF;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;
+END $$`
 	if _, err := db.ExecContext(ctx, create); err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
 	// Since version 16 membership alone does not allow SET ROLE.
-	join := `do $$ begin
-	if current_setting('server_version_num')::int >= 160000 then
-		if not pg_has_role(current_user, '` + m.Role + `', 'SET') then
-			execute 'grant ` + m.Role + ` to current_user with inherit true, set true';
-		end if;
-	elsif not pg_has_role(current_user, '` + m.Role + `', 'MEMBER') then
-		grant ` + m.Role + ` to current_user;
-	end if;
-exception when unique_violation then null;
-end $$`
-	if err := whileOthersWrite(ctx, db, join); err != nil {
+	join := `DO $$ BEGIN
+	IF current_setting('server_version_num')::int >= 160000 THEN
+		IF NOT pg_has_role(current_user, '` + m.Role + `', 'SET') THEN
+			EXECUTE 'GRANT ` + m.Role + ` TO current_user WITH INHERIT TRUE, SET TRUE';
+		END IF;
+	ELSIF NOT pg_has_role(current_user, '` + m.Role + `', 'MEMBER') THEN
+		GRANT ` + m.Role + ` TO current_user;
+	END IF;
+EXCEPTION WHEN unique_violation THEN NULL;
+END $$`
+	if err := retryConcurrent(ctx, db, join); err != nil {
 		return fmt.Errorf("grant it to the administrator: %w", err)
 	}
 	if m.Password == "" {
@@ -271,15 +268,15 @@ end $$`
 	if err != nil {
 		return err
 	}
-	if err := whileOthersWrite(ctx, db, "alter role "+m.Role+" login password '"+verifier+"'"); err != nil {
+	if err := retryConcurrent(ctx, db, "ALTER ROLE "+m.Role+" LOGIN PASSWORD '"+verifier+"'"); err != nil {
 		return fmt.Errorf("set its password: %w", err)
 	}
 	return nil
 }
 
-// whileOthersWrite repeats a statement on a shared catalogue that another
-// database's migrator writes at the same moment.
-func whileOthersWrite(ctx context.Context, db *sql.DB, statement string) error {
+// retryConcurrent repeats a statement on a shared catalogue while the migrators of other
+// databases update the same row.
+func retryConcurrent(ctx context.Context, db *sql.DB, statement string) error {
 	for attempt := 0; ; attempt++ {
 		_, err := db.ExecContext(ctx, statement)
 		e, ok := errors.AsType[*pgconn.PgError](err)

@@ -106,7 +106,7 @@ func TestMigrateDown(t *testing.T) {
 	mustAdd(t, d.Open(t, notes()), id.New[id.Workspace](), "x")
 }
 
-// An older program leaves a database alone that a newer one has migrated, all of it.
+// An older program changes nothing in a database that a newer one has migrated.
 func TestMigrateRefusesNewer(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -125,7 +125,7 @@ func TestMigrateRefusesNewer(t *testing.T) {
 	}
 	var made bool
 	if err := connect(t, d.AdminURL).QueryRow(t.Context(), "select to_regnamespace('other') is not null").Scan(&made); err != nil || made {
-		t.Errorf("schema other was made: %t, %v, want nothing changed", made, err)
+		t.Errorf("schema other was created: %t, %v, want nothing changed", made, err)
 	}
 	if err := pg.Migrate(t.Context(), d.AdminURL, quiet, newer, other); err != nil {
 		t.Errorf("Migrate with the newer files = %v", err)
@@ -141,10 +141,10 @@ func TestMigrateRefuses(t *testing.T) {
 		m    pg.Migrations
 		want string
 	}{
-		{"bad schema", d.AdminURL, pg.Migrations{Schema: `x"; drop`, Role: "r"}, "lower-case name"},
-		{"bad role", d.AdminURL, pg.Migrations{Schema: "x", Role: ""}, "lower-case name"},
+		{"bad schema", d.AdminURL, pg.Migrations{Schema: `x"; drop`, Role: "r"}, "lower-case letters"},
+		{"bad role", d.AdminURL, pg.Migrations{Schema: "x", Role: ""}, "lower-case letters"},
 		{"bad URL", "postgres://u:hunter2@h:x/", notes(), "(DATABASE_URL) does not parse"},
-		{"nobody listens", "postgres://u:hunter2@127.0.0.1:1/x", notes(), `connect to PostgreSQL at 127.0.0.1:1 (database "x", user "u"): dial tcp`},
+		{"no server", "postgres://u:hunter2@127.0.0.1:1/x", notes(), `connect to PostgreSQL at 127.0.0.1:1 (database "x", user "u"): dial tcp`},
 		{"no such database", strings.Replace(d.AdminURL, "dbname", "", 1) + "&dbname=nosuch", notes(), `database "nosuch" does not exist`},
 		{"bad SQL", d.AdminURL, pg.Migrations{Schema: "x", Role: "pgtest_notes", FS: files("00001_x.sql", "-- +goose Up\nCREATE TABEL x ();\n")}, "00001_x.sql"},
 		{"bad file name", d.AdminURL, pg.Migrations{Schema: "x", Role: "pgtest_notes", FS: files("x.sql", "-- +goose Up\n")}, "x.sql"},
@@ -157,8 +157,8 @@ func TestMigrateRefuses(t *testing.T) {
 	}
 }
 
-// An administrator as hosted databases have them: CREATEROLE and CREATE on the
-// database, no superuser. Policies apply to such a user, also in migrations.
+// Hosted databases have administrators with CREATEROLE and CREATE on the database who are
+// not superusers. Policies apply to them, even in migrations.
 func TestMigrateWithoutSuperuser(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
@@ -190,7 +190,7 @@ func TestMigrateWithoutSuperuser(t *testing.T) {
 	checkNoProblems(t, d.AdminURL, m)
 }
 
-// A role with a password logs in where the server asks for one.
+// A role with a password can log in to a server that asks for it.
 func TestMigratePassword(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(pgtest.Folder(t), "pg")

@@ -16,40 +16,39 @@ import (
 	"signalbox.dev/pkg/fair"
 )
 
-// Limits of every connection. A URL may set its own (…?statement_timeout=5s);
-// the transaction's limit is fixed.
+// Limits of every connection. A URL may override those of the server
+// (…?statement_timeout=5s).
 const (
 	connectTimeout     = 5 * time.Second
 	acquireTimeout     = 5 * time.Second  // waiting for a free connection of the pool
 	pingTimeout        = 2 * time.Second  // of a connection that has not been used for a while
-	transactionTimeout = 15 * time.Second // begin to commit, also when the caller set no deadline
+	transactionTimeout = 15 * time.Second // begin to commit
 	statementTimeout   = 30 * time.Second // one statement, in the server
 	lockTimeout        = 10 * time.Second // waiting for one lock, in the server
-	idleTimeout        = 10 * time.Second // a transaction that does nothing, in the server: its process is stopped, or cut off
+	idleTimeout        = 10 * time.Second // an idle transaction, in the server: its process is suspended or cut off
 	rollbackTimeout    = 5 * time.Second
 	defaultMaxConns    = 10
 )
 
-// Config says where the database is and as whom to use it.
+// Config configures a DB.
 type Config struct {
 	URL         conf.Secret     // postgres://user:password@host:5432/database
-	Role        string          // the service's role; the URL's user is it or a member of it
+	Role        string          // the service's role; the URL's user is the role or a member of it
 	Schema      string          // becomes the search_path
-	MaxConns    int32           // 10 when 0
-	Application string          // application_name; Role when empty
-	Tracer      pgx.QueryTracer // may be nil; it should not name spans after the SQL, in which begin has ids
+	MaxConns    int32           // 0 means 10
+	Application string          // application_name; empty means Role
+	Tracer      pgx.QueryTracer // may be nil; span names must not contain the SQL, because that of begin has ids
 }
 
-// DB is a pool of connections that hands out transactions with claims. It is
-// safe for concurrent use.
+// DB is a pool of connections for transactions with claims. It is safe for concurrent use.
 type DB struct {
 	pool     *pgxpool.Pool
-	turns    *fair.Semaphore[string] // its connections, by workspace
-	attempts int                     // how many dead connections a begin skips
+	slots    *fair.Semaphore[string] // its connections, by workspace
+	attempts int                     // connections that a begin tries if they are dead
 }
 
-// Open checks cfg and returns a DB without connecting: a service starts while
-// Postgres is away and says so through Ping. The caller closes it.
+// Open checks cfg and returns a DB without connecting: a service starts while Postgres is
+// down, and Ping reports it. The caller closes the DB.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	for _, v := range [...]struct{ what, name string }{{"role", cfg.Role}, {"schema", cfg.Schema}} {
 		if err := checkName(v.what, v.name); err != nil {
@@ -61,7 +60,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
 	if err != nil {
-		// The cause is not shown: it quotes the URL, and pgx redacts by guessing.
+		// Without the cause, which quotes the URL: the redaction of pgx is a guess.
 		return nil, errors.New("the database URL (DATABASE_URL) does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
 	}
 	pc.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
@@ -72,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.PingTimeout = pingTimeout
 	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
 		registerUUIDs(c.TypeMap())
-		return refusePower(ctx, c)
+		return refuseBypass(ctx, c)
 	}
 	cc := pc.ConnConfig
 	cc.Tracer = cfg.Tracer
@@ -82,9 +81,8 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	params := cc.RuntimeParams
 	params["role"] = cfg.Role
 	params["search_path"] = cfg.Schema
-	// Statements are prepared once for each connection, and nearly all of them go by a
-	// key. Left alone, Postgres plans many of them anew each time, which takes several
-	// times as long as running them.
+	// Nearly all prepared statements look up a key. By default Postgres plans many of them
+	// for each execution, which takes several times as long as executing them.
 	params["plan_cache_mode"] = "force_generic_plan"
 	params["application_name"] = cmp.Or(cfg.Application, cfg.Role)
 	for name, d := range map[string]time.Duration{
@@ -100,25 +98,25 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	return &DB{pool: pool, turns: fair.New[string](fair.Limits{Slots: int(pc.MaxConns)}), attempts: int(pc.MaxConns) + 1}, nil
+	return &DB{pool: pool, slots: fair.New[string](fair.Limits{Slots: int(pc.MaxConns)}), attempts: int(pc.MaxConns) + 1}, nil
 }
 
-// refusePower closes a connection to which policies would not apply: a slip in
-// the configuration must not open all tenants to each other.
-func refusePower(ctx context.Context, c *pgx.Conn) error {
+// refuseBypass refuses a connection that bypasses row-level security: a mistake in the
+// configuration must not open tenants to each other.
+func refuseBypass(ctx context.Context, c *pgx.Conn) error {
 	var role string
-	var power bool
-	err := c.QueryRow(ctx, "select rolname, rolsuper or rolbypassrls from pg_roles where rolname = current_user").Scan(&role, &power)
+	var bypass bool
+	err := c.QueryRow(ctx, "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").Scan(&role, &bypass)
 	if err != nil {
-		return fmt.Errorf("look up the own role: %w", err)
+		return fmt.Errorf("look up the connection's role: %w", err)
 	}
-	if power {
+	if bypass {
 		return fmt.Errorf("role %q ignores row-level security: give the service a role without SUPERUSER and BYPASSRLS", role)
 	}
 	return nil
 }
 
-// Ping reports whether a connection can be had and answers, within 5 s.
+// Ping checks that the database replies within 5 s.
 func (db *DB) Ping(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
@@ -128,15 +126,14 @@ func (db *DB) Ping(ctx context.Context) error {
 // Close waits for transactions in flight and closes all connections.
 func (db *DB) Close() { db.pool.Close() }
 
-// checkName allows what needs no quotes anywhere: in SQL, in a search_path and
-// in the name of goose's table.
+// checkName allows names that need no quotes, in SQL or elsewhere.
 func checkName(what, name string) error {
 	ok := name != "" && len(name) <= 63
 	for i, c := range []byte(name) {
 		ok = ok && (c >= 'a' && c <= 'z' || c == '_' || i > 0 && c >= '0' && c <= '9')
 	}
 	if !ok {
-		return fmt.Errorf("%s %q: want a lower-case name of letters, digits and underscores, 63 at most", what, name)
+		return fmt.Errorf("%s %q: want up to 63 lower-case letters, digits and underscores", what, name)
 	}
 	return nil
 }

@@ -46,8 +46,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Open does not connect; using the DB says that nobody is there.
-func TestNobodyThere(t *testing.T) {
+// Open does not connect. Using the DB without a server is an error.
+func TestNoServer(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, pg.Config{URL: conf.Secret("postgres:///x?host=" + t.TempDir())})
 	if err := db.Ping(t.Context()); fault.KindOf(err) != fault.Unavailable {
@@ -63,7 +63,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-func TestPowerfulRolesAreRefused(t *testing.T) {
+func TestBypassIsRefused(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t)
 	db, err := pg.Open(t.Context(), pg.Config{URL: conf.Secret(d.AdminURL), Role: "postgres", Schema: "public"})
@@ -116,7 +116,7 @@ func TestUnavailable(t *testing.T) {
 			return errors.Join(err, run("select 1")(ctx, tx))
 		}, fault.Unavailable},
 		{"idle", func(ctx context.Context, tx pgx.Tx) error {
-			<-time.After(200 * time.Millisecond) // longer than the server allows: the time is what is tested
+			<-time.After(200 * time.Millisecond) // longer than the server allows, which is under test
 			return run("select 1")(ctx, tx)
 		}, fault.Unavailable},
 		{"wrong SQL", run("selekt"), fault.Internal},
@@ -149,9 +149,9 @@ func TestPoolExhausted(t *testing.T) {
 	}
 }
 
-// A workspace that wants all connections many times over has one in front of another's
-// only transaction, and not all of its own.
-func TestConnectionsByTurn(t *testing.T) {
+// A workspace that floods the pool does not hold up another's only transaction by more than
+// one of its own.
+func TestFairConnections(t *testing.T) {
 	t.Parallel()
 	db := openWith(t, pg.Config{URL: conf.Secret(pgtest.New(t, notes()).AdminURL), MaxConns: 1})
 	flood, other := id.New[id.Workspace](), id.New[id.Workspace]()
@@ -186,7 +186,7 @@ func TestConnectionsByTurn(t *testing.T) {
 	work.Wait()
 }
 
-// A caller that goes away ends its statement and keeps its kind of error.
+// The end of the caller's context ends its statement, with an error of that kind.
 func TestCallersContext(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, notes()).Open(t, notes())
@@ -220,7 +220,7 @@ func TestCallersContext(t *testing.T) {
 	}
 }
 
-// Postgres goes away and comes back; the DB stays the same.
+// The DB survives restarts of Postgres.
 func TestSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	cfg := pgd.Config{Dir: filepath.Join(pgtest.Folder(t), "pg"), Fast: true}
@@ -241,7 +241,7 @@ func TestSurvivesRestart(t *testing.T) {
 	ws := id.New[id.Workspace]()
 	mustAdd(t, db, ws, "before")
 
-	// All connections of the pool are open and idle when the server goes.
+	// All connections of the pool are open and idle when the server stops.
 	var all, ready sync.WaitGroup
 	ready.Add(conns)
 	for range conns {
@@ -263,7 +263,7 @@ func TestSurvivesRestart(t *testing.T) {
 	s = start()
 	mustAdd(t, db, ws, "after") // at once, and without an error
 
-	// One is in a transaction when the server goes.
+	// One connection is in a transaction when the server stops.
 	err := db.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
 		if err := add(ctx, tx, ws, "lost"); err != nil {
 			return err
@@ -302,7 +302,7 @@ func TestLimitsReachTheServer(t *testing.T) {
 	}
 }
 
-// BenchmarkInWorkspace is what the transaction itself costs: two round trips.
+// BenchmarkInWorkspace measures the transaction itself: two round trips.
 func BenchmarkInWorkspace(b *testing.B) {
 	db, ws := pgtest.New(b, notes()).Open(b, notes()), id.New[id.Workspace]()
 	b.ReportAllocs()
@@ -313,7 +313,7 @@ func BenchmarkInWorkspace(b *testing.B) {
 	}
 }
 
-// BenchmarkMigrateAgain is what an up-to-date schema costs at each start.
+// BenchmarkMigrateAgain measures the check of an up-to-date schema at each start.
 func BenchmarkMigrateAgain(b *testing.B) {
 	d := pgtest.New(b, notes())
 	b.ReportAllocs()

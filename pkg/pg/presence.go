@@ -10,22 +10,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// presenceClass is the first half of the advisory locks of presences; arbitrary,
-// and never to be changed.
+// presenceClass is the first half of the keys of presence locks. The number is arbitrary and
+// must never change.
 const presenceClass = 0x7072_6573
 
-// presenceRetry is the wait between two tries to connect.
+// presenceRetry is the pause between attempts to connect.
 const presenceRetry = 100 * time.Millisecond
 
-// Presence is a process's sign of life: an advisory lock that a connection of its
-// own holds. When the process dies, however it dies, its connections close with it
-// and the lock is free in that moment, long before any lease has run out.
+// Presence shows that a process is alive: an advisory lock on a connection of its own. When
+// the process dies, its connection closes and the lock is free at once, long before a lease
+// expires.
 //
-// It is a hint and no proof. A process whose connection was cut is absent for as
-// long as it takes to connect again; one whose host vanished is present until the
-// server's keepalive gives up; behind a pooler that hands a connection from one
-// client to the next, presence means nothing. So whoever finds a process absent
-// takes over only what is fenced, and only from one that has missed a beat as well.
+// It is a hint and not a proof. A process that lost its connection is absent until it has
+// reconnected; one whose host vanished is present until the server's keepalive gives up; and
+// behind a connection pooler presence means nothing. Others therefore take over from an
+// absent process only what is fenced, and only if it has missed a heartbeat as well.
 type Presence struct {
 	db   *DB
 	name string
@@ -35,20 +34,19 @@ type Presence struct {
 	since time.Time  // when the lock was taken; zero while it is not held
 }
 
-// NewPresence returns the presence of a process under a name that no other has.
+// NewPresence returns the presence of a process under a unique name.
 func NewPresence(db *DB, name string, log *slog.Logger) *Presence {
 	return &Presence{db: db, name: name, log: log}
 }
 
-// Run holds the presence until ctx is done, connecting again whenever it has to,
-// and returns nil.
+// Run holds the lock until ctx is done, reconnecting if necessary, and returns nil.
 func (p *Presence) Run(ctx context.Context) error {
 	for lost := false; ctx.Err() == nil; {
 		err := p.hold(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		if !lost { // once for each time that Postgres is away
+		if !lost { // once per outage
 			p.log.WarnContext(ctx, "presence lost, connecting again", "error", err)
 		}
 		lost = p.markAbsent().IsZero()
@@ -60,9 +58,9 @@ func (p *Presence) Run(ctx context.Context) error {
 	return nil
 }
 
-// Steady returns for how long the presence has been held without a break; 0 when
-// it is not held. Who has not been steady for a while has no right to find others
-// absent: Postgres may just have come back, and they are on their way.
+// Steady returns how long the lock has been held without a break, 0 if it is not held. A
+// process that has not been steady for a while must not consider others absent: Postgres may
+// just have restarted, and they may still be reconnecting.
 func (p *Presence) Steady() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +70,7 @@ func (p *Presence) Steady() time.Duration {
 	return time.Since(p.since)
 }
 
-// markAbsent returns since when the presence had been held.
+// markAbsent notes that the lock is lost, and returns since when it was held.
 func (p *Presence) markAbsent() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +81,7 @@ func (p *Presence) markAbsent() time.Time {
 
 // hold takes the lock and returns when the connection is lost.
 func (p *Presence) hold(ctx context.Context) error {
-	// Not of the pool: the connection is held for as long as the process lives.
+	// Not from the pool: the connection is held until the process ends.
 	conn, err := pgx.ConnectConfig(ctx, p.db.pool.Config().ConnConfig)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -91,34 +89,35 @@ func (p *Presence) hold(ctx context.Context) error {
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = conn.Close(clean) // the server lets go of the lock either way
+		_ = conn.Close(clean) // the server frees the lock either way
 	}()
-	// Shared, so that two names of one hash do not wait for each other.
-	if _, err := conn.Exec(ctx, "select pg_advisory_lock_shared($1, hashtext($2))", int32(presenceClass), p.name); err != nil {
+	// Shared, so that two names with the same hash do not wait for each other.
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1, hashtext($2))", int32(presenceClass), p.name); err != nil {
 		return fmt.Errorf("take the lock: %w", err)
 	}
 	p.mu.Lock()
 	p.since = time.Now()
 	p.mu.Unlock()
-	// Nothing is ever notified: this reads until the connection breaks.
+	// No notification ever comes: this returns when the connection breaks.
 	_, err = conn.WaitForNotification(ctx)
 	return err
 }
 
-// Absent returns those of names whose presence nobody holds.
+// Absent returns the names of processes that do not hold their presence.
 func Absent(ctx context.Context, tx pgx.Tx, names []string) ([]string, error) {
 	rows, err := tx.Query(ctx, `
-		select name from unnest($2::text[]) as name
-		where (hashtext(name)::bigint & x'ffffffff'::bigint) not in (
-			select objid::bigint from pg_locks
-			where locktype = 'advisory' and objsubid = 2 and granted and classid = $1::bigint::oid
-				and database = (select oid from pg_database where datname = current_database()))`, int64(presenceClass), names)
+		SELECT name FROM unnest(@names::text[]) AS name
+		WHERE (hashtext(name)::bigint & x'ffffffff'::bigint) NOT IN (
+			SELECT objid::bigint FROM pg_locks
+			WHERE locktype = 'advisory' AND objsubid = 2 AND granted AND classid = @class::bigint::oid
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`,
+		Args{"class": int64(presenceClass), "names": names})
 	if err != nil {
-		return nil, fmt.Errorf("look who is absent: %w", err)
+		return nil, fmt.Errorf("find absent processes: %w", err)
 	}
 	absent, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("look who is absent: %w", err)
+		return nil, fmt.Errorf("find absent processes: %w", err)
 	}
 	return absent, nil
 }

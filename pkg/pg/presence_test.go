@@ -62,7 +62,7 @@ func TestPresence(t *testing.T) {
 	d := pgtest.New(t, notes())
 	db := d.Open(t, notes())
 	if diff := cmp.Diff([]string{"one", "two"}, absent(t, db, "one", "two")); diff != "" {
-		t.Fatalf("absent before anybody came (-want +got):\n%s", diff)
+		t.Fatalf("absent before any process came (-want +got):\n%s", diff)
 	}
 	one, stopOne := present(t, db, "one")
 	_, stopTwo := present(t, db, "two")
@@ -70,7 +70,7 @@ func TestPresence(t *testing.T) {
 	until(t, "presence of both", func() bool { return len(absent(t, db, "one", "two")) == 0 })
 	until(t, "steadiness", func() bool { return one.Steady() > 0 })
 
-	// A lost connection is made again by itself.
+	// It reconnects by itself.
 	admin, err := pgx.Connect(t.Context(), d.AdminURL)
 	if err != nil {
 		t.Fatal(err)

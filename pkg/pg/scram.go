@@ -10,12 +10,12 @@ import (
 	"fmt"
 )
 
-// scramVerifier returns what Postgres stores for a password (RFC 5803), so that
-// the password itself is in no statement and in no server log.
+// scramVerifier returns the verifier that Postgres stores for a password (RFC 5803), so that
+// no statement or server log contains the password.
 func scramVerifier(password string) (string, error) {
 	for _, c := range []byte(password) {
 		if c < 0x20 || c > 0x7e {
-			// Other characters would have to be normalized as SASLprep wants it.
+			// Other characters would have to be normalized by SASLprep.
 			return "", errors.New("the password must be printable ASCII")
 		}
 	}

@@ -12,57 +12,60 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// claims is what a transaction may see. The zero value sees nothing.
+// claims decide what a transaction may see. The zero value is refused.
 type claims struct {
 	workspace, member, system string
-	snapshot                  bool // all statements see one moment, and none may write
+	snapshot                  bool // one read-only snapshot for all statements
 }
 
-// begin returns the statements that open a transaction with these claims. It is
-// sent as one simple query, one round trip. The values are UUIDs that we print
-// ourselves or "on", so there is nothing to quote. All three are always set: a
-// session-wide setting that some statement left behind is covered.
-func (c claims) begin() string {
-	mode := "begin"
-	if c.snapshot {
-		mode = "begin isolation level repeatable read read only"
+func ofWorkspace(ws id.Workspace) (c claims) {
+	if !id.IsZero(ws) {
+		c.workspace = ws.String()
 	}
-	return mode + "; select set_config('signalbox.workspace', '" + c.workspace +
+	return c
+}
+
+func ofMember(m id.Member) (c claims) {
+	if !id.IsZero(m) {
+		c.member = m.String()
+	}
+	return c
+}
+
+// begin returns the statements that open a transaction with these claims. They are sent as
+// one simple query in one round trip. The values are UUIDs that we print or "on", and need no
+// quoting. All three are always set, so that they override any setting of the session.
+func (c claims) begin() string {
+	mode := "BEGIN"
+	if c.snapshot {
+		mode = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+	}
+	return mode + "; SELECT set_config('signalbox.workspace', '" + c.workspace +
 		"', true), set_config('signalbox.member', '" + c.member +
 		"', true), set_config('signalbox.system', '" + c.system + "', true)"
 }
 
-// InWorkspace runs fn in a transaction that sees the rows of one workspace. It
-// commits when fn returns nil and rolls back when fn fails or panics. Errors of
-// fn come back in the chain. The whole takes 15 s at most.
+// InWorkspace runs fn in a transaction that sees the rows of one workspace. It commits if fn
+// returns nil, and rolls back if fn fails or panics. It wraps the error of fn, and takes 15 s
+// at most.
 func (db *DB) InWorkspace(ctx context.Context, ws id.Workspace, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	if id.IsZero(ws) {
-		return errors.New("begin a transaction: no workspace given")
-	}
-	return db.transact(ctx, claims{workspace: ws.String()}, fn)
+	return db.transact(ctx, ofWorkspace(ws), fn)
 }
 
-// Snapshot is InWorkspace for reading: all of fn's statements see the rows as they
-// were at one moment.
+// Snapshot is InWorkspace for reading: all of fn's statements see one snapshot.
 func (db *DB) Snapshot(ctx context.Context, ws id.Workspace, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	if id.IsZero(ws) {
-		return errors.New("begin a transaction: no workspace given")
-	}
-	return db.transact(ctx, claims{workspace: ws.String(), snapshot: true}, fn)
+	c := ofWorkspace(ws)
+	c.snapshot = true
+	return db.transact(ctx, c, fn)
 }
 
-// AsMember runs fn like InWorkspace, in a transaction that sees what a person
-// may see of all workspaces: their own memberships.
+// AsMember is InWorkspace for a person's memberships in all workspaces.
 func (db *DB) AsMember(ctx context.Context, m id.Member, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	if id.IsZero(m) {
-		return errors.New("begin a transaction: no member given")
-	}
-	return db.transact(ctx, claims{member: m.String()}, fn)
+	return db.transact(ctx, ofMember(m), fn)
 }
 
-// AsSystem runs fn like InWorkspace, in a transaction that sees all workspaces.
-// It is for what crosses them by nature: sweepers, the outbox, looking up whom
-// a key belongs to. Each use says in a comment why it needs this.
+// AsSystem is InWorkspace for all workspaces. It is for work that crosses them: sweepers, the
+// outbox, the lookup of a key's owner. A comment at each use says why it is needed.
 func (db *DB) AsSystem(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return db.transact(ctx, claims{system: "on"}, fn)
 }
@@ -70,21 +73,21 @@ func (db *DB) AsSystem(ctx context.Context, fn func(ctx context.Context, tx pgx.
 func (db *DB) transact(ctx context.Context, c claims, fn func(context.Context, pgx.Tx) error) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	done, err := db.turn(limited, c)
+	release, err := db.acquireSlot(limited, c)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
 	}
-	defer done()
+	defer release()
 	tx, err := db.begin(limited, c)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
 	}
-	// Also when fn panics or calls runtime.Goexit, as t.FailNow does. Under a
-	// context of its own: the caller's may be what ended the transaction.
+	// Deferred, in case fn panics or calls runtime.Goexit, as t.FailNow does. With a context
+	// of its own: the end of the caller's may have ended the transaction.
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
-		_ = tx.Rollback(clean) // after Commit a no-op; a connection that cannot roll back is closed by the pool
+		_ = tx.Rollback(clean) // does nothing after Commit; the pool closes a connection that cannot roll back
 	}()
 	if err := fn(limited, tx); err != nil {
 		return classifyIn(ctx, tx, err)
@@ -95,9 +98,8 @@ func (db *DB) transact(ctx context.Context, c claims, fn func(context.Context, p
 	return nil
 }
 
-// begin opens a transaction. After a restart of Postgres the pool holds
-// connections that are dead and do not know it; each costs one attempt, and
-// repeating is safe because nothing but the begin was sent.
+// begin opens a transaction. After a restart of Postgres the pool has dead connections, each
+// of which costs one attempt. Repeating is safe, because only the begin was sent.
 func (db *DB) begin(ctx context.Context, c claims) (pgx.Tx, error) {
 	options := pgx.TxOptions{BeginQuery: c.begin()}
 	for attempt := 1; ; attempt++ {
@@ -113,26 +115,28 @@ func (db *DB) beginOnce(ctx context.Context, options pgx.TxOptions) (pgx.Tx, err
 	defer cancel()
 	tx, err := db.pool.BeginTx(limited, options)
 	if err != nil {
-		err = db.busy(limited, err)
+		err = db.explainBusy(limited, err)
 	}
 	return tx, err
 }
 
-// turn waits until the claims' workspace may have a connection of the pool; done gives it
-// back. The pool alone serves first come, and whoever floods it is in front of everybody.
-// What acts for no workspace (sweepers, the outbox) has a turn of its own.
-func (db *DB) turn(ctx context.Context, c claims) (done func(), err error) {
+// acquireSlot waits for a connection to be available to the claims' workspace: the pool
+// itself is first come, first served, so that one workspace could flood it. Claims without a
+// workspace (sweepers, the outbox) count as one more.
+func (db *DB) acquireSlot(ctx context.Context, c claims) (release func(), err error) {
+	if c.workspace == "" && c.member == "" && c.system == "" {
+		return nil, errors.New("no workspace or member given")
+	}
 	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
 	defer cancel()
-	if err := db.turns.Acquire(limited, c.workspace); err != nil {
-		return nil, db.busy(limited, err)
+	if err := db.slots.Acquire(limited, c.workspace); err != nil {
+		return nil, db.explainBusy(limited, err)
 	}
-	return func() { db.turns.Release(c.workspace) }, nil
+	return func() { db.slots.Release(c.workspace) }, nil
 }
 
-// busy adds to an error of waiting, when all connections were in use for too long, that
-// they were.
-func (db *DB) busy(limited context.Context, err error) error {
+// explainBusy adds to the error of a wait that all connections were in use for too long.
+func (db *DB) explainBusy(limited context.Context, err error) error {
 	if !errors.Is(context.Cause(limited), errBusy) {
 		return err
 	}
@@ -140,8 +144,8 @@ func (db *DB) busy(limited context.Context, err error) error {
 	return fmt.Errorf("%w (%d of %d in use): %w", errBusy, s.AcquiredConns(), s.MaxConns(), err)
 }
 
-// isStale reports whether err says that an established connection was lost, in
-// contrast to one that could not be made.
+// isStale reports whether an established connection was lost, as opposed to a connection
+// that could not be opened.
 func isStale(err error) bool {
 	if errors.Is(err, errBusy) {
 		return false
@@ -150,100 +154,85 @@ func isStale(err error) bool {
 		return false
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return e.Code == "57P01" || e.Code == "57P02" // terminated by an administrator, or by a crash
+		return e.Code == "57P01" || e.Code == "57P02" // terminated by an administrator, or after a crash
 	}
 	return isNetwork(err)
 }
 
-// ReadInWorkspace sends a batch of statements that change nothing, as one round
-// trip: they see the rows of one workspace, each as of its own begin. Results go
-// to the functions that the batch was queued with. A dead connection is skipped
-// as a begin does.
+// ReadInWorkspace sends a batch of read-only statements in one round trip. They see the rows
+// of one workspace, each in a snapshot of its own, and pass their results to the functions
+// that were queued with them. Dead connections are retried.
 func (db *DB) ReadInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
-	if id.IsZero(ws) {
-		return errors.New("send a batch: no workspace given")
-	}
-	return db.batch(ctx, claims{workspace: ws.String()}, b, db.attempts)
+	return db.batch(ctx, ofWorkspace(ws), b, db.attempts)
 }
 
-// ReadAsMember is ReadInWorkspace with what a person may see of all workspaces.
+// ReadAsMember is ReadInWorkspace for a person's memberships in all workspaces.
 func (db *DB) ReadAsMember(ctx context.Context, m id.Member, b *pgx.Batch) error {
-	if id.IsZero(m) {
-		return errors.New("send a batch: no member given")
-	}
-	return db.batch(ctx, claims{member: m.String()}, b, db.attempts)
+	return db.batch(ctx, ofMember(m), b, db.attempts)
 }
 
-// ReadAsSystem is ReadInWorkspace with all workspaces. Each use says in a comment why it
-// needs this.
+// ReadAsSystem is ReadInWorkspace for all workspaces. A comment at each use says why it is
+// needed.
 func (db *DB) ReadAsSystem(ctx context.Context, b *pgx.Batch) error {
 	return db.batch(ctx, claims{system: "on"}, b, db.attempts)
 }
 
-// WriteInWorkspace sends a batch of statements as one transaction in one round
-// trip: when one of them fails, none has happened. They run one after the other,
-// and a later one sees what the earlier did. After an error of the connection
-// nobody knows whether it happened.
+// WriteInWorkspace sends a batch of statements as one transaction in one round trip. A
+// statement sees the effects of earlier ones. If one fails, none takes effect; after an error
+// of the connection it is unknown whether they did.
 func (db *DB) WriteInWorkspace(ctx context.Context, ws id.Workspace, b *pgx.Batch) error {
-	if id.IsZero(ws) {
-		return errors.New("send a batch: no workspace given")
-	}
-	return db.batch(ctx, claims{workspace: ws.String()}, b, 1)
+	return db.batch(ctx, ofWorkspace(ws), b, 1)
 }
 
-// WriteAsSystem is WriteInWorkspace with all workspaces. Each use says in a comment why
-// it needs this.
+// WriteAsSystem is WriteInWorkspace for all workspaces. A comment at each use says why it is
+// needed.
 func (db *DB) WriteAsSystem(ctx context.Context, b *pgx.Batch) error {
 	return db.batch(ctx, claims{system: "on"}, b, 1)
 }
 
-// ChangeInWorkspace is InWorkspace for what looks first and then writes, in two round
-// trips: one opens the transaction and sends look, the other sends what change queues,
-// and commits. change sees what look's functions have read. When it fails, or queues
-// nothing, nothing has happened. An error of a function that reads the results of a
-// change comes after the commit.
-func (db *DB) ChangeInWorkspace(ctx context.Context, ws id.Workspace, look *pgx.Batch, change func(b *pgx.Batch) error) error {
-	if id.IsZero(ws) {
-		return errors.New("begin a transaction: no workspace given")
-	}
+// ChangeInWorkspace is InWorkspace in two round trips: one opens the transaction and sends
+// read, the other sends the statements that change queues, and commits. change may use what
+// read's functions have read. If it fails or queues nothing, nothing has happened. An error
+// of a function that reads the results of a change comes after the commit.
+func (db *DB) ChangeInWorkspace(ctx context.Context, ws id.Workspace, read *pgx.Batch, change func(b *pgx.Batch) error) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	c := claims{workspace: ws.String()}
-	done, err := db.turn(limited, c)
+	c := ofWorkspace(ws)
+	release, err := db.acquireSlot(limited, c)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
 	}
-	defer done()
-	conn, err := db.look(limited, c, look)
+	defer release()
+	conn, err := db.beginWith(limited, c, read)
 	if err != nil {
 		return classify(ctx, "begin a transaction", err)
 	}
 	defer conn.Release() // closes the connection if it is still in a transaction
 	b := &pgx.Batch{}
 	if err := change(b); err != nil || b.Len() == 0 {
-		db.abandon(ctx, conn)
+		db.rollback(ctx, conn)
 		return err
 	}
-	b.Queue("commit")
+	b.Queue("COMMIT")
 	if err := conn.SendBatch(limited, b).Close(); err != nil {
-		db.abandon(ctx, conn)
+		db.rollback(ctx, conn)
 		return classify(ctx, "change and commit", err)
 	}
 	return nil
 }
 
-// look opens a transaction and sends a batch in it, in one round trip. A dead
-// connection is skipped: nothing has been written.
-func (db *DB) look(ctx context.Context, c claims, b *pgx.Batch) (*pgxpool.Conn, error) {
+// beginWith opens a transaction and sends a read-only batch, in one round trip. Dead
+// connections are retried.
+func (db *DB) beginWith(ctx context.Context, c claims, b *pgx.Batch) (*pgxpool.Conn, error) {
 	for attempt := 1; ; attempt++ {
 		conn, err := db.acquire(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if err = conn.SendBatch(ctx, withClaims(c, b, "begin")).Close(); err == nil {
+		if err = conn.SendBatch(ctx, withClaims(c, b, "BEGIN")).Close(); err == nil {
 			return conn, nil
 		}
-		db.abandon(ctx, conn)
+		db.rollback(ctx, conn)
 		conn.Release()
 		if attempt >= db.attempts || ctx.Err() != nil || !isStale(err) {
 			return nil, err
@@ -251,19 +240,20 @@ func (db *DB) look(ctx context.Context, c claims, b *pgx.Batch) (*pgxpool.Conn, 
 	}
 }
 
-// abandon rolls back what a connection has open. One that cannot is closed by the pool.
-func (db *DB) abandon(ctx context.Context, conn *pgxpool.Conn) {
+// rollback rolls back a connection's open transaction. The pool closes a connection that
+// cannot.
+func (db *DB) rollback(ctx context.Context, conn *pgxpool.Conn) {
 	if c := conn.Conn(); c.IsClosed() || c.PgConn().TxStatus() == 'I' {
 		return
 	}
-	// Under a context of its own: the caller's may be what ended the transaction.
+	// With a context of its own: the end of the caller's may have ended the transaction.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
-	_, _ = conn.Exec(clean, "rollback")
+	_, _ = conn.Exec(clean, "ROLLBACK")
 }
 
-// Collect returns a function for a statement of a batch that reads its rows, by the
-// columns' names, into a slice.
+// Collect returns a function for a queued statement that scans its rows, by column name, into
+// a slice.
 func Collect[T any](into *[]T) func(pgx.Rows) error {
 	return func(rows pgx.Rows) (err error) {
 		*into, err = pgx.CollectRows(rows, pgx.RowToStructByName[T])
@@ -271,16 +261,16 @@ func Collect[T any](into *[]T) func(pgx.Rows) error {
 	}
 }
 
-// batch puts the claims before the statements. Postgres takes what is sent in one
-// go for one transaction, so they are as local as those of a begin.
+// batch sends the claims and the statements. Postgres runs statements that are sent together
+// in one transaction, so that the claims are local to them.
 func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) error {
 	limited, cancel := context.WithTimeout(ctx, transactionTimeout)
 	defer cancel()
-	done, err := db.turn(limited, c)
+	release, err := db.acquireSlot(limited, c)
 	if err != nil {
 		return classify(ctx, "send a batch", err)
 	}
-	defer done()
+	defer release()
 	for attempt := 1; ; attempt++ {
 		err := db.batchOnce(limited, withClaims(c, b))
 		switch {
@@ -294,12 +284,11 @@ func (db *DB) batch(ctx context.Context, c claims, b *pgx.Batch, attempts int) e
 	}
 }
 
-// withClaims returns b behind the statements in front and those that set the claims.
-// It is made anew for each attempt: pgx notes in the statements what the connection
-// knows of them.
-func withClaims(c claims, b *pgx.Batch, front ...string) *pgx.Batch {
+// withClaims returns a batch of first, the claims, and the statements of b. Each attempt
+// needs a new one, because pgx stores in a queued statement what the connection knows of it.
+func withClaims(c claims, b *pgx.Batch, first ...string) *pgx.Batch {
 	all := &pgx.Batch{}
-	for _, sql := range front {
+	for _, sql := range first {
 		all.Queue(sql)
 	}
 	all.Queue(setClaims, c.workspace, c.member, c.system)
@@ -309,7 +298,7 @@ func withClaims(c claims, b *pgx.Batch, front ...string) *pgx.Batch {
 	return all
 }
 
-const setClaims = `select set_config('signalbox.workspace', $1, true), set_config('signalbox.member', $2, true), set_config('signalbox.system', $3, true)`
+const setClaims = `SELECT set_config('signalbox.workspace', $1, true), set_config('signalbox.member', $2, true), set_config('signalbox.system', $3, true)`
 
 func (db *DB) batchOnce(ctx context.Context, b *pgx.Batch) error {
 	conn, err := db.acquire(ctx)
@@ -320,13 +309,14 @@ func (db *DB) batchOnce(ctx context.Context, b *pgx.Batch) error {
 	return conn.SendBatch(ctx, b).Close()
 }
 
-// acquire takes a connection of the pool; the caller has had its turn, and releases it.
+// acquire takes a connection from the pool. The caller has a slot, and releases the
+// connection.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
 	defer cancel()
 	conn, err := db.pool.Acquire(limited)
 	if err != nil {
-		err = db.busy(limited, err)
+		err = db.explainBusy(limited, err)
 	}
 	return conn, err
 }

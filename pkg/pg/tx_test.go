@@ -68,8 +68,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// Whatever a transaction did, the next one on the same connection sees its own
-// workspace only, and between the two the connection sees nothing.
+// Whatever a transaction did, the next one on the same connection sees only its own
+// workspace, and between the two the connection sees nothing.
 func TestClaimsEndWithTheTransaction(t *testing.T) {
 	t.Parallel()
 	errAny := errors.New("any")
@@ -106,7 +106,7 @@ func TestClaimsEndWithTheTransaction(t *testing.T) {
 				})
 				return c
 			}()
-			if !conn.IsClosed() { // it is back in the pool, where nobody uses it now
+			if !conn.IsClosed() { // it is idle in the pool
 				var claim *string
 				var rows int
 				if err := conn.QueryRow(t.Context(), "select nullif(current_setting('signalbox.workspace', true), ''), (select count(*) from notes)").Scan(&claim, &rows); err != nil {
@@ -166,8 +166,8 @@ func onlyConn(t *testing.T, db *pg.DB, ws id.Workspace) (c *pgx.Conn) {
 	return c
 }
 
-// Two tenants on one connection see their own rows, whatever the other one did before, and
-// a statement without claims sees none.
+// Two tenants that take turns on a connection see only their own rows, and a statement
+// without claims sees none.
 func TestTenantsOnOneConnection(t *testing.T) {
 	t.Parallel()
 	d := pgtest.New(t, notes())
@@ -192,7 +192,7 @@ func TestTenantsOnOneConnection(t *testing.T) {
 				}
 				var rows int
 				if err := conn.QueryRow(t.Context(), "select count(*) from notes").Scan(&rows); err != nil || rows != 0 {
-					t.Errorf("behind a %s of tenant %s a statement without claims sees %d rows, %v", name, text, rows, err)
+					t.Errorf("after a %s of tenant %s a statement without claims sees %d rows, %v", name, text, rows, err)
 				}
 			}
 		}
@@ -299,7 +299,7 @@ func TestOneRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"begin; select set_config('signalbox.workspace', '" + ws.String() + "', true), set_config('signalbox.member', '', true), set_config('signalbox.system', '', true)",
+		"BEGIN; SELECT set_config('signalbox.workspace', '" + ws.String() + "', true), set_config('signalbox.member', '', true), set_config('signalbox.system', '', true)",
 		"select 1",
 		"commit",
 	}
@@ -308,7 +308,7 @@ func TestOneRoundTrip(t *testing.T) {
 	}
 }
 
-func TestTransactionsAreWhole(t *testing.T) {
+func TestTransactionsAreAtomic(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t, notes()).Open(t, notes())
 	ws := id.New[id.Workspace]()
@@ -322,7 +322,7 @@ func TestTransactionsAreWhole(t *testing.T) {
 		if err := add(ctx, tx, ws, "y"); err != nil {
 			return err
 		}
-		_ = add(ctx, tx, ws, "taken") // the failure that must not be swallowed
+		_ = add(ctx, tx, ws, "taken") // this failure must not be swallowed
 		return nil
 	})
 	if !errors.Is(err, pgx.ErrTxCommitRollback) {

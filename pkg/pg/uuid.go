@@ -9,23 +9,22 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// registerUUIDs teaches a connection's types to send and read UUIDs, and the ids of
-// pkg/id, as the sixteen bytes that they are. Left alone, pgx takes the way through
-// database/sql: it prints each one, tries the text, makes an error of that, and parses
-// it again, which was a tenth of a runner's time.
+// registerUUIDs makes a connection send and scan UUIDs, and the ids of pkg/id, in binary. By
+// default pgx goes through database/sql: it prints each id, tries the text, creates an error,
+// and parses it again, which took a tenth of a runner's time.
 func registerUUIDs(m *pgtype.Map) {
 	one := &pgtype.Type{Name: "uuid", OID: pgtype.UUIDOID, Codec: uuidCodec{}}
 	m.RegisterType(one)
 	m.RegisterType(&pgtype.Type{Name: "_uuid", OID: pgtype.UUIDArrayOID, Codec: &pgtype.ArrayCodec{ElementType: one}})
 }
 
-// uuidCodec is pgx's for all but our types and the binary format.
+// uuidCodec is pgx's codec except for our types in binary format.
 type uuidCodec struct{ pgtype.UUIDCodec }
 
-// bare is what all types of pkg/id are.
+// bare is the underlying type of all types of pkg/id.
 type bare = struct{ uuid.UUID }
 
-// isUUID reports whether values of a type are a uuid.UUID and nothing else.
+// isUUID reports whether a type is a uuid.UUID or an id of pkg/id.
 func isUUID(t reflect.Type) bool {
 	return t == reflect.TypeFor[uuid.UUID]() || t.ConvertibleTo(reflect.TypeFor[bare]())
 }
@@ -50,7 +49,7 @@ type encodeUUID struct{}
 
 // Encode implements pgtype.EncodePlan.
 func (encodeUUID) Encode(value any, buf []byte) ([]byte, error) {
-	v, ok := value.(encoding.BinaryMarshaler) // all of them, for what they embed
+	v, ok := value.(encoding.BinaryMarshaler) // uuid.UUID, which all ids embed, is one
 	if !ok {
 		return nil, fmt.Errorf("encode %T as a uuid", value)
 	}
@@ -63,8 +62,7 @@ func (encodeUUID) Encode(value any, buf []byte) ([]byte, error) {
 
 type scanUUID struct{}
 
-// Scan implements pgtype.ScanPlan. NULL leaves the target as it is, as uuid.UUID's own
-// Scan does.
+// Scan implements pgtype.ScanPlan. NULL leaves the target unchanged, as uuid.UUID.Scan does.
 func (scanUUID) Scan(src []byte, target any) error {
 	if src == nil {
 		return nil

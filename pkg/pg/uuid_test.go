@@ -37,12 +37,12 @@ func TestUUIDs(t *testing.T) {
 	}
 	want := []row{{ID: run, Again: run, Text: run.String(), Plain: plain, Some: &run, IDs: []id.Run{run}, Plains: []uuid.UUID{plain}}}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("UUIDs there and back (-want +got):\n%s", diff)
+		t.Errorf("UUIDs written and read back (-want +got):\n%s", diff)
 	}
 	kept := run
 	b = &pgx.Batch{}
 	b.Queue(`SELECT NULL::uuid`).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
 	if err := db.ReadInWorkspace(t.Context(), ws, b); err != nil || kept != run {
-		t.Errorf("NULL read into an id = %v, %v, want what it was", kept, err)
+		t.Errorf("NULL read into an id = %v, %v, want it unchanged", kept, err)
 	}
 }

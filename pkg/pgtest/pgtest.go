@@ -1,20 +1,18 @@
-// Package pgtest gives each test a PostgreSQL database of its own, migrated.
+// Package pgtest gives each test a migrated PostgreSQL database of its own.
 //
-// The migrations of a test are applied once per content, into a template
-// database; New clones it, which takes a fraction of what migrating takes. The
-// server is the one that SIGNALBOX_TEST_POSTGRES names (a superuser's URL); for
-// whole test runs,
+// It applies a set of migrations once, to a template database, which New clones in a fraction
+// of the time. The server is the one in SIGNALBOX_TEST_POSTGRES (a superuser's URL). For whole
+// test runs,
 //
 //	go run ./pkg/pgtest/withpg -- go test ./...
 //
-// starts one and sets the variable. Without it, the first New of a test process
-// starts a private one (package pgd), which ends with the process and leaves
-// nothing behind. Its two goroutines live as long as the process: a package that
-// looks for leaked goroutines gives goleak.IgnoreAnyFunction the names
-// signalbox.dev/pkg/pgd.(*Server).watch and …relay.
+// starts one and sets the variable. Without the variable, the first New of a test process
+// starts a private server (package pgd), which ends with the process. Its two goroutines run
+// until then: a package that looks for leaked goroutines passes
+// signalbox.dev/pkg/pgd.(*Server).watch and …relay to goleak.IgnoreAnyFunction.
 //
-// Several processes may share a server: an advisory lock lets one of them make
-// a template while the others wait for it.
+// Processes may share a server: an advisory lock lets one of them create a template while the
+// others wait.
 package pgtest
 
 import (
@@ -46,20 +44,20 @@ import (
 // Variable names the environment variable with the server to use.
 const Variable = "SIGNALBOX_TEST_POSTGRES"
 
-// revision is part of every template's name: raise it when pg.Migrate changes
-// what it makes, so that a server that outlives test runs gets new templates.
+// revision is part of every template's name. Raise it when the effect of pg.Migrate changes,
+// so that a server that outlives test runs gets new templates.
 const revision = "1"
 
-const limit = 2 * time.Minute // for making a template, a clone, or removing one
+const limit = 2 * time.Minute // for creating or dropping a database
 
 // Database is one test's database.
 type Database struct {
-	// AdminURL connects as a superuser, to whom no policy applies.
+	// AdminURL connects as a superuser, who bypasses all policies.
 	AdminURL string
 }
 
-// New returns a database with the migrations applied, dropped when the test
-// ends. Any number of tests may call it at once.
+// New returns a database with the migrations applied, which is dropped when the test ends.
+// Tests may call it concurrently.
 func New(t testing.TB, migrations ...pg.Migrations) *Database {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -79,7 +77,7 @@ func New(t testing.TB, migrations ...pg.Migrations) *Database {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 		defer cancel()
-		if err := do(ctx, admin, func(c *pgx.Conn) error { return exec(ctx, c, "drop database if exists "+name+" with (force)") }); err != nil {
+		if err := do(ctx, admin, func(c *pgx.Conn) error { return exec(ctx, c, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") }); err != nil {
 			t.Errorf("drop the test's database: %v", err)
 		}
 	})
@@ -97,8 +95,8 @@ func (d *Database) Open(t testing.TB, m pg.Migrations) *pg.DB {
 	return db
 }
 
-// Folder returns a temporary folder for a PostgreSQL of the test's own. Where the test
-// is run by root, PostgreSQL is not, and could not pass through what t.TempDir returns.
+// Folder returns a temporary folder for a PostgreSQL of the test's own. A test run by root
+// starts PostgreSQL as another user, who could not enter the folder of t.TempDir.
 func Folder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +104,7 @@ func Folder(t testing.TB) string {
 	return dir
 }
 
-// LetIn lets others pass through a folder and the one around it, which the test has made.
+// LetIn lets other users enter a folder of the test and its parent.
 func LetIn(t testing.TB, dir string) {
 	t.Helper()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -116,8 +114,8 @@ func LetIn(t testing.TB, dir string) {
 	}
 }
 
-// Bin returns the folder of the PostgreSQL that the test's package finds, for the
-// SIGNALBOX_PG_BIN of a program that runs outside of the checkout and would find none.
+// Bin returns the folder of the PostgreSQL programs, for SIGNALBOX_PG_BIN of a program that
+// runs outside the checkout and would not find them.
 func Bin(t testing.TB) string {
 	t.Helper()
 	bin, err := pgd.Bin(t.Context(), pgd.Config{})
@@ -127,8 +125,7 @@ func Bin(t testing.TB) string {
 	return bin
 }
 
-// server is a variable because a server belongs to the process and not to a
-// test: TestMain, which could own it, is not ours.
+// server is a variable because the server belongs to the process, whose TestMain is not ours.
 var server = sync.OnceValues(func() (string, error) {
 	if admin := os.Getenv(Variable); admin != "" {
 		return admin, nil
@@ -140,8 +137,7 @@ var server = sync.OnceValues(func() (string, error) {
 	return s.URL("postgres"), nil
 })
 
-// templates remembers which templates this process has seen; it is a variable
-// for the reason that server is.
+// templates remembers the templates that this process has seen.
 var templates = templateSet{known: map[string]func(context.Context) error{}}
 
 type templateSet struct {
@@ -149,7 +145,7 @@ type templateSet struct {
 	known map[string]func(context.Context) error // guarded by mu
 }
 
-// get returns the name of the template for these migrations, made if need be.
+// get returns the name of the template for these migrations, and creates it if necessary.
 func (s *templateSet) get(ctx context.Context, admin string, migrations []pg.Migrations) (string, error) {
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%s\n", revision)
@@ -169,7 +165,7 @@ func (s *templateSet) get(ctx context.Context, admin string, migrations []pg.Mig
 	return name, ensure(ctx)
 }
 
-// once runs f until it has worked, one caller at a time.
+// once returns a function that runs f until it succeeds, one caller at a time.
 func once(f func(context.Context) error) func(context.Context) error {
 	var mu sync.Mutex
 	done := false
@@ -204,20 +200,20 @@ func digest(sum hash.Hash, m pg.Migrations) error {
 	return nil
 }
 
-// ensureTemplate makes the template under another name and renames it when it
-// is whole, so that a killed test leaves no half of one.
+// ensureTemplate creates the template under another name and renames it when it is complete,
+// so that a killed test leaves no partial one.
 func ensureTemplate(ctx context.Context, admin, name string, migrations []pg.Migrations) error {
 	return do(ctx, admin, func(c *pgx.Conn) error {
-		// Released with the session. The key is the template's, so that others are made meanwhile.
-		if err := exec(ctx, c, "select pg_advisory_lock(hashtextextended($1, 0))", name); err != nil {
+		// Released with the session. The key is the template's, so that templates do not wait for each other.
+		if err := exec(ctx, c, "SELECT pg_advisory_lock(hashtextextended($1, 0))", name); err != nil {
 			return err
 		}
 		var exists bool
-		if err := c.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", name).Scan(&exists); err != nil || exists {
+		if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists); err != nil || exists {
 			return err
 		}
 		draft := name + "_draft"
-		if err := exec(ctx, c, "drop database if exists "+draft+" with (force)"); err != nil {
+		if err := exec(ctx, c, "DROP DATABASE IF EXISTS "+draft+" WITH (FORCE)"); err != nil {
 			return err
 		}
 		if err := clone(ctx, c, draft, "template0"); err != nil {
@@ -226,24 +222,24 @@ func ensureTemplate(ctx context.Context, admin, name string, migrations []pg.Mig
 		if err := pg.Migrate(ctx, withDatabase(admin, draft), slog.New(slog.DiscardHandler), migrations...); err != nil {
 			return err
 		}
-		// Without connections, which a database that is being cloned must not have.
-		if err := exec(ctx, c, "alter database "+draft+" with allow_connections false"); err != nil {
+		// A database that is being cloned must not have connections.
+		if err := exec(ctx, c, "ALTER DATABASE "+draft+" WITH ALLOW_CONNECTIONS false"); err != nil {
 			return err
 		}
-		return retry(ctx, func() error { return exec(ctx, c, "alter database "+draft+" rename to "+name) })
+		return retry(ctx, func() error { return exec(ctx, c, "ALTER DATABASE "+draft+" RENAME TO "+name) })
 	})
 }
 
-// clone makes a database. file_copy is faster than copying through the log when
-// the server does not sync.
+// clone creates a database. file_copy is faster than copying through the log if the server
+// does not sync.
 func clone(ctx context.Context, c *pgx.Conn, name, template string) error {
 	return retry(ctx, func() error {
-		return exec(ctx, c, "create database "+name+" template "+template+" strategy file_copy")
+		return exec(ctx, c, "CREATE DATABASE "+name+" TEMPLATE "+template+" STRATEGY file_copy")
 	})
 }
 
-// retry repeats what fails because a session that is ending, or an autovacuum
-// worker of a server that is not ours, still holds the database.
+// retry repeats f while a session that is ending, or an autovacuum worker, still uses the
+// database.
 func retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
@@ -276,7 +272,7 @@ func do(ctx context.Context, admin string, fn func(*pgx.Conn) error) error {
 func withDatabase(admin, name string) string {
 	u, err := url.Parse(admin)
 	if err != nil {
-		return admin // connecting will say what is wrong
+		return admin // connecting will report the error
 	}
 	u.Path = "/" + name
 	return u.String()

@@ -23,10 +23,10 @@ import (
 	"signalbox.dev/pkg/pgtest"
 )
 
-// child makes the test binary one of several that make the same template.
+// child marks a test binary as one of several that create the same template.
 const child = "PGTEST_CHILD"
 
-// notes returns migrations that no other test has, so that the template is new.
+// notes returns migrations of this test alone, so that the template is new.
 func notes(mark string) pg.Migrations {
 	return pg.Migrations{Schema: "notes", Role: "pgtest_clones", FS: fstest.MapFS{"00001_notes.sql": {Data: []byte(`-- +goose Up
 CREATE TABLE notes (id uuid PRIMARY KEY, workspace_id uuid NOT NULL);
@@ -46,7 +46,7 @@ func TestClonesAreSeparate(t *testing.T) {
 		wg.Go(func() {
 			db, ws := pgtest.New(t, m).Open(t, m), id.New[id.Workspace]()
 			err := db.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
-				// The same id everywhere: it fails where two share a database.
+				// The same id everywhere: inserting it fails if two tests share a database.
 				if _, err := tx.Exec(ctx, "insert into notes (id, workspace_id) values ($1, $2)", uuid.Nil, ws); err != nil {
 					return err
 				}
@@ -67,7 +67,7 @@ func TestClonesAreSeparate(t *testing.T) {
 func TestDropped(t *testing.T) {
 	t.Parallel()
 	var gone *pgtest.Database
-	t.Run("use", func(t *testing.T) { // its end is what is tested
+	t.Run("use", func(t *testing.T) { // its end drops the database
 		gone = pgtest.New(t, notes(""))
 		if err := gone.Open(t, notes("")).Ping(t.Context()); err != nil {
 			t.Error(err)
@@ -75,11 +75,11 @@ func TestDropped(t *testing.T) {
 	})
 	if c, err := pgx.Connect(t.Context(), gone.AdminURL); err == nil {
 		_ = c.Close(t.Context())
-		t.Error("the test has ended and its database is still there")
+		t.Error("the test has ended and its database still exists")
 	}
 }
 
-// Several processes make the same template on one server.
+// Several processes create the same template on one server.
 func TestProcessesShareAServer(t *testing.T) {
 	t.Parallel()
 	if mark := os.Getenv(child); mark != "" {
@@ -134,7 +134,7 @@ func TestWithpg(t *testing.T) {
 		return strings.TrimSpace(string(out)), cmd.ProcessState.ExitCode()
 	}
 	if out, code := run("postgres://there", "echo $"+pgtest.Variable+"; exit 7"); out != "postgres://there" || code != 7 {
-		t.Errorf("with a server at hand: %q, exit code %d, want its URL and 7", out, code)
+		t.Errorf("with a server: %q, exit code %d, want its URL and 7", out, code)
 	}
 	out, code := run("", "echo $"+pgtest.Variable+"; kill -TERM $$")
 	cfg, err := pgx.ParseConfig(out)
@@ -142,10 +142,10 @@ func TestWithpg(t *testing.T) {
 		t.Fatalf("without a server: %q, exit code %d, want a URL and 143", out, code)
 	}
 	if _, err := os.Stat(filepath.Dir(cfg.Host)); err == nil {
-		t.Errorf("%s is still there", cfg.Host)
+		t.Errorf("%s still exists", cfg.Host)
 	}
 
-	// A signal reaches the command, whose answer to it is what withpg exits with.
+	// A signal reaches the command, and withpg exits with the command's code.
 	cmd := exec.CommandContext(t.Context(), program, "/bin/sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done")
 	cmd.Env = append(os.Environ(), pgtest.Variable+"=postgres://there")
 	stdout, err := cmd.StdoutPipe()
@@ -167,7 +167,7 @@ func TestWithpg(t *testing.T) {
 	}
 }
 
-// The server of a test process ends with it, however it ends.
+// A test process's server ends with it, however the process ends.
 func TestServerEndsWithTheProcess(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(child) != "" {
@@ -191,7 +191,7 @@ func TestServerEndsWithTheProcess(t *testing.T) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("%s is still there", cfg.Host)
+			t.Fatalf("%s still exists", cfg.Host)
 		}
 	}
 }

@@ -1,10 +1,10 @@
-// Withpg runs a command with a PostgreSQL for tests at hand:
+// Withpg runs a command with a PostgreSQL for tests:
 //
 //	go run ./pkg/pgtest/withpg -- go test ./...
 //
-// It starts a temporary, fast server, names it in SIGNALBOX_TEST_POSTGRES,
-// passes signals on, and exits as the command did. When the variable is set
-// already, the command just runs.
+// It starts a temporary, fast server, sets SIGNALBOX_TEST_POSTGRES to its URL, passes signals
+// on, and exits with the command's code. If the variable is set already, it only runs the
+// command.
 package main
 
 import (
@@ -52,13 +52,13 @@ func run(args []string) (int, error) {
 		defer func() {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
-			_ = s.Stop(ctx) // killed then, and removed all the same
+			_ = s.Stop(ctx) // after the timeout the server is killed and still removed
 		}()
 		if err := os.Setenv(variable, s.URL("postgres")); err != nil {
 			return 0, err
 		}
 	}
-	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx,gosec // running what it is told is what it is for; signals end it
+	cmd := exec.Command(args[0], args[1:]...) //nolint:noctx,gosec // running a given command is its purpose; signals end it
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return 0, err

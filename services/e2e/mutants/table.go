@@ -183,8 +183,8 @@ var mutants = []mutant{
 	{
 		name: "tenant-outlives-transaction", what: "what a transaction may see ends with it",
 		file:   "pkg/pg/tx.go",
-		old:    "const setClaims = `select set_config('signalbox.workspace', $1, true)",
-		new:    "const setClaims = `select set_config('signalbox.workspace', $1, false)",
+		old:    "const setClaims = `SELECT set_config('signalbox.workspace', $1, true)",
+		new:    "const setClaims = `SELECT set_config('signalbox.workspace', $1, false)",
 		inside: test{database, "^TestClaimsEndWithTheBatch$"}, outside: test{database, "^TestTenantsOnOneConnection$"},
 	},
 	{
