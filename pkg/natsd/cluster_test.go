@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// The topology with three replicas works as with one, also while a leader is lost.
+// The topology works with three replicas as with one, even after the loss of a leader.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -28,7 +28,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := b.PublishFenced(ctx, "ev.00.w.s", "2", 0, wrapperspb.String("2")); !errors.Is(err, bus.ErrFenced) {
-		t.Errorf("PublishFenced behind another = %v, want %v", err, bus.ErrFenced)
+		t.Errorf("PublishFenced after another message = %v, want %v", err, bus.ErrFenced)
 	}
 	c.StopLeader(subject.EventStream(0))
 	begin := time.Now()

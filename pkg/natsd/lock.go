@@ -7,12 +7,11 @@ import (
 	"syscall"
 )
 
-// lockDir makes dir and takes it for this process: the server itself would let
-// two of its kind write into the same files. The lock goes with the process,
-// however that ends.
+// lockDir creates dir and locks it for this process: the server itself would let two servers
+// write to the same files. The lock ends with the process.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder: %w", err)
+		return nil, fmt.Errorf("create the folder: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "natsd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -26,5 +25,5 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 func (s *Server) unlock() {
-	_ = s.lock.Close() // closing drops the lock; the second time it is closed already
+	_ = s.lock.Close() // closing releases the lock; the second time fails
 }

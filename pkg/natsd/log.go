@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// serverLog is the server's log: it goes on to slog, and keeps what says why a
-// start went wrong.
+// serverLog passes the server's log to slog, and keeps the messages that explain a failed
+// start.
 type serverLog struct {
 	log   *slog.Logger
 	fatal chan error // holds the first fatal message
@@ -35,13 +35,13 @@ func (l *serverLog) lastWarning() string {
 	return l.warning
 }
 
-// Noticef implements server.Logger; the server's notices are of interest only when looking for something.
+// Noticef implements server.Logger. The server's notices only matter for debugging.
 func (l *serverLog) Noticef(format string, v ...any) { l.write(slog.LevelDebug, format, v) }
 
 // Warnf implements server.Logger.
 func (l *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords") {
-		return // they are made here, for this one run
+		return // they are generated for this run
 	}
 	text := l.write(slog.LevelWarn, format, v)
 	l.mu.Lock()

@@ -1,10 +1,10 @@
-// Package natsd runs a NATS server with JetStream inside this process: for
-// standalone, and for tests (natstest). It is the only package that imports the
-// server, so no service's binary holds one.
+// Package natsd runs a NATS server with JetStream inside this process, for standalone and for
+// tests (natstest). No other package imports the server, so that no service's binary contains
+// it.
 //
-// The server's folder belongs to one process at a time and is locked while the
-// server runs. What is in it is no truth: when it is lost or damaged, delete it,
-// and unfinished runs are queued again from Postgres.
+// The server's folder belongs to one process at a time, and is locked while the server runs.
+// It can be rebuilt: if it is lost or damaged, delete it, and unfinished runs are queued again
+// from Postgres.
 package natsd
 
 import (
@@ -29,43 +29,43 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Config says how to run the server.
+// Config configures a server.
 type Config struct {
-	Dir string       // where JetStream keeps its files; made when absent
+	Dir string       // JetStream's folder, created if necessary
 	Log *slog.Logger // required
 
-	// Port to listen on at Host: 0 for none, so that only this process can
-	// connect (Options), -1 for a free one.
+	// Port is the port at Host: 0 for none, so that only this process can connect (Options),
+	// -1 for a free one.
 	Port int
-	Host string // 127.0.0.1 when empty
+	Host string // defaults to 127.0.0.1
 
-	// Users turns permissions on; the streams are in the account of subject.Admin. Each
-	// gets the password that Passwords has for it, or a new one (Options, Password).
-	// Without users everybody may do everything.
+	// Users turns permissions on; the streams are in the account of subject.Admin. Each user
+	// gets its password of Passwords, or a new one (Options, Password). Without users,
+	// everybody may do everything.
 	Users     []subject.User
 	Passwords map[string]conf.Secret
 
-	// SyncInterval is how often files are synced to disk: 100 ms when 0, before
-	// every ack when negative.
+	// SyncInterval is how often files are synced to disk. 0 means 100 ms, a negative interval
+	// before every ack.
 	SyncInterval time.Duration
-	MaxStore     int64 // bytes on disk that streams may reserve; 8 GiB when 0
+	MaxStore     int64 // bytes on disk that streams may reserve; 0 means 8 GiB
 }
 
-// Server is a running NATS server. One that cannot write any more is started again in
-// its place: see heal.
+// Server is a running NATS server, which is restarted when it cannot write any more (see
+// watch).
 type Server struct {
 	lock      *os.File
 	cfg       Config
 	passwords map[string]conf.Secret
-	stop      context.CancelFunc // ends the healing
-	healed    chan struct{}      // closed when it has ended
+	stop      context.CancelFunc // ends watch
+	watched   chan struct{}      // closed when watch has ended
 
 	mu  sync.Mutex     // guards srv
-	srv *server.Server // nil while none runs
+	srv *server.Server // nil between two servers
 }
 
-// Start runs a server and returns when it takes connections and JetStream has
-// read its folder. The caller ends it with Shutdown; ctx bounds the start only.
+// Start runs a server and returns when it accepts connections and JetStream has read its
+// folder. The caller ends it with Shutdown; ctx limits only the start.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" || cfg.Log == nil {
 		return nil, errors.New("start NATS: a folder and a logger are needed")
@@ -78,7 +78,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
 	}
-	s := &Server{cfg: cfg, passwords: map[string]conf.Secret{}, healed: make(chan struct{})}
+	s := &Server{cfg: cfg, passwords: map[string]conf.Secret{}, watched: make(chan struct{})}
 	opts, err := s.options()
 	if err != nil {
 		return nil, fmt.Errorf("start NATS: %w", err)
@@ -91,7 +91,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("start NATS: %w", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go s.heal(ctx)
+	go s.watch(ctx)
 	return s, nil
 }
 
@@ -99,7 +99,7 @@ func (s *Server) options() (*server.Options, error) {
 	cfg, opts := s.cfg, &server.Options{}
 	if len(cfg.Users) > 0 {
 		for _, u := range cfg.Users {
-			if s.passwords[u.Name] != "" { // a server of this Server's has run before
+			if s.passwords[u.Name] != "" { // this is a restart
 				continue
 			}
 			s.passwords[u.Name] = cfg.Passwords[u.Name]
@@ -127,7 +127,7 @@ func (s *Server) options() (*server.Options, error) {
 	if opts.JetStreamMaxStore == 0 {
 		opts.JetStreamMaxStore = 8 << 30
 	}
-	opts.JetStreamMaxMemory = 64 << 20 // no stream of ours is in memory
+	opts.JetStreamMaxMemory = 64 << 20 // all our streams are on disk
 	switch {
 	case cfg.SyncInterval < 0:
 		opts.SyncAlways = true
@@ -146,7 +146,7 @@ func (s *Server) start(ctx context.Context, opts *server.Options) error {
 	}
 	log := newServerLog(s.cfg.Log)
 	srv.SetLoggerV2(log, false, false, false)
-	srv.Start() // returns when the folder is read; stopping it half way would damage the folder
+	srv.Start() // returns when the folder is read; an interruption would damage the folder
 	err = s.started(ctx, srv, log)
 	if err == nil {
 		err = damaged(srv, s.cfg.Dir, log)
@@ -165,7 +165,7 @@ func (s *Server) start(ctx context.Context, opts *server.Options) error {
 	return nil
 }
 
-// started returns why the server, whose Start has returned, does not run.
+// started returns an error unless the server is running after its Start.
 func (s *Server) started(ctx context.Context, srv *server.Server, log *serverLog) error {
 	select {
 	case err := <-log.fatal:
@@ -180,8 +180,8 @@ func (s *Server) started(ctx context.Context, srv *server.Server, log *serverLog
 	return nil
 }
 
-// damaged looks for streams that are in the folder and not on the server: it
-// skips what it cannot read, with a warning.
+// damaged returns an error about streams that are in the folder and not on the server, which
+// skips streams that it cannot read with a warning.
 func damaged(srv *server.Server, dir string, log *serverLog) error {
 	found, err := filepath.Glob(filepath.Join(dir, server.JetStreamStoreDir, "*", "streams", "*"))
 	if err != nil || len(found) == 0 {
@@ -201,7 +201,7 @@ func damaged(srv *server.Server, dir string, log *serverLog) error {
 	var lost []string
 	for _, path := range found {
 		account := filepath.Base(filepath.Dir(filepath.Dir(path)))
-		// An account that the server does not know is of another way to run it, without users.
+		// Accounts that the server does not know come from a start with other users.
 		if name := filepath.Base(path); accounts[account] && !alive[filepath.Join(account, name)] {
 			lost = append(lost, name)
 		}
@@ -220,14 +220,14 @@ func explain(err error, cfg Config) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case strings.Contains(text, "Error listening"):
-		return fmt.Errorf("port %d at %s: %w: is another server running? Stop it, or choose another port", cfg.Port, cfg.Host, err)
+		return fmt.Errorf("port %d at %s: %w: if another server is running, stop it, or choose another port", cfg.Port, cfg.Host, err)
 	case errors.Is(err, errDamaged), strings.Contains(text, "JetStream"):
-		return fmt.Errorf("JetStream in %s: %w: what it holds is no truth; move the folder away and start again", cfg.Dir, err)
+		return fmt.Errorf("JetStream in %s: %w: move the folder away and start again (unfinished runs are queued again from Postgres)", cfg.Dir, err)
 	}
 	return err
 }
 
-// ClientURL returns the address to connect to, or "" when only this process can.
+// ClientURL returns the address to connect to, "" if only this process can connect.
 func (s *Server) ClientURL() string {
 	if s.cfg.Port == 0 {
 		return ""
@@ -235,7 +235,7 @@ func (s *Server) ClientURL() string {
 	return fmt.Sprintf("nats://%s", net.JoinHostPort(s.cfg.Host, strconv.Itoa(s.cfg.Port)))
 }
 
-// Options returns how a bus of this process connects as a user, without a port.
+// Options returns the options of an in-process connection as a user.
 func (s *Server) Options(user string) []nats.Option {
 	opts := []nats.Option{nats.InProcessServer(s)}
 	if p, ok := s.passwords[user]; ok {
@@ -244,27 +244,28 @@ func (s *Server) Options(user string) []nats.Option {
 	return opts
 }
 
-// Password returns a user's password, for processes that connect by ClientURL;
-// it is empty when permissions are off.
+// Password returns a user's password, for connections to ClientURL. It is empty without
+// permissions.
 func (s *Server) Password(user string) conf.Secret { return s.passwords[user] }
 
-// Config returns what to start the same server with again after Shutdown: the
-// same folder, port and passwords, so that clients come back.
+// Config returns the configuration to start the same server again after Shutdown: with the
+// same folder, port and passwords, so that clients reconnect.
 func (s *Server) Config() Config {
 	cfg := s.cfg
 	cfg.Passwords = maps.Clone(s.passwords)
 	return cfg
 }
 
-// Shutdown ends the server and returns when all is on disk. Twice is harmless.
+// Shutdown ends the server and returns when everything is on disk. Calling it twice is
+// harmless.
 func (s *Server) Shutdown() {
 	s.stop()
-	<-s.healed
+	<-s.watched
 	s.end()
 	s.unlock()
 }
 
-// end shuts the server that runs down, if there is one.
+// end shuts the running server down, if there is one.
 func (s *Server) end() {
 	s.mu.Lock()
 	srv := s.srv
@@ -282,12 +283,12 @@ func (s *Server) current() *server.Server {
 	return s.srv
 }
 
-// InProcessConn implements nats.InProcessConnProvider: clients come back to whichever
-// server runs.
+// InProcessConn implements nats.InProcessConnProvider: clients reconnect to a restarted
+// server.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	srv := s.current()
 	if srv == nil {
-		return nil, errors.New("the NATS server is being started again")
+		return nil, errors.New("the NATS server is restarting")
 	}
 	return srv.InProcessConn()
 }

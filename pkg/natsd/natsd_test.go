@@ -44,7 +44,7 @@ func connect(t *testing.T, url string, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// closeConn returns when the connection's goroutines are on their way out.
+// closeConn returns when the connection's goroutines are ending.
 func closeConn(nc *nats.Conn) {
 	closed := nc.StatusChanged(nats.CLOSED)
 	if nc.IsClosed() {
@@ -146,13 +146,13 @@ func TestStartErrorsSayWhatToDo(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = l.Close() })
 			cfg.Port = l.Addr().(*net.TCPAddr).Port
-		}, []string{"is another server running", "choose another port"}},
+		}, []string{"if another server is running", "choose another port"}},
 		{"folder is a file", func(t *testing.T, cfg *natsd.Config) {
 			cfg.Dir = filepath.Join(cfg.Dir, "file")
 			if err := os.WriteFile(cfg.Dir, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"make the folder"}},
+		}, []string{"create the folder"}},
 		{"damaged folder", func(t *testing.T, cfg *natsd.Config) {
 			srv, err := start(t, *cfg)
 			if err != nil {
@@ -207,7 +207,7 @@ func TestStartAfterFailureIsPossible(t *testing.T) {
 	}
 }
 
-// Streams of the account without users are no damage when users are turned on.
+// Streams of the account without users do not count as damage when users are turned on.
 func TestTurningUsersOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// The embedded server and the files in deploy/nats give the same permissions.
+// The embedded server and the files in deploy/nats grant the same permissions.
 func TestPermissionsEmbedded(t *testing.T) {
 	t.Parallel()
 	srv, err := start(t, natsd.Config{Dir: t.TempDir(), Port: -1, Log: slog.New(slog.DiscardHandler), Users: subject.Users(natstest.Topology(t))})
@@ -87,7 +87,7 @@ func testPermissions(t *testing.T, dial func(t *testing.T, user string) *nats.Co
 	}
 	for _, tc := range []struct {
 		verb, subj string
-		may        map[string]bool // who else may not
+		may        map[string]bool // everybody else may not
 	}{
 		{"pub", "work.run.0", only(subject.AgentRunner)},
 		{"pub", "work.tool.web_search", only(subject.AgentRunner)},
@@ -164,7 +164,7 @@ func only(users ...string) map[string]bool {
 	return m
 }
 
-// allowed tries and asks the server; an answer comes after the refusal.
+// allowed tries an operation. A request that follows it is answered after any refusal.
 func allowed(t *testing.T, nc *nats.Conn, verb, subj string) bool {
 	t.Helper()
 	var err error

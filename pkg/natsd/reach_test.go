@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// foreign are subjects that mean something to somebody: of these, those that a user may
-// not publish to must stay out of its reach, however it tries.
+// foreign lists subjects with a meaning. Those that a user may not publish to must stay out
+// of its reach, whatever it tries.
 func foreign(users []subject.User) []string {
 	all := []string{
 		"work.run.0", "work.tool.x", "ev.00.w.s", "live.00.w.s", "ctl.run.r", "ctl.tool.r", "ctl.cancel.r",
@@ -51,11 +51,11 @@ func foreign(users []subject.User) []string {
 	return all
 }
 
-// planted is the body of stored messages: whoever has one sent to the API gets what it says.
+// planted is the body of stored messages: sent to the API, it would be a request.
 const planted = `{"name":"X","subjects":["x"],"seq":1}`
 
-// testReach has a user send to everything of others, directly, as a request, and as the
-// reply and the trace of all that it may send, and looks for any effect.
+// testReach lets a user send to all subjects of others, directly, as a request, and as the
+// reply and trace destination of everything that it may send, and looks for any effect.
 func testReach(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, u subject.User) {
 	t.Helper()
 	users := subject.Users(natstest.Topology(t))
@@ -94,11 +94,11 @@ func testReach(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, u 
 			}
 		}
 	}
-	// What is answered in the order of the requests has been answered when these are.
+	// Replies come in the order of the requests: when these come, all have come.
 	for _, allowed := range literals(u) {
 		if strings.HasPrefix(allowed, "$JS.API.STREAM.INFO") || strings.HasPrefix(allowed, "$JS.API.DIRECT") || strings.HasPrefix(allowed, "ev.") {
 			if _, err := nc.Request(allowed, []byte(`{"seq":1}`), 5*time.Second); err != nil {
-				t.Errorf("%s asks %s: %v", u.Name, allowed, err)
+				t.Errorf("%s requests %s: %v", u.Name, allowed, err)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func testReach(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, u 
 			break
 		}
 		if strings.HasPrefix(m.Subject, "$SYS") {
-			t.Errorf("%s got an answer from the system: %s", u.Name, m.Data)
+			t.Errorf("%s got a reply from the system: %s", u.Name, m.Data)
 		}
 	}
 	if diff := cmp.Diff(before, inventory(t, admin, u)); diff != "" {
@@ -123,8 +123,8 @@ func testReach(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, u 
 	closeConn(nc)
 }
 
-// may reports whether a user may publish to subj by itself, or hears it anyway: what
-// reaches its own account's subscribers is its own business.
+// may reports whether a user may publish to subj itself, or receives it anyway: messages to
+// its own account's subscribers do no harm.
 func may(u subject.User, subj string) bool {
 	return slices.ContainsFunc(u.Publish, func(p string) bool { return matches(p, subj) }) || strings.HasPrefix(subj, subject.InboxPrefix(u.Name)+".")
 }
@@ -157,8 +157,8 @@ func literals(u subject.User) []string {
 	return out
 }
 
-// eavesdrop subscribes every other user to all that it may hear. The result is what
-// came that u may not say.
+// eavesdrop subscribes every other user to everything that it may receive. The result has
+// the messages that u was not allowed to send.
 func eavesdrop(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, users []subject.User, u subject.User) func() []string {
 	t.Helper()
 	var (
@@ -174,7 +174,7 @@ func eavesdrop(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, us
 		conns = append(conns, nc)
 		for _, subj := range other.Subscribe {
 			if strings.HasPrefix(subj, "_INBOX") {
-				subj = subject.InboxPrefix(other.Name) + ".x" // what foreign has, not what it asks itself
+				subj = subject.InboxPrefix(other.Name) + ".x" // not the replies to its own requests
 			}
 			_, err := nc.Subscribe(subj, func(m *nats.Msg) {
 				republished := strings.HasPrefix(m.Subject, "live.") && m.Header.Get(jetstream.SequenceHeader) != "" && may(u, "ev.00.w.s")
@@ -208,7 +208,7 @@ func eavesdrop(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, us
 	}
 }
 
-// inventory lists all streams and consumers, with what in them only others than u change.
+// inventory lists all streams and consumers, without the state that u may change.
 func inventory(t *testing.T, admin jetstream.JetStream, u subject.User) []string {
 	t.Helper()
 	var out []string

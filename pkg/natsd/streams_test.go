@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Whoever is connected to a server that lost the others is told so, and moves.
+// A client of an isolated server notices it and switches to another server.
 func TestIsolatedServerIsLeft(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -37,7 +37,7 @@ func TestIsolatedServerIsLeft(t *testing.T) {
 	c.Isolate(from)
 	begin := time.Now()
 	if to := receive(t, moved); to == from {
-		t.Errorf("moved from %s to %s, want another server", from, to)
+		t.Errorf("switched from %s to %s, want another server", from, to)
 	}
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("left the isolated server after %v, want 5s at most", took)
@@ -45,8 +45,8 @@ func TestIsolatedServerIsLeft(t *testing.T) {
 	ready(t, streams, true)
 }
 
-// What a server lost with its disk is made again by the owners, while /ready tells.
-func TestLostStreamsAreMadeAgain(t *testing.T) {
+// The owners create lost streams again, and Ready reports the loss until then.
+func TestLostStreamsAreRecreated(t *testing.T) {
 	t.Parallel()
 	srv := natstest.New(t)
 	top := natstest.Topology(t)
@@ -75,9 +75,9 @@ func TestLostStreamsAreMadeAgain(t *testing.T) {
 		ready(t, s, true)
 	}
 	if took := time.Since(begin); took > 5*time.Second {
-		t.Errorf("made again after %v, want 5s at most", took)
+		t.Errorf("recreated after %v, want 5s at most", took)
 	}
-	// They are what Apply would have made.
+	// They are as Apply would have created them.
 	admin := natstest.Dial(t, again, subject.Admin)
 	for _, want := range top.Streams {
 		if _, err := admin.Stream(t.Context(), want.Config.Name); err != nil {
@@ -85,7 +85,7 @@ func TestLostStreamsAreMadeAgain(t *testing.T) {
 		}
 	}
 	if err := bus.Apply(t.Context(), admin, top); err != nil {
-		t.Errorf("Apply after healing = %v, want nil", err)
+		t.Errorf("Apply afterwards = %v, want nil", err)
 	}
 }
 
@@ -97,7 +97,7 @@ func flush(t *testing.T, b *bus.Bus) {
 	for b.Ready(ctx) != nil {
 		select {
 		case <-ctx.Done():
-			t.Fatal("not connected again")
+			t.Fatal("not reconnected")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -116,7 +116,7 @@ func watch(t *testing.T, s *bus.Streams) {
 	})
 }
 
-// ready waits until Ready says so; what is not to be ready must say so at once.
+// ready waits until Ready returns nil, or checks that it returns an error at once.
 func ready(t *testing.T, s *bus.Streams, want bool) {
 	t.Helper()
 	if err := s.Ready(t.Context()); !want {
@@ -125,7 +125,7 @@ func ready(t *testing.T, s *bus.Streams, want bool) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a busy machine is long in choosing leaders
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // elections take long on a busy machine
 	defer cancel()
 	for {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Check returns in words which installation Start would use. It runs its programs as
-// Start would, and makes nothing. Errors say what to do.
+// Check describes the installation that Start would use. It runs its programs as Start would,
+// and creates nothing. Errors say what to do.
 func Check(ctx context.Context, cfg Config) (string, error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {

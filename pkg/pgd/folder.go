@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// inspect returns the major version that made the data folder, 0 when there is
-// none yet.
+// inspect returns the major version of the data folder, 0 if it does not exist yet.
 func inspect(dir string) (int, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
@@ -47,22 +46,22 @@ func inspect(dir string) (int, error) {
 	return major, nil
 }
 
-// initialize runs initdb in a folder beside dir and renames it. What killed
-// runs left there is removed; the caller holds the owner's lock.
+// initialize runs initdb in a folder beside dir and renames it. It removes what killed runs
+// left there; the caller holds the owner's lock.
 func initialize(ctx context.Context, bins binaries, as user, dir string, fast bool) error {
-	old, _ := filepath.Glob(dir + ".init-*") // a strange dir matches nothing, and nothing is lost
+	old, _ := filepath.Glob(dir + ".init-*") // a dir with odd characters matches nothing
 	for _, o := range old {
 		_ = os.RemoveAll(o)
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".init-")
 	if err != nil {
-		return fmt.Errorf("make the data folder: %w", err)
+		return fmt.Errorf("create the data folder: %w", err)
 	}
-	defer func() { _ = os.RemoveAll(tmp) }() // after the rename there is none
+	defer func() { _ = os.RemoveAll(tmp) }() // does nothing after the rename
 	if err := as.give(tmp); err != nil {
 		return err
 	}
-	// The authentication is settled at each start (authenticate).
+	// Each start sets the authentication (authenticate).
 	args := []string{"-D", tmp, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-instructions", "--data-checksums"}
 	if fast {
 		args = append(args, "--no-sync")
@@ -71,7 +70,7 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 	cmd.Dir = "/"
 	cmd.Env = environment()
 	cmd.SysProcAttr = as.attr()
-	cmd.WaitDelay = quitTimeout // for what initdb started itself
+	cmd.WaitDelay = quitTimeout // for initdb's own children
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w; %s", err, explain(lastOf(out)))
 	}
@@ -81,8 +80,8 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 	return nil
 }
 
-// authenticate settles who may connect: whoever reaches the socket, or with a password
-// those who have their role's, which the superuser is given here.
+// authenticate sets who may connect: everybody who can reach the socket, or with a password
+// only roles with theirs. It sets the superuser's password.
 func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life *os.File) error {
 	method := "trust"
 	if s.password != "" {
@@ -92,13 +91,13 @@ func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life 
 	file := filepath.Join(s.dir, "pg_hba.conf")
 	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, rules) {
 		if err := errors.Join(os.WriteFile(file+".new", rules, 0o600), os.Lchown(file+".new", as.uid, as.uid), os.Rename(file+".new", file)); err != nil {
-			return fmt.Errorf("say who may connect: %w", err)
+			return fmt.Errorf("write pg_hba.conf: %w", err)
 		}
 	}
 	if s.password == "" {
 		return nil
 	}
-	// Before the server runs, nobody else can connect.
+	// In single-user mode nobody else can connect.
 	cmd := exec.CommandContext(ctx, filepath.Join(bins.dir, "postgres"), "--single", "-D", s.dir, "-c", "log_min_error_statement=panic",
 		"-c", "recovery_init_sync_method="+syncAfterCrash, "postgres")
 	cmd.Dir = "/"
@@ -106,7 +105,7 @@ func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life 
 	cmd.SysProcAttr = as.attr()
 	cmd.ExtraFiles = []*os.File{life}
 	cmd.WaitDelay = quitTimeout
-	cmd.Stdin = strings.NewReader("alter role postgres login password '" + s.password.Reveal() + "'\n")
+	cmd.Stdin = strings.NewReader("ALTER ROLE postgres LOGIN PASSWORD '" + s.password.Reveal() + "'\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("set the administrator's password: %w; %s", err, explain(lastOf(out)))
 	}
@@ -119,8 +118,8 @@ func lastOf(out []byte) []byte {
 	return bytes.Join(lines[max(0, len(lines)-len(tail{})):], []byte("\n"))
 }
 
-// lockOwner takes the lock that says which process runs the server of dir. It
-// waits a moment, because an owner that was just killed may still be going.
+// lockOwner takes the lock of the process that runs the server of dir. It waits a moment,
+// because an owner that was just killed may not have ended.
 func lockOwner(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if errors.Is(err, fs.ErrPermission) {
@@ -137,15 +136,15 @@ func lockOwner(ctx context.Context, dir string) (*os.File, error) {
 }
 
 func running(dir string) error {
-	pid := "" // none while it starts
+	pid := "" // while it starts
 	if p := readPidFile(dir).pid; p > 0 {
 		pid = fmt.Sprintf(" (pid %d)", p)
 	}
 	return fmt.Errorf("data folder %s is in use by a running PostgreSQL%s: stop the program that started it, or choose another folder", dir, pid)
 }
 
-// lockLife takes the lock that the server's processes inherit, once the last
-// process of an earlier server has let go of it.
+// lockLife takes the lock that the server's processes inherit, once the last process of an
+// earlier server has released it.
 func lockLife(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -158,8 +157,7 @@ func lockLife(ctx context.Context, dir string) (*os.File, error) {
 	return f, nil
 }
 
-// lock tries until the lock is free or the time is over: the system's own
-// waiting cannot be given a limit.
+// lock polls until the lock is free or the limit is over: the system call has no timeout.
 func lock(ctx context.Context, f *os.File, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -178,14 +176,13 @@ func lock(ctx context.Context, f *os.File, limit time.Duration) error {
 	}
 }
 
-// sweep removes temporary folders whose owner and server are gone and which
-// nobody removed: their process was killed in the middle of initdb, or the shell
-// with it. Nothing depends on it, so what cannot be removed is left.
+// sweep removes temporary folders whose owner and server were killed, in the middle of initdb
+// or together with the shell. Nothing depends on it, so errors are ignored.
 func sweep(parent string) {
-	tops, _ := filepath.Glob(filepath.Join(parent, temporary+"*")) // a strange parent matches nothing
+	tops, _ := filepath.Glob(filepath.Join(parent, temporary+"*")) // a parent with odd characters matches nothing
 	for _, top := range tops {
 		info, err := os.Lstat(top)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // it may be about to take its locks
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < time.Minute { // a young folder's owner may not have its locks yet
 			continue
 		}
 		if isFree(filepath.Join(top, "data.lock"), false) && isFree(filepath.Join(top, "data"), true) {
@@ -194,7 +191,7 @@ func sweep(parent string) {
 	}
 }
 
-// isFree reports whether nobody holds the lock on a file. A missing one is free if absent says so.
+// isFree reports whether the lock on a file is free. For a missing file it returns absent.
 func isFree(name string, absent bool) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -204,7 +201,7 @@ func isFree(name string, absent bool) bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
 }
 
-// pidFile is what a postmaster writes about itself.
+// pidFile is the content of postmaster.pid.
 type pidFile struct {
 	pid                int
 	port, socket, host string
@@ -220,10 +217,10 @@ func readPidFile(dir string) pidFile {
 	return pidFile{pid: pid, port: lines[3], socket: lines[4], host: lines[5]}
 }
 
-// clearStale removes the pid files of a server that was killed. No server of
-// ours is alive, because we hold its lock; but somebody may have started one by
-// hand. Postgres itself would ask whether the process id is in use, by anything,
-// and refuse to start after a reboot that gave the id to another program.
+// clearStale removes the pid files of a server that was killed. No server of ours is running,
+// because we hold its lock, but somebody may have started one by hand. Postgres itself only
+// checks whether the process id is in use, and refuses to start after a reboot that gave the
+// id to another program.
 func clearStale(dir string) error {
 	p := readPidFile(dir)
 	if p.pid > 0 && syscall.Kill(p.pid, 0) != syscall.ESRCH {
@@ -237,7 +234,7 @@ func clearStale(dir string) error {
 	for _, name := range []string{"postmaster.pid", socketName, socketName + ".lock"} {
 		err := os.Remove(filepath.Join(dir, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove what a killed server left: %w", err)
+			return fmt.Errorf("remove the files of a killed server: %w", err)
 		}
 	}
 	return nil

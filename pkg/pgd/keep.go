@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// Waits between the attempts to start a server again.
+// Pauses between the attempts to restart a server.
 const (
 	firstWait = 100 * time.Millisecond
 	lastWait  = 2 * time.Second
 )
 
-// Kept is a server that is started again whenever it ends without being asked to:
-// after a crash, a kill, or a full disk, as soon as there is room again. Its URLs stay
-// the same, so that pools of connections come back by themselves.
+// Kept is a server that is restarted whenever it ends unexpectedly: after a crash, a kill, or
+// a full disk, once there is room again. Its URLs stay the same, so that connection pools
+// recover by themselves.
 type Kept struct {
 	cfg   Config
-	stop  context.CancelFunc // ends the starting again
-	ended chan struct{}      // closed when nothing is started any more
+	stop  context.CancelFunc // ends the restarts
+	ended chan struct{}      // closed when they have ended
 
 	mu     sync.Mutex // guards what follows
-	server *Server    // the one that runs, or the last that did
-	err    error      // why none runs
+	server *Server    // the running server, or the last one
+	err    error      // why no server is running
 }
 
 // Keep starts a server as [Start] does, and keeps it running until Stop.
@@ -50,11 +50,11 @@ func (k *Kept) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		err := errors.New("it ended on its own; " + before.LastLines())
+		err := errors.New("it ended unexpectedly; " + before.LastLines())
 		for wait := firstWait; ; wait = min(2*wait, lastWait) {
 			k.down(ctx, err)
 			var s *Server
-			if s, err = startAgain(ctx, k.cfg, before); err == nil {
+			if s, err = restart(ctx, k.cfg, before); err == nil {
 				k.up(ctx, s)
 				break
 			}
@@ -67,26 +67,26 @@ func (k *Kept) run(ctx context.Context) {
 	}
 }
 
-// startAgain starts the server anew in its folder, at the socket of the one before.
-func startAgain(ctx context.Context, cfg Config, before *Server) (*Server, error) {
+// restart starts the server again in its folder, with the same socket.
+func restart(ctx context.Context, cfg Config, before *Server) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	cfg.Dir = before.dir
 	s, err := start(ctx, cfg, before)
 	if err != nil {
-		return nil, fmt.Errorf("start private PostgreSQL again: %w", err)
+		return nil, fmt.Errorf("restart private PostgreSQL: %w", err)
 	}
 	return s, nil
 }
 
-// down notes why no server runs, and logs it once.
+// down records why no server is running, and logs it once.
 func (k *Kept) down(ctx context.Context, err error) {
 	k.mu.Lock()
 	known := k.err != nil && k.err.Error() == err.Error()
 	k.err = err
 	k.mu.Unlock()
 	if !known && ctx.Err() == nil {
-		k.cfg.Log.ErrorContext(ctx, "private postgres is down, starting it again", "dir", k.cfg.Dir, "error", err)
+		k.cfg.Log.ErrorContext(ctx, "private postgres is down, restarting it", "dir", k.cfg.Dir, "error", err)
 	}
 }
 
@@ -94,7 +94,7 @@ func (k *Kept) up(ctx context.Context, s *Server) {
 	k.mu.Lock()
 	k.server, k.err = s, nil
 	k.mu.Unlock()
-	k.cfg.Log.WarnContext(ctx, "private postgres runs again", "dir", k.cfg.Dir)
+	k.cfg.Log.WarnContext(ctx, "private postgres is running again", "dir", k.cfg.Dir)
 }
 
 func (k *Kept) current() *Server {
@@ -118,15 +118,15 @@ func (k *Kept) Stop(ctx context.Context) error {
 	return k.current().Stop(ctx)
 }
 
-// reuseSocket takes the socket of the server before, whose folder went with it where
-// it was a temporary one.
+// reuseSocket takes over the socket of the previous server. A temporary folder of it was
+// removed with that server.
 func (s *Server) reuseSocket(as user, before *Server) error {
 	s.socket = before.socket
 	if s.socket == s.dir {
 		return nil
 	}
-	if err := os.Mkdir(s.socket, 0o700); err != nil { // not MkdirAll: nobody else's folder is taken
-		return fmt.Errorf("make the folder for the socket: %w", err)
+	if err := os.Mkdir(s.socket, 0o700); err != nil { // not MkdirAll, which would accept somebody else's folder
+		return fmt.Errorf("create the folder for the socket: %w", err)
 	}
 	s.remove = append(s.remove, s.socket)
 	return as.give(s.socket)

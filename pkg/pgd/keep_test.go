@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/pkg/pgd"
 )
 
-// A server that is killed is started again, at the same address and with what was
-// committed; not with an empty folder where the old one is gone.
+// A killed server is restarted at the same address and with its data, but not in place of a
+// folder that is gone.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	for name, deep := range map[string]string{"socket in the folder": "", "socket elsewhere": strings.Repeat("long-", 20)} {
@@ -42,7 +42,7 @@ func TestKeep(t *testing.T) {
 			kill(t, postmaster(t, dir+".away"))
 			await(t, "the folder is missed", func() bool {
 				err := k.Err()
-				return err != nil && strings.Contains(err.Error(), "is gone: put it back")
+				return err != nil && strings.Contains(err.Error(), "is gone: restore it")
 			})
 			if err := os.Rename(dir+".away", dir); err != nil {
 				t.Fatal(err)

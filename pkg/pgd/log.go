@@ -9,11 +9,11 @@ import (
 	"sync"
 )
 
-// maxLine is how much of one line of the server's log is kept.
+// maxLine is how many bytes of a line of the server's log are kept.
 const maxLine = 4 << 10
 
-// relay reads the server's log until its last process has ended. It never
-// blocks on anything of ours: a server that cannot write its log stands still.
+// relay reads the server's log until the server's last process has ended. It must not block,
+// because a server that cannot write its log stops working.
 func (s *Server) relay(ctx context.Context, stderr *os.File) {
 	defer func() { _ = stderr.Close() }()
 	ready := sync.OnceFunc(func() { close(s.ready) })
@@ -36,8 +36,7 @@ func (s *Server) relay(ctx context.Context, stderr *os.File) {
 	}
 }
 
-// level ranks a line of the log. What a client did wrong is the client's to
-// report, and what is normal is of no interest.
+// level returns the level of a line of the log. Clients report their own errors.
 func level(line []byte) slog.Level {
 	word, _, _ := bytes.Cut(line, []byte(":"))
 	switch string(word) {
@@ -49,8 +48,8 @@ func level(line []byte) slog.Level {
 	return slog.LevelDebug
 }
 
-// explain turns the end of a log into the rest of an error: what to do, where
-// it is known, and what Postgres said.
+// explain turns the end of a log into the rest of an error message: advice if the cause is
+// known, and what Postgres said.
 func explain(log []byte) string {
 	hint := ""
 	for _, known := range [...]struct{ text, hint string }{

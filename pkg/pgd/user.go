@@ -15,14 +15,14 @@ import (
 // nobody is the user and group that Postgres runs as when we are root.
 const nobody = 65534
 
-// user is how Postgres's programs are run.
+// user is the user that runs Postgres's programs.
 type user struct {
 	attr func() *syscall.SysProcAttr
-	uid  int // whom the files belong to, seen from here
+	uid  int // the owner of the files, outside the namespace
 }
 
-// chooseUser finds a way to run what is in bin, with a data folder in parent,
-// as somebody who is not root.
+// chooseUser returns a user other than root who can run the programs in bin with a data
+// folder in parent.
 func chooseUser(ctx context.Context, bin, parent string) (user, error) {
 	if os.Geteuid() != 0 {
 		return user{attr: ownGroup, uid: os.Geteuid()}, nil
@@ -39,13 +39,13 @@ func chooseUser(ctx context.Context, bin, parent string) (user, error) {
 	asRoot := user{uid: 0, attr: namespaced}
 	if nsErr := asRoot.probe(ctx, bin, parent); nsErr != nil {
 		return user{}, fmt.Errorf("PostgreSQL does not run as root, and as uid %d it cannot reach its files: %s. "+
-			"Or start as an ordinary user, or set DATABASE_URL (a user namespace, which would do without, is not to be had: %v)", nobody, wayIn(err, bin, parent), nsErr)
+			"Or start as an ordinary user, or set DATABASE_URL (a user namespace, which would avoid this, is not available: %v)", nobody, wayIn(err, bin, parent), nsErr)
 	}
 	return asRoot, nil
 }
 
-// wayIn says what to do so that others reach the folders: which ones on the way are
-// closed to them. Where none is, the error of the attempt has to do.
+// wayIn says what to do so that other users reach the folders. It names the folders on the
+// way that they may not enter, or else returns the attempt's error.
 func wayIn(err error, dirs ...string) string {
 	var closed []string
 	for _, dir := range dirs {
@@ -63,10 +63,10 @@ func wayIn(err error, dirs ...string) string {
 	}
 	slices.Sort(closed)
 	all := strings.Join(closed, " ")
-	return fmt.Sprintf("others may not pass through %s. Allow it (chmod o+x %s), or move the checkout and the data folder elsewhere", all, all)
+	return fmt.Sprintf("other users may not enter %s. Allow it (chmod o+x %s), or move the checkout and the data folder elsewhere", all, all)
 }
 
-// ownGroup keeps Ctrl-C at a terminal away from the server, which ends when we say so.
+// ownGroup protects the server from a terminal's Ctrl-C: we end it.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // probe reports whether the programs run and the folder can be entered.
@@ -81,12 +81,12 @@ func (u user) probe(ctx context.Context, bin, parent string) error {
 	return nil
 }
 
-// give makes the folder and all in it the user's, unless it is already. The
-// folder itself comes last, so that an interrupted run is seen and repeated.
+// give makes the user own the folder and its content, unless it does already. The folder
+// itself comes last, so that an interrupted run is repeated.
 func (u user) give(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", dir, err)
+		return fmt.Errorf("stat %s: %w", dir, err)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) == u.uid {
 		return nil

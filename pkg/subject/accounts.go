@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Account returns the NATS account of a user. The administrator's holds the streams; its
-// name is the one that their files on disk are kept under.
+// Account returns the NATS account of a user. The administrator's account has the streams,
+// whose files are in a folder of its name.
 func Account(user string) string {
 	if user == Admin {
 		return "SIGNALBOX"
@@ -15,9 +15,9 @@ func Account(user string) string {
 	return variable(user)
 }
 
-// AccountsConf writes users as a part of a nats-server configuration file.
-// password gives the text that stands for a user's password there: a quoted
-// string, or a variable such as $GATEWAY_NATS_PASSWORD.
+// AccountsConf returns the users as part of a nats-server configuration file. password returns
+// a user's password for that file: a quoted string, or a variable such as
+// $GATEWAY_NATS_PASSWORD.
 func AccountsConf(users []User, password func(user string) string) []byte {
 	var b bytes.Buffer
 	b.WriteString("accounts {\n")
@@ -37,12 +37,11 @@ func AccountsConf(users []User, password func(user string) string) []byte {
 	return b.Bytes()
 }
 
-// answerThreshold is how long the server keeps the way back for an answer, counted from
-// the last one that came. Publishers wait for five seconds at most, and a pull request
-// ends or has a heartbeat within one.
-const answerThreshold = "10s"
+// replyThreshold is how long the server keeps a route for replies after the last one.
+// Publishers wait for five seconds at most, and pull requests end within one.
+const replyThreshold = "10s"
 
-// exports lists what a user's account lets others ask and hear, and whom.
+// exports lists what a user's account offers to other accounts.
 func exports(users []User, from string) []string {
 	var (
 		order []string
@@ -64,7 +63,7 @@ func exports(users []User, from string) []string {
 			if from != Admin {
 				continue
 			}
-			item := fmt.Sprintf("service: %q, threshold: %q", c.Subject, answerThreshold)
+			item := fmt.Sprintf("service: %q, threshold: %q", c.Subject, replyThreshold)
 			if c.Many {
 				item += ", response: stream"
 			}
@@ -77,7 +76,7 @@ func exports(users []User, from string) []string {
 	return order
 }
 
-// imports is the other side of exports.
+// imports lists what a user's account takes from others.
 func imports(u User) []string {
 	var out []string
 	for _, c := range u.Calls {

@@ -1,21 +1,21 @@
-// Package subject names everything that is said on the bus: every subject,
-// every stream and consumer (topology.go) and who may say what (users.go).
-// Nothing else in the program spells a subject by hand.
+// Package subject defines everything on the bus: every subject, every stream and consumer
+// (topology.go), and who may publish and subscribe to what (users.go). No other code spells a
+// subject.
 //
-//	work.run.<shard>                 stream RUNS, work queue         a run wants a runner
-//	work.tool.<kind>                 stream TOOLS, work queue        a tool call wants an executor
+//	work.run.<shard>                 stream RUNS, work queue         a run needs a runner
+//	work.tool.<kind>                 stream TOOLS, work queue        a tool call needs an executor
 //	ev.<p>.<workspace>.<session>     streams EV_00 … EV_n            the run log, hot tail only
-//	live.<p>.<workspace>.<session>   core, republished from ev       what gateways listen to
+//	live.<p>.<workspace>.<session>   core, republished from ev       gateways subscribe to it
 //	ctl.run.<run>                    core, a nudge                   the run's inbox has something new
 //	ctl.tool.<run>                   core, a nudge                   an outcome of a tool call is recorded
 //	ctl.cancel.<run>                 core, a nudge                   stop the tool calls of this run
-//	cred.state.<instance>            core, a nudge                   what a broker learned of accounts
+//	cred.state.<instance>            core, a nudge                   a broker's observations of accounts
 //	cred.accounts.<workspace>        core, a nudge                   accounts or settings were changed
 //	doc.<workspace>.<document>       core                            committed document updates
 //	aw.<workspace>.<document>        core                            cursors and presence
 //
-// A nudge may get lost: the truth is a row in Postgres, and whoever listens
-// also looks there from time to time.
+// A nudge may get lost: the truth is a row in Postgres, which subscribers also read from time
+// to time.
 package subject
 
 import (
@@ -43,30 +43,29 @@ const (
 	AllAwareness    = "aw.>"
 )
 
-// Shards is the number of subjects that runs are spread over. It is fixed: the
-// consumer takes them all, the shards are there to be told apart later.
+// Shards is the number of subjects that runs are spread over. It is fixed. So far one
+// consumer takes them all.
 const Shards = 8
 
-// Shard returns the shard, below Shards, of the work of a session.
+// Shard returns the shard of a session's work, below Shards.
 func Shard(s id.Session) int { return hash(s, Shards) }
 
-// Partition returns the partition, below n, of a session's events. It is
-// FNV-1a over the id's 16 bytes, so that every service finds the same one.
+// Partition returns the partition of a session's events, below n: FNV-1a over the id's 16
+// bytes, the same in every service.
 func Partition(s id.Session, n int) int { return hash(s, n) }
 
 func hash(s id.Session, n int) int {
 	h := fnv.New64a()
-	_, _ = h.Write(s.UUID[:]) // a hash never refuses
+	_, _ = h.Write(s.UUID[:]) // a hash never fails
 	return int(h.Sum64() % uint64(max(n, 1)))
 }
 
 // RunWork returns the subject that runs of a shard are queued on.
 func RunWork(shard int) string { return fmt.Sprintf("work.run.%d", shard) }
 
-// ToolWork returns the subject that calls of a tool are queued on. Kinds are
-// [a-zA-Z0-9_-]{1,64}; any other byte becomes _ and what is too long is cut,
-// so that a name from outside cannot leave its place in the subject. The
-// subject only routes: the exact name is in the message.
+// ToolWork returns the subject that calls of a tool are queued on. A kind is
+// [a-zA-Z0-9_-]{1,64}: any other byte becomes _ and a long name is cut, so that a name from
+// outside cannot add tokens to the subject. The subject only routes; the message has the name.
 func ToolWork(kind string) string {
 	if len(kind) > 64 {
 		kind = kind[:64]
@@ -90,7 +89,7 @@ func Events(p int, ws id.Workspace, s id.Session) string {
 	return fmt.Sprintf("ev.%02d.%s.%s", p, ws, s)
 }
 
-// SessionOf returns whose events are on a subject of the run log.
+// SessionOf returns the workspace and session of a run log subject.
 func SessionOf(events string) (ws id.Workspace, s id.Session, ok bool) {
 	tokens := strings.Split(events, ".")
 	if len(tokens) != 4 || tokens[0] != "ev" {
@@ -106,23 +105,22 @@ func Live(p int, ws id.Workspace, s id.Session) string {
 	return fmt.Sprintf("live.%02d.%s.%s", p, ws, s)
 }
 
-// CtlRun returns the subject that whoever runs the run listens to.
+// CtlRun returns the subject of nudges to a run's runner.
 func CtlRun(r id.Run) string { return "ctl.run." + r.String() }
 
-// ToolDone returns the subject on which the tool-executor tells the runner of
-// a run that an outcome is recorded.
+// ToolDone returns the subject on which the tool-executor tells a run's runner that an
+// outcome is recorded.
 func ToolDone(r id.Run) string { return "ctl.tool." + r.String() }
 
-// ToolCancel returns the subject on which the runner asks all executors to let
-// go of a run's calls.
+// ToolCancel returns the subject on which the runner asks all executors to cancel a run's
+// calls.
 func ToolCancel(r id.Run) string { return "ctl.cancel." + r.String() }
 
-// CredState returns the subject on which a broker tells the others what it learned
-// of accounts.
+// CredState returns the subject on which a broker shares its observations of accounts.
 func CredState(instance uuid.UUID) string { return "cred.state." + instance.String() }
 
-// CredAccounts returns the subject on which brokers tell each other that accounts of a
-// workspace, or settings of its pools, were changed.
+// CredAccounts returns the subject on which brokers announce changes of a workspace's
+// accounts or pool settings.
 func CredAccounts(ws id.Workspace) string { return "cred.accounts." + ws.String() }
 
 // DocUpdates returns the subject of a document's committed updates.
@@ -133,8 +131,8 @@ func DocUpdates(ws id.Workspace, d id.Document) string {
 // WorkspaceDocUpdates matches DocUpdates of all documents of a workspace.
 func WorkspaceDocUpdates(ws id.Workspace) string { return fmt.Sprintf("doc.%s.*", ws) }
 
-// Kind returns the first words of a subject, those that say what it carries
-// ("work.run", "ev", "ctl.tool"). There are few of them: they name metrics and spans.
+// Kind returns the first tokens of a subject, which tell what it carries ("work.run", "ev",
+// "ctl.tool"). There are few kinds: they name metrics and spans.
 func Kind(subj string) string {
 	first, rest, _ := strings.Cut(subj, ".")
 	switch first {

@@ -8,8 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Names of the streams and their consumers; the streams of the run log are
-// named by EventStream.
+// Names of streams and their consumers. EventStream names the streams of the run log.
 const (
 	Runs      = "RUNS"
 	Tools     = "TOOLS"
@@ -21,28 +20,26 @@ const (
 func EventStream(p int) string { return fmt.Sprintf("EV_%02d", p) }
 
 const (
-	// MaxPayload bounds the body of a message. Bigger things are rows or
-	// objects, and a message says where they are.
+	// MaxPayload bounds the body of a message. Larger data is stored elsewhere, and the
+	// message refers to it.
 	MaxPayload = 1 << 20
-	// MaxMessage bounds a message with its headers; servers are set to it.
+	// MaxMessage bounds a message with its headers; it is the servers' max_payload.
 	MaxMessage = MaxPayload + 64<<10
-	// AckWait is how long a delivery may go without a sign of life before
-	// somebody else gets it.
+	// AckWait is how long a delivery may go without a heartbeat before it is redelivered.
 	AckWait = 6 * time.Second
-	// InProgress is how often a worker gives that sign.
+	// InProgress is the interval of heartbeats.
 	InProgress = 2 * time.Second
 	// MaxPartitions bounds Options.Partitions: p is two digits.
 	MaxPartitions = 100
 )
 
-// Options are what differs between a laptop and a cluster.
+// Options differ between a laptop and a cluster.
 type Options struct {
-	Partitions int // of the run log: 4 when 0
-	Replicas   int // of every stream: 1 when 0
+	Partitions int // of the run log; 0 means 4
+	Replicas   int // of every stream; 0 means 1
 }
 
-// Topology is what must stand on a NATS server before the services can work.
-// bus.Apply makes it so.
+// Topology is the streams that the services need. bus.Apply creates them.
 type Topology struct {
 	Partitions int
 	Streams    []Stream
@@ -54,7 +51,7 @@ type Stream struct {
 	Consumers []jetstream.ConsumerConfig
 }
 
-// NewTopology returns the topology for o. It refuses what no server could run.
+// NewTopology returns the topology for o, or an error for options that no server supports.
 func NewTopology(o Options) (Topology, error) {
 	if o.Partitions == 0 {
 		o.Partitions = 4
@@ -88,12 +85,11 @@ func (t Topology) Log() []Stream {
 	return slices.DeleteFunc(slices.Clone(t.Streams), func(s Stream) bool { return len(s.Consumers) > 0 })
 }
 
-// queue is a work queue: a message is there until it is acked, and a full queue
-// refuses new ones, which is the back-pressure.
+// queue returns a work queue: it keeps a message until it is acked, and a full queue refuses
+// new ones, which is the back-pressure.
 //
-// MaxBytes is a reservation: the server sets it aside from max_file_store when
-// the stream is made, whether it is used or not. These are sized for messages
-// that carry ids (a few hundred bytes), at MaxMsgs.
+// The server reserves MaxBytes from max_file_store when the stream is created. It is sized
+// for MaxMsgs messages with ids (a few hundred bytes).
 func queue(o Options, name, filter, consumer, description string) Stream {
 	return Stream{
 		Config: jetstream.StreamConfig{
@@ -124,12 +120,12 @@ func queue(o Options, name, filter, consumer, description string) Stream {
 	}
 }
 
-// events is the hot tail of one partition of the run log. What is older is read
-// from Postgres; when MaxBytes (a reservation, see queue) is reached before
-// MaxAge, the oldest goes first and a resume finds it in Postgres as well.
+// events returns the hot tail of a partition of the run log. Older events are in Postgres. If
+// MaxBytes (a reservation, see queue) is reached before MaxAge, the oldest events are removed
+// early, and a resume reads them from Postgres, too.
 //
-// It has no consumer. What copies the log to Postgres reads every message in its
-// order, and keeps its place there, in the transaction that writes the copy.
+// It has no consumer. The archiver copies the log to Postgres in order, and stores its
+// position there, in the transaction that writes the copy.
 func events(o Options, p int) Stream {
 	return Stream{Config: jetstream.StreamConfig{
 		Name:        EventStream(p),

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Admin is the user that creates and updates streams (bus.Apply): standalone
-// and the migrate command. No service has it.
+// Admin is the user that creates and updates streams (bus.Apply), for standalone and the
+// migrate command. No service has its password.
 const Admin = "admin"
 
-// Names of the services' users on the bus.
+// The services' users.
 const (
 	Gateway          = "gateway"
 	AgentRunner      = "agent-runner"
@@ -19,27 +19,27 @@ const (
 	CredentialBroker = "credential-broker"
 )
 
-// User is one service, or the administrator, on the bus: all that it may do in its
-// account, and what crosses the border of that account.
+// User is a service or the administrator on the bus: what it may do in its account, and what
+// crosses the border of that account.
 //
-// Each user has an account of its own, because the server checks a message's subject and
-// not its reply: who could ask anything in a shared account could have the answer sent to
-// any subject there, of another service or of JetStream's API. The streams are in the
-// administrator's account, and a service reaches them by the requests of Calls, whose
-// answers the server delivers in the account that asked.
+// Each user has an account of its own, because the server checks a message's subject and not
+// its reply subject: in a shared account, a request could have its reply sent to any subject,
+// of another service or of JetStream's API. The streams are in the administrator's account. A
+// service reaches them by the requests of Calls, and the server delivers the replies in the
+// service's account.
 type User struct {
 	Name      string
 	Publish   []string // subjects it may publish to
 	Subscribe []string // subjects it may subscribe to
 
 	Calls []Call // requests that it may make of the streams' account; it may publish them too
-	Hears []Feed // what other accounts publish and this one gets
+	Hears []Feed // subjects of other accounts that it receives
 }
 
-// Call is a kind of request that crosses into the streams' account.
+// Call is a request that crosses into the streams' account.
 type Call struct {
 	Subject string
-	Many    bool // it may have more than one answer
+	Many    bool // there may be more than one reply
 }
 
 // Feed is a subject of another user's account.
@@ -48,28 +48,26 @@ type Feed struct {
 	Subject string
 }
 
-// InboxPrefix returns where a user receives answers. Nobody else may listen
-// there: an answer can hold what the asker alone may read.
+// InboxPrefix returns the prefix of a user's reply subjects. Nobody else may subscribe to
+// them: a reply may contain what only that user may read.
 func InboxPrefix(user string) string { return "_INBOX_" + user }
 
-// PasswordVariable returns the environment variable that the deployed server
-// reads a user's password from.
+// PasswordVariable returns the environment variable of a user's password on a deployed
+// server.
 func PasswordVariable(user string) string { return variable(user) + "_NATS_PASSWORD" }
 
 func variable(user string) string {
 	return strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
 
-// Users returns who may do what on the streams of t. It is the only such list:
-// the embedded server takes it as it is, and deploy/nats/accounts.conf is
-// written from it.
+// Users returns who may do what on the streams of t. It is the only such list: the embedded
+// server uses it, and deploy/nats/accounts.conf is generated from it.
 //
-// No service administers streams. To publish durably a service needs the
-// stream's subject; to consume, what consume lists; to read the log, what
-// readLog lists, and for no other stream. What a server lost is made again by the
-// service that works with it (own). Creating a stream that exists has no effect; creating
-// a consumer that exists can change its settings, so that a service's password gives power
-// over its own consumer, and over nobody else's.
+// No service administers streams. A service needs a stream's subject to publish durably, the
+// subjects of consume to consume, and those of readLog to read the log. The owner of a lost
+// stream creates it again (own). Creating an existing stream has no effect. Creating an
+// existing consumer can change its settings, so a service's password gives power over its own
+// consumer, but no other.
 func Users(t Topology) []User {
 	log := readLog(t)
 	users := []User{
@@ -79,20 +77,20 @@ func Users(t Topology) []User {
 		},
 		{
 			Name:  Gateway,
-			Calls: slices.Concat([]Call{look}, log),
+			Calls: slices.Concat([]Call{info}, log),
 			Hears: []Feed{{Admin, AllLive}},
 		},
 		{
 			Name:      AgentRunner,
 			Publish:   []string{"ctl.>"},
 			Subscribe: []string{AllCtlRuns},
-			Calls:     slices.Concat([]Call{look, {Subject: AllRuns}, {Subject: AllTools}, {Subject: AllEvents}}, consume(Runs, Runners), log, own(t.Queue(Runs)), own(t.Log())),
+			Calls:     slices.Concat([]Call{info, {Subject: AllRuns}, {Subject: AllTools}, {Subject: AllEvents}}, consume(Runs, Runners), log, own(t.Queue(Runs)), own(t.Log())),
 			Hears:     []Feed{{ToolExecutor, AllToolDone}},
 		},
 		{
 			Name:    ToolExecutor,
 			Publish: []string{AllToolDone},
-			Calls:   slices.Concat([]Call{look}, consume(Tools, Executors), own(t.Queue(Tools))),
+			Calls:   slices.Concat([]Call{info}, consume(Tools, Executors), own(t.Queue(Tools))),
 			Hears:   []Feed{{AgentRunner, AllToolCancels}},
 		},
 		{
@@ -118,12 +116,12 @@ func Users(t Topology) []User {
 	return users
 }
 
-// look asks whether JetStream works: only the leader of a cluster's servers answers. An
-// account without it would get all of JetStream's API from the server, in its own name.
-var look = Call{Subject: "$JS.API.INFO"}
+// info asks whether JetStream works: only the leader of a cluster replies. An account without
+// it would get JetStream's whole API from the server, for itself.
+var info = Call{Subject: "$JS.API.INFO"}
 
-// consume lists what a member of a shared consumer publishes: it looks the
-// consumer up, asks for messages, and acknowledges.
+// consume lists the requests of a member of a shared consumer: to look it up, to fetch
+// messages, and to ack them.
 func consume(stream, consumer string) []Call {
 	return []Call{
 		{Subject: fmt.Sprintf("$JS.API.CONSUMER.INFO.%s.%s", stream, consumer)},
@@ -132,7 +130,7 @@ func consume(stream, consumer string) []Call {
 	}
 }
 
-// own lists what the owner of streams publishes to make them where they were lost.
+// own lists the requests to create lost streams and their consumers.
 func own(streams []Stream) []Call {
 	var out []Call
 	for _, s := range streams {
@@ -144,8 +142,8 @@ func own(streams []Stream) []Call {
 	return out
 }
 
-// readLog lists what a reader of the run log publishes: it asks for stored
-// messages, and for where a stream stands and since when it is there.
+// readLog lists the requests of a reader of the run log: for stored messages and for the state
+// of a stream.
 func readLog(t Topology) []Call {
 	var out []Call
 	for p := range t.Partitions {

@@ -19,16 +19,16 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Cluster is three servers that replicate every stream, without permissions. It
-// goes on when one of them is lost.
+// Cluster is three servers that replicate every stream, without permissions. It survives the
+// loss of one of them.
 type Cluster struct {
 	t       testing.TB
 	servers []*server.Server
 	links   []*link
 }
 
-// NewCluster returns a cluster with a topology of that many partitions. It is shut
-// down with the test.
+// NewCluster returns a cluster with a topology of that many partitions, which is shut down
+// with the test.
 func NewCluster(t testing.TB, partitions int) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
@@ -49,7 +49,7 @@ func NewCluster(t testing.TB, partitions int) *Cluster {
 		}
 		srv, err := server.NewServer(&server.Options{
 			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
-			// What it advertises leads nowhere, so that servers reach each other by their links alone.
+			// The advertised address is unusable, so that servers reach each other only by their links.
 			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port, Advertise: "127.0.0.1:1", NoAdvertise: true}, Routes: routes,
 			JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 8 << 30, DisableJetStreamBanner: true, MaxPayload: subject.MaxMessage,
 		})
@@ -69,17 +69,16 @@ func NewCluster(t testing.TB, partitions int) *Cluster {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := bus.Apply(ctx, c.Bus("admin"), top); err != nil { // waits for the cluster to have a leader
+	if err := bus.Apply(ctx, c.Bus("admin"), top); err != nil { // waits for the cluster to elect a leader
 		t.Fatal(err)
 	}
 	return c
 }
 
-// Bus returns a connection that any of the servers may serve. It is closed with
-// the test.
+// Bus returns a connection to any of the servers, which is closed with the test.
 func (c *Cluster) Bus(service string) *bus.Bus { return c.BusWith(service) }
 
-// BusWith is Bus with options of the client.
+// BusWith is Bus with client options.
 func (c *Cluster) BusWith(service string, opts ...nats.Option) *bus.Bus {
 	c.t.Helper()
 	urls := ""
@@ -109,7 +108,7 @@ func (c *Cluster) Isolate(url string) {
 	c.t.Fatalf("no server has the address %s", url)
 }
 
-// link carries what one server sends another, until it is cut.
+// link carries the traffic from one server to another, until it is cut.
 type link struct {
 	from, to int
 	listener net.Listener
@@ -176,7 +175,7 @@ func (l *link) cut() {
 	}
 }
 
-// StopLeader ends the server that leads a stream, as if its machine were gone.
+// StopLeader shuts down the server that leads a stream.
 func (c *Cluster) StopLeader(stream string) {
 	c.t.Helper()
 	for _, s := range c.servers {

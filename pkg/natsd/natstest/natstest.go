@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// New returns a server with the default topology applied and permissions as in
-// production; it listens on a free port as well. It is shut down with the test.
+// New returns a server with the default topology and permissions as in production, which also
+// listens on a free port. It is shut down with the test.
 func New(t testing.TB) *natsd.Server {
 	t.Helper()
 	top := Topology(t)
@@ -32,9 +32,9 @@ func Topology(t testing.TB) subject.Topology {
 	return top
 }
 
-// Start runs an empty server; its log goes to the test's. It leaves it to the system
-// when files reach the disk, where cfg does not say more: no test pulls the plug, and
-// the streams of all servers of a test run have better things to do than to sync.
+// Start runs an empty server, which logs to the test. Unless cfg says otherwise, it does not
+// sync files, because no test cuts the power, and syncing the streams of all tests' servers
+// would slow them down.
 func Start(t testing.TB, cfg natsd.Config) *natsd.Server {
 	t.Helper()
 	if cfg.Log == nil {
@@ -51,7 +51,7 @@ func Start(t testing.TB, cfg natsd.Config) *natsd.Server {
 	return srv
 }
 
-// Apply makes the streams of top on srv.
+// Apply creates the streams of top on srv.
 func Apply(t testing.TB, srv *natsd.Server, top subject.Topology) {
 	t.Helper()
 	admin := Bus(t, srv, subject.Admin)
@@ -61,14 +61,14 @@ func Apply(t testing.TB, srv *natsd.Server, top subject.Topology) {
 	}
 }
 
-// Bus returns a connection of a service to srv, in process. It is closed with the test.
+// Bus returns an in-process connection of a service to srv. It is closed with the test.
 func Bus(t testing.TB, srv *natsd.Server, service string) *bus.Bus {
 	t.Helper()
 	return open(t, bus.Config{Service: service, Conn: srv.Options(service), Log: Log(t)})
 }
 
-// Dial is Bus over srv's port: such a bus comes back when a server is started
-// again with srv.Config().
+// Dial is Bus over srv's port: it reconnects when a server is started again with
+// srv.Config().
 func Dial(t testing.TB, srv *natsd.Server, service string) *bus.Bus {
 	t.Helper()
 	return open(t, bus.Config{Service: service, URL: srv.ClientURL(), Password: srv.Password(service), Log: Log(t)})

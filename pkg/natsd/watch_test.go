@@ -13,9 +13,9 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// A server that says of itself that it is not well is started again, when that works
-// again; its clients come back, with their passwords, to what was stored.
-func TestHeal(t *testing.T) {
+// An unhealthy server is restarted as soon as that works, and its clients reconnect, with
+// their passwords, to the stored messages.
+func TestRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	srv, err := start(t, natsd.Config{Dir: dir, Users: []subject.User{{Name: subject.Admin, Publish: []string{">"}, Subscribe: []string{">"}}}})
@@ -34,7 +34,7 @@ func TestHeal(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "s.1", []byte("kept")); err != nil {
 		t.Fatal(err)
 	}
-	// A stream on disk that the server does not have is one of the things that make it unwell.
+	// A stream on disk that the server does not have makes it unhealthy.
 	found, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", "s"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("the stream's folder: %q, %v", found, err)
@@ -49,10 +49,10 @@ func TestHeal(t *testing.T) {
 	}
 	wait(t, back, "clients are back")
 	if m, err := stream.GetLastMsgForSubject(t.Context(), "s.1"); err != nil || string(m.Data) != "kept" {
-		t.Errorf("after the new start: %v, %v, want what was stored", m, err)
+		t.Errorf("after the restart: %v, %v, want the stored message", m, err)
 	}
 	if _, err := js.Publish(t.Context(), "s.2", nil); err != nil {
-		t.Errorf("Publish after the new start = %v", err)
+		t.Errorf("Publish after the restart = %v", err)
 	}
 }
 
@@ -61,6 +61,6 @@ func wait(t *testing.T, happened <-chan struct{}, what string) {
 	select {
 	case <-happened:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("waited in vain until %s", what)
+		t.Fatalf("timed out waiting until %s", what)
 	}
 }
