@@ -49,7 +49,7 @@ func run(ctx context.Context, service string, out io.Writer) error {
 		return []string{"LOG_LEVEL=debug", "LOG_FORMAT=text"}
 	}})
 	if w != nil {
-		defer func() { _ = w.Close() }() // Ctrl-C reached the programs too: they end as they like
+		defer func() { _ = w.Close() }() //nolint:contextcheck // ctx has ended by then; Ctrl-C reached the programs too, and they end as they like
 	}
 	if err != nil {
 		return err
