@@ -36,7 +36,7 @@ func mustRecord(t *testing.T, f *accountfile.File, details ...string) {
 	}
 }
 
-// recorded returns the details of the rows, and what is wrong with the chain and the lines.
+// recorded returns the details of the rows, and the problems of the chain and the lines.
 func recorded(t *testing.T, f *accountfile.File) (details []string, problems string) {
 	t.Helper()
 	head, rows, err := f.Recorded(t.Context())
@@ -94,7 +94,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestRecordUndone takes rows back of what could not be written.
+// TestRecordUndone takes back the rows about what could not be written.
 func TestRecordUndone(t *testing.T) {
 	t.Parallel()
 	f, _ := open(t, place(t))
@@ -110,7 +110,7 @@ func TestRecordUndone(t *testing.T) {
 	}
 }
 
-// TestUsesOnce writes the use of an account in a session once, whoever writes.
+// TestUsesOnce writes the use of an account in a session once, in whatever process.
 func TestUsesOnce(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -145,9 +145,9 @@ func TestUsesOnce(t *testing.T) {
 	}
 }
 
-// TestUsesOfALargeRecord: who begins reads the end of a large record, while others wait. A
-// use from before that has one more row, and no more.
-func TestUsesOfALargeRecord(t *testing.T) {
+// TestUsesOfALargeAudit: a new process reads only the end of a large audit, while others wait. An
+// older use gets one more row, and no more.
+func TestUsesOfALargeAudit(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	f, _ := open(t, path)
@@ -180,7 +180,7 @@ func TestUsesOfALargeRecord(t *testing.T) {
 	}
 }
 
-// TestRecordTouched: what others did to the record is found, also after it went on.
+// TestRecordTouched: changes to the audit are found, also after more rows were written.
 func TestRecordTouched(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -234,8 +234,7 @@ func TestRecordTouched(t *testing.T) {
 	}
 }
 
-// TestPipes: what nobody writes to is not waited for, in the place of the file or of the
-// record.
+// TestPipes: a pipe without a writer, in the place of the file or of the audit, is not waited for.
 func TestPipes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "accounts.json")
@@ -265,7 +264,7 @@ func TestPipes(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnOlderFile goes on behind the rows that are there.
+// TestRecordOfAnOlderFile appends after the existing rows.
 func TestRecordOfAnOlderFile(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -287,7 +286,7 @@ func TestRecordOfAnOlderFile(t *testing.T) {
 	}
 }
 
-// FuzzRecorded: whatever the record holds, rows go on behind it, and what was there stays.
+// FuzzRecorded: whatever the audit holds, rows are appended to it, and its content stays.
 func FuzzRecorded(f *testing.F) {
 	f.Add([]byte(`{"sequence": 1, "detail": "one", "prev": "AA==", "hash": "AA=="}` + "\n"))
 	f.Add([]byte("\n\n{}\n{\"sequence\": 9223372036854775806}"))

@@ -31,7 +31,7 @@ func sample(t testing.TB) string {
 	return string(b)
 }
 
-// aside returns what was kept aside, by name.
+// aside returns the files that were set aside, by name.
 func aside(t *testing.T, path string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -108,7 +108,7 @@ func TestDamagedIsKeptAside(t *testing.T) {
 	}
 }
 
-// TestBeingWritten waits for who puts a file back byte by byte, as cp does.
+// TestBeingWritten waits while a file is restored byte by byte, as by cp.
 func TestBeingWritten(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -154,8 +154,7 @@ func refused(t *testing.T, f *accountfile.File, path string) {
 	}
 }
 
-// TestDamagedAgain hides no file behind another one, and begins anew when all are moved
-// away.
+// TestDamagedAgain replaces no file that was set aside, and starts again once all are moved away.
 func TestDamagedAgain(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -186,7 +185,7 @@ func TestDamagedAgain(t *testing.T) {
 	}
 }
 
-// TestDamagedMeanwhile is told of by each process that knew the file.
+// TestDamagedMeanwhile is logged by each process that knew the file.
 func TestDamagedMeanwhile(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -202,7 +201,7 @@ func TestDamagedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestDamagedBehindLink looks for what was set aside where the file was.
+// TestDamagedBehindLink looks for damaged files in the folder of the link's target.
 func TestDamagedBehindLink(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -217,7 +216,7 @@ func TestDamagedBehindLink(t *testing.T) {
 	}
 }
 
-// TestNotToBeTouched leaves alone what another version wrote, or is no file at all.
+// TestNotToBeTouched leaves alone a newer version's file, and what is no regular file.
 func TestNotToBeTouched(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -261,8 +260,8 @@ func TestNotToBeTouched(t *testing.T) {
 	})
 }
 
-// TestFields: whoever adds a field makes a new version, so that a program that does not know
-// it refuses the file, and says so by its number, before it can lose what is in it.
+// TestFields: a new field needs a new version, so that a program that does not know the field
+// refuses the file, by its version, before it can lose the content.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	var all []string

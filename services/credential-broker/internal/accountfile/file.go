@@ -144,24 +144,13 @@ func (f *File) View(ctx context.Context) (*State, error) {
 	}
 	k, _, err := f.read(ctx)
 	if damage(err) != nil {
-		return f.viewLocked(ctx)
+		// Update sets it aside. With the lock nobody can replace it by a good one meanwhile,
+		// which would be set aside instead.
+		if err := f.Update(ctx, func(*State) error { return nil }); err != nil {
+			return nil, err
+		}
+		k, _, err = f.read(ctx)
 	}
-	if err != nil {
-		return nil, err
-	}
-	f.keep(k)
-	return k.state, nil
-}
-
-// viewLocked reads a file that was damaged again, with the lock held: nobody can replace it by a
-// good one meanwhile, which would be set aside instead.
-func (f *File) viewLocked(ctx context.Context) (*State, error) {
-	unlock, err := f.lock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	k, _, err := f.load(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -43,8 +43,7 @@ func (l *lines) String() string {
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// TestOwner: what root changes stays for whom it was, and what it makes is for whom the
-// folder is.
+// TestOwner: what root changes keeps its owner, and what root creates gets the folder's.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	whose := os.Geteuid()
@@ -81,7 +80,7 @@ func TestOwner(t *testing.T) {
 	check(whose, all...)
 }
 
-// place returns the path of a file that is not there.
+// place returns the path of a file that does not exist.
 func place(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "folder", "accounts.json")
@@ -188,7 +187,7 @@ func TestUpdateAndView(t *testing.T) {
 	}
 }
 
-func TestUpdateThatIsNone(t *testing.T) {
+func TestUpdateWithoutChange(t *testing.T) {
 	t.Parallel()
 	path := place(t)
 	f, _ := open(t, path)
@@ -229,7 +228,7 @@ func TestKeyRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestOthersFile sees what others do to the file, whatever that is.
+// TestOthersFile sees what other processes do to the file.
 func TestOthersFile(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -291,7 +290,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestLeftOver writes over what somebody left who died.
+// TestLeftOver replaces what a process that died has left.
 func TestLeftOver(t *testing.T) {
 	t.Parallel()
 	path := place(t)
@@ -344,7 +343,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-// TestLockIsHeld says who is in the way, and goes on when nobody is any more.
+// TestLockIsHeld names the lock file while it is held, and continues when it is free.
 func TestLockIsHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -128,9 +128,9 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process that writes, again and again: what it said that it had
-// written is there, at most one more, and nothing is damaged. There is a row of each, and
-// at most one of what was not done.
+// TestKilled kills a writing process again and again: what it reported as written is there, at most
+// one write more, and nothing is damaged. Each write has a row, and at most one row is about what
+// was not done.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	path := place(t)

@@ -138,7 +138,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-func TestChainMadeAnew(t *testing.T) {
+func TestRewrittenChain(t *testing.T) {
 	t.Parallel()
 	rows, head := chain(10)
 	kept := audit.Head{Sequence: 7, Hash: rows[6].Hash}

@@ -56,7 +56,7 @@ func (f *fixed) posted() []url.Values {
 	return f.posts
 }
 
-// What people are to read has no control characters, and costs no tokens.
+// Texts for people have no control characters; removing them loses no tokens.
 func TestControlCharacters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, rotating)
@@ -77,9 +77,9 @@ func TestControlCharacters(t *testing.T) {
 	wantFault(t, "Start()", err, fault.Unavailable, "")
 }
 
-// A life that makes no sense is no reason to keep a token for ever, nor to throw it away,
-// and however short one is, who asks once has it renewed once.
-func TestLivesThatMakeNoSense(t *testing.T) {
+// A token whose life makes no sense is neither kept for ever nor thrown away, and one call
+// renews it once, however short its life is.
+func TestImplausibleLifetimes(t *testing.T) {
 	t.Parallel()
 	for _, life := range []string{`0`, `"0"`, `-5`, `0.0001`, `1`, `1e400`, `"1h"`, `[3600]`} {
 		t.Run(life, func(t *testing.T) {

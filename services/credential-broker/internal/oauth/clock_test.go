@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// TestClockSetRight: the clock was two hours ahead when a row was written, and is not any
-// more. Nothing in it keeps a token from being renewed.
+// TestClockSetRight: the clock was two hours ahead when a row was written, and was corrected.
+// Nothing in the row keeps a token from being renewed.
 func TestClockSetRight(t *testing.T) {
 	t.Parallel()
 	t.Run("a rejected token is not young", func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestClockSetRight(t *testing.T) {
 	}
 }
 
-// TestStrayLeaseIsNotTakenAtOnce: whoever has a lease that the clock has made too long may
-// be at work, and is given the time of one.
+// TestStrayLeaseIsNotTakenAtOnce: the holder of a lease that the clock has made too long may
+// be at work, and keeps it for the usual time.
 func TestStrayLeaseIsNotTakenAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)

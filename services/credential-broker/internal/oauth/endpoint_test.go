@@ -68,7 +68,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzAnswer: whatever a server answers, tokens can be sent and errors quote nothing.
+// FuzzAnswer: whatever a server answers, the tokens can be sent and the errors quote nothing.
 func FuzzAnswer(f *testing.F) {
 	f.Add("application/json", []byte(`{"access_token":"a","refresh_token":"r","expires_in":1e300}`))
 	f.Add("application/x-www-form-urlencoded", []byte(`error=a%20b&access_token=%zz`))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Forget lets tests have a Keeper look at once, where Run would after a second.
+// Forget makes a Keeper read the store at once, which Run does after a second.
 func (k *Keeper) Forget(ref Ref) { k.forget(ref) }
 
 // DropChanged is one search of Run for what others have changed, so long after the last one.

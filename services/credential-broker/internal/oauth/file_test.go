@@ -27,27 +27,27 @@ import (
 // is a file.
 const inFile = "TestInFile"
 
-// TestInFile runs what is about grants and logins, and not about their tables, in a file.
+// TestInFile runs the tests that are not about the tables with a file.
 func TestInFile(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){ //nolint:paralleltest // each of them says so itself
 		"OneRefreshForAll": TestOneRefreshForAll, "WaitersLeave": TestWaitersLeave, "Rejected": TestRejected,
 		"OthersChangesAreFollowed": TestOthersChangesAreFollowed, "WithoutRefreshToken": TestWithoutRefreshToken,
 		"ImportedWithRefreshTokenOnly": TestImportedWithRefreshTokenOnly, "WorkerRenewsAheadOfExpiry": TestWorkerRenewsAheadOfExpiry,
-		"ClockSetRight": TestClockSetRight, "StrayLeaseIsNotTakenAtOnce": TestStrayLeaseIsNotTakenAtOnce, "DueIsRenewedBehindTheBack": TestDueIsRenewedBehindTheBack, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
-		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "TroubleIsNotTheGrants": TestTroubleIsNotTheGrants, "LostAnswer": TestLostAnswer,
-		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "Loopback": TestLoopback, "LoginIsOnesOwn": TestLoginIsOnesOwn, "LoginsAreBounded": TestLoginsAreBounded,
+		"ClockSetRight": TestClockSetRight, "StrayLeaseIsNotTakenAtOnce": TestStrayLeaseIsNotTakenAtOnce, "DueIsRenewedInBackground": TestDueIsRenewedInBackground, "InvalidGrantAsksForSignIn": TestInvalidGrantAsksForSignIn,
+		"InvalidGrantOfAnOldToken": TestInvalidGrantOfAnOldToken, "FailureDoesNotEndGrant": TestFailureDoesNotEndGrant, "LostAnswer": TestLostAnswer,
+		"StoppedBeforeSending": TestStoppedBeforeSending, "Login": TestLogin, "Loopback": TestLoopback, "LoginBelongsToActor": TestLoginBelongsToActor, "LoginsAreBounded": TestLoginsAreBounded,
 		"Reauthorize": TestReauthorize, "Device": TestDevice, "Revoke": TestRevoke, "RevokeIsResumed": TestRevokeIsResumed, "RevokeWaitsForRenewal": TestRevokeWaitsForRenewal,
-		"LateAnswerDuringRevoke":  TestLateAnswerDuringRevoke,
-		"RevokeWhereThereIsNoWay": TestRevokeWhereThereIsNoWay, "ClientMissing": TestClientMissing,
-		"PassingFaultUsesNoLoginUp": TestPassingFaultUsesNoLoginUp, "OneAsksForAll": TestOneAsksForAll, "DeadTurn": TestDeadTurn, "StartAgain": TestStartAgain,
+		"LateAnswerDuringRevoke": TestLateAnswerDuringRevoke,
+		"RevokeUnsupported":      TestRevokeUnsupported, "ClientMissing": TestClientMissing,
+		"LoginSurvivesFailure": TestLoginSurvivesFailure, "OneAsksForAll": TestOneAsksForAll, "DeadClaim": TestDeadClaim, "StartAgain": TestStartAgain,
 		"DeviceAgainDuringPoll": TestDeviceAgainDuringPoll, "StartUnderAnothersID": TestStartUnderAnothersID,
 	} {
 		t.Run(name, test)
 	}
 }
 
-// Nobody holds the token of an account that another process has removed.
+// The token of an account that another process has removed is dropped from the cache.
 func TestRemovalIsFollowedInFile(t *testing.T) {
 	t.Parallel()
 	w := newWorldIn(t, authserver.Settings{}, "")
@@ -78,7 +78,7 @@ func TestRemovalIsFollowedInFile(t *testing.T) {
 	w.token(k, kept)
 }
 
-// newWorldIn returns a world that is a file.
+// newWorldIn returns a world with a file.
 func newWorldIn(t *testing.T, s authserver.Settings, more string) *world {
 	t.Helper()
 	w := prepare(t, s, more)
@@ -86,7 +86,7 @@ func newWorldIn(t *testing.T, s authserver.Settings, more string) *world {
 	return w
 }
 
-// openFile makes the world one without a database.
+// openFile gives the world a file instead of a database.
 func (w *world) openFile() {
 	w.t.Helper()
 	var err error
@@ -154,7 +154,7 @@ func (w *world) age() {
 	w.grants(`issued_at = now() - interval '1 minute'`, func(g *accountfile.Grant, now time.Time) { g.IssuedAt = now.Add(-time.Minute) })
 }
 
-// makeDue has all tokens be renewed soon.
+// makeDue makes all tokens due.
 func (w *world) makeDue() {
 	w.t.Helper()
 	w.grants(`refresh_at = now() - interval '1 second'`, func(g *accountfile.Grant, now time.Time) { g.RefreshAt = new(now.Add(-time.Second)) })
@@ -166,7 +166,7 @@ func (w *world) unpause() {
 	w.grants(`retry_at = now()`, func(g *accountfile.Grant, now time.Time) { g.RetryAt = &now })
 }
 
-// noTokensInFile looks at the file as it is.
+// noTokensInFile checks the bytes of the file.
 func (w *world) noTokensInFile() {
 	w.t.Helper()
 	text, err := os.ReadFile(w.file.Path())
@@ -176,8 +176,8 @@ func (w *world) noTokensInFile() {
 	noTokens(w.t, "the file", string(text))
 }
 
-// TestDurableBeforeUse: a token that was rotated is in the file before anybody gets it, and
-// where the file cannot be written nobody does until it can.
+// TestDurableBeforeUse: a rotated token is in the file before anybody gets it, and while the
+// file cannot be written nobody does.
 func TestDurableBeforeUse(t *testing.T) {
 	t.Parallel()
 	w := newWorldIn(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
@@ -223,8 +223,7 @@ func TestDurableBeforeUse(t *testing.T) {
 	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
 }
 
-// TestAuditIsWritableFirst: where what is done cannot be recorded nothing is sent that is
-// good once, and it is when it can be.
+// TestAuditIsWritableFirst: nothing that is good once is sent while it cannot be recorded.
 func TestAuditIsWritableFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorldIn(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-func TestTokenIsHeld(t *testing.T) {
+func TestTokenIsCached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
 	k := w.keeper()
@@ -269,10 +269,10 @@ func TestWorkerRenewsAheadOfExpiry(t *testing.T) {
 	w.calls(authserver.Calls{Refresh: len(refs), Refreshed: len(refs)})
 }
 
-// fast makes an instance that looks often.
+// fast makes an instance that searches often.
 func fast(c *oauth.Config) { c.Every = 10 * time.Millisecond }
 
-func TestDueIsRenewedBehindTheBack(t *testing.T) {
+func TestDueIsRenewedInBackground(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
 	k := w.keeper()

@@ -107,7 +107,7 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-func TestEventsAreRecorded(t *testing.T) {
+func TestAudit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
 	k := w.keeper()
@@ -141,7 +141,7 @@ func TestEventsAreRecorded(t *testing.T) {
 	}
 }
 
-func TestLoginIsOnesOwn(t *testing.T) {
+func TestLoginBelongsToActor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
@@ -416,7 +416,7 @@ func TestRevokeWaitsForRenewal(t *testing.T) {
 	w.attempts(ref, "done", "done")
 }
 
-func TestRevokeWhereThereIsNoWay(t *testing.T) {
+func TestRevokeUnsupported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
@@ -445,8 +445,8 @@ func TestClientMissing(t *testing.T) {
 	wantFault(t, "Start(nobody)", err, fault.Invalid, "")
 }
 
-// TestRoom: of many who sign in for the last account that there can be one has it. Those of
-// other providers take no room.
+// TestRoom: of many sign-ins for the last account that a pool has room for one succeeds. Accounts
+// of other providers do not count.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")

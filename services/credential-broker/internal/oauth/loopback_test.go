@@ -11,8 +11,8 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// TestLoopback: the provider sends the browser to the address that was asked for, and the
-// code that comes is good with the login's own state, once.
+// TestLoopback: the provider sends the browser to the requested address, and the code is good
+// once, with the login's own state.
 func TestLoopback(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -41,8 +41,8 @@ func TestLoopback(t *testing.T) {
 	w.calls(authserver.Calls{Authorize: 2, Exchange: 2})
 }
 
-// TestLoopbackRefused: no other address can be asked for, nor a loopback one where the
-// provider has none.
+// TestLoopbackRefused: no other address can be requested, nor a loopback one of a provider
+// without Loopback.
 func TestLoopbackRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorldIn(t, authserver.Settings{}, "")

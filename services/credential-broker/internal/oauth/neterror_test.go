@@ -49,8 +49,8 @@ func raw(t *testing.T, answer string) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// What is no HTTP is quoted nowhere: it may be the tokens.
-func TestAnswersThatAreNoHTTP(t *testing.T) {
+// An answer that is no HTTP is not quoted: it may be the tokens.
+func TestAnswerThatIsNoHTTP(t *testing.T) {
 	t.Parallel()
 	const tokens = `{"access_token":"access-1","refresh_token":"refresh-1"}`
 	for name, answer := range map[string]string{
@@ -90,8 +90,8 @@ func TestAnswersThatAreNoHTTP(t *testing.T) {
 	}
 }
 
-// What goes wrong on the way is told apart, in words.
-func TestFailuresInWords(t *testing.T) {
+// Network failures are told apart in fixed words.
+func TestSanitizedErrors(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()

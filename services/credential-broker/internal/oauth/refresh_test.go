@@ -37,7 +37,7 @@ func TestInvalidGrantAsksForSignIn(t *testing.T) {
 }
 
 // TestInvalidGrantOfAnOldToken has the account authorised again while a refresh is
-// refused: the refusal is not about what is there now.
+// refused: the refusal is not about the present token.
 func TestInvalidGrantOfAnOldToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -67,7 +67,7 @@ func TestInvalidGrantOfAnOldToken(t *testing.T) {
 	w.attempts(ref, "refused")
 }
 
-func TestTroubleIsNotTheGrants(t *testing.T) {
+func TestFailureDoesNotEndGrant(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
@@ -109,7 +109,7 @@ func TestTroubleIsNotTheGrants(t *testing.T) {
 	}
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestServerUnreachable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	gone := httptest.NewServer(http.NotFoundHandler())
@@ -201,7 +201,7 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// TestDeadInstance has an instance take the lease and never be heard of again.
+// TestDeadInstance has an instance take the lease and die.
 func TestDeadInstance(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, GraceSeconds: 600}, rotating)
@@ -311,8 +311,8 @@ func TestSlowServer(t *testing.T) {
 	w.calls(authserver.Calls{Refresh: 1, Refreshed: 1})
 }
 
-// TestManyAtOnce has the server answer nobody before all have asked: a renewal holds
-// no connection to the database while it waits, of which there are eight.
+// TestManyAtOnce: the server answers after all renewals have arrived, of which none holds one of
+// the eight database connections while it waits.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
@@ -358,8 +358,8 @@ func TestStoppedBeforeSending(t *testing.T) {
 	w.calls(authserver.Calls{})
 }
 
-// TestOthersDuringARenewal: where a refresh ends the former access token, it is not
-// given out while somebody renews it; elsewhere it is.
+// TestOthersDuringARenewal: if a refresh ends the former access token, that token is not returned
+// during a renewal; otherwise it is.
 func TestOthersDuringARenewal(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{false, true} {
@@ -405,9 +405,9 @@ func TestOthersDuringARenewal(t *testing.T) {
 	}
 }
 
-// Whoever could not look for longer than a look goes back sends no token of an account
-// that was signed out meanwhile, or signed in to anew.
-func TestMissedLooks(t *testing.T) {
+// An instance that could not search for changes for long sends no cached token of an account that
+// was signed out, or signed in to again, meanwhile.
+func TestMissedChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
 	first, second := w.keeper(), w.keeper()

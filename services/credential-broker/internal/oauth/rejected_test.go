@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Renewals that do not help become rare, and those that did are forgotten.
+// Renewals that do not help become rare, until one helps.
 func TestRejectionBackoff(t *testing.T) {
 	t.Parallel()
 	begin := time.Now()

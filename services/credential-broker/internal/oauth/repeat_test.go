@@ -52,8 +52,8 @@ func (w *world) behind(before func(http.Handler) http.Handler) {
 	w.providers = loadProviders(w.t, front.URL, "")
 }
 
-// TestPassingFaultUsesNoLoginUp: what goes wrong without a refusal can be repeated.
-func TestPassingFaultUsesNoLoginUp(t *testing.T) {
+// TestLoginSurvivesFailure: what goes wrong without a refusal can be repeated.
+func TestLoginSurvivesFailure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Interval: 1}, "")
 	var next func(http.ResponseWriter) // what goes wrong next
@@ -113,8 +113,8 @@ func TestPassingFaultUsesNoLoginUp(t *testing.T) {
 	}
 }
 
-// TestOneAsksForAll: of many who complete the same login one asks the provider, and the
-// others wait and are told the same.
+// TestOneAsksForAll: of many calls that complete the same login one asks the provider, and the
+// others wait for the same answer.
 func TestOneAsksForAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
@@ -152,8 +152,8 @@ func TestOneAsksForAll(t *testing.T) {
 	}
 }
 
-// TestDeadTurn takes over a login of somebody who died with it.
-func TestDeadTurn(t *testing.T) {
+// TestDeadClaim takes over a login that a dead instance has claimed.
+func TestDeadClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
@@ -186,9 +186,9 @@ func TestDeadTurn(t *testing.T) {
 	}
 }
 
-// TestFirstWhoComesBack: of two who have begun to authorise an account again the first who
-// comes back has it, also where the other is with the provider at that time.
-func TestFirstWhoComesBack(t *testing.T) {
+// TestFirstToReturn: of two logins for the same account the first to return
+// succeeds, also while the other is at the provider.
+func TestFirstToReturn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	arrived, answer := make(chan struct{}), make(chan struct{})
@@ -301,8 +301,8 @@ func TestStartAgain(t *testing.T) {
 	}
 }
 
-// TestDeviceAgainDuringPoll: what the provider answers of the codes of before is not about
-// those that came after them.
+// TestDeviceAgainDuringPoll: the provider's answer about former codes is not taken for one about
+// the new codes.
 func TestDeviceAgainDuringPoll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Interval: 1}, "")
@@ -414,8 +414,7 @@ func TestStartUnderAnothersID(t *testing.T) {
 	}
 }
 
-// TestEndedLogins: what has ended holds no secret, goes with its account, and is removed in
-// the end.
+// TestEndedLogins: an ended login holds no secret, is removed with its account, and after a while.
 func TestEndedLogins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
@@ -489,8 +488,8 @@ func TestLoginsMigrationDown(t *testing.T) {
 	start()
 }
 
-// TestLoginOfTheVersionBefore completes one whose row does not say what it is for.
-func TestLoginOfTheVersionBefore(t *testing.T) {
+// TestLoginOfPreviousVersion completes one whose row has no purpose.
+func TestLoginOfPreviousVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()

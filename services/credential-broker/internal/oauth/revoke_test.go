@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// A provider that does not answer holds a sign-out up for no longer than it may, and the
-// account is signed out all the same.
+// A provider that does not answer delays a sign-out no longer than the limit, and the account is
+// signed out all the same.
 func TestRevokeWithin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -40,8 +40,8 @@ func TestRevokeWithin(t *testing.T) {
 	}
 }
 
-// A sign-out whose process died in it is ended by another one: at the provider too, and the
-// tokens are erased.
+// A sign-out whose process died is completed by another one: the provider is told, and the tokens
+// are erased.
 func TestRevokeIsResumed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -85,7 +85,7 @@ func TestRevokeIsResumed(t *testing.T) {
 }
 
 // An answer that comes late, while somebody else signs the account out, is stored before
-// that or not at all: who was told that an account is signed out finds it so.
+// that or not at all: after a sign-out has returned the account stays signed out.
 func TestLateAnswerDuringRevoke(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, GraceSeconds: 600}, rotating)
@@ -165,8 +165,8 @@ func TestLateAnswerWithTheMark(t *testing.T) {
 	}
 }
 
-// lateAnswer has a renewal whose answer is not there when its lease is over, and comes
-// when answer is closed; late is closed when nobody waits for it any more.
+// lateAnswer starts a renewal whose lease ends before its answer, which comes when answer is
+// closed; late is closed when the renewal has returned.
 func (w *world) lateAnswer(k *oauth.Keeper, ref oauth.Ref) (answer chan struct{}, late <-chan struct{}) {
 	w.t.Helper()
 	w.expire(ref, k)

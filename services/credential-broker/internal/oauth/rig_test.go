@@ -146,7 +146,7 @@ func (w *world) change(sql string, args ...any) {
 	}
 }
 
-// expire makes the database believe that the token has expired, and keepers look.
+// expire makes the token expired in the store, and keepers read it.
 func (w *world) expire(ref oauth.Ref, keepers ...*oauth.Keeper) {
 	w.t.Helper()
 	if w.file != nil {
@@ -182,7 +182,7 @@ func (w *world) rows(sql string, args ...any) []string {
 	return out
 }
 
-// attempts looks at what became of attempts, where that is written down.
+// attempts checks the outcomes of attempts, which a file does not have.
 func (w *world) attempts(ref oauth.Ref, want ...string) {
 	w.t.Helper()
 	if w.file != nil {

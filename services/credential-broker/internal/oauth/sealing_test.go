@@ -39,7 +39,7 @@ func (w *world) served() (*oauth.Keeper, *service) {
 	return w.keeper(func(c *oauth.Config) { c.Vault = vault.New(s, c.Store) }), s
 }
 
-// newDataKey is what somebody does who rotates keys.
+// newDataKey adds a data key, as a rotation does.
 func (w *world) newDataKey() {
 	w.t.Helper()
 	file, err := vault.OpenFile(w.keyFile)
@@ -51,8 +51,8 @@ func (w *world) newDataKey() {
 	}
 }
 
-// Where what would come could not be sealed nothing is sent that is good once.
-func TestNothingIsSentThatCannotBeSealed(t *testing.T) {
+// Nothing that is good once is sent while the answer could not be sealed.
+func TestNothingIsSentIfUnsealable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
 	k, keys := w.served()
@@ -96,8 +96,8 @@ func TestNothingIsSentThatCannotBeSealed(t *testing.T) {
 	}
 }
 
-// A key service that goes away between the question and the answer costs nothing.
-func TestKeyServiceGoesAwayDuringARenewal(t *testing.T) {
+// No token is lost when the key service becomes unavailable during a renewal.
+func TestKeyServiceUnavailableDuringRenewal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true, ReuseEnds: true}, rotating)
 	k, keys := w.served()
@@ -119,7 +119,7 @@ func TestKeyServiceGoesAwayDuringARenewal(t *testing.T) {
 	w.calls(authserver.Calls{Refresh: 2, Refreshed: 2})
 }
 
-// An instance without the key does not touch the grant: those that have it go on.
+// An instance without the key leaves the grant to those that have it.
 func TestInstanceWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -152,7 +152,7 @@ func TestInstanceWithoutTheKey(t *testing.T) {
 	w.attempts(ref, "done")
 }
 
-// What was changed in the database does not open, and people are told so.
+// A token that was changed in the database does not open, and the error says so.
 func TestDamagedTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)

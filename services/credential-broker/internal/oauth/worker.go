@@ -69,7 +69,9 @@ func (k *Keeper) cleanUp(ctx context.Context) {
 }
 
 func (k *Keeper) resumeRevocations(ctx context.Context) error {
-	left, err := k.cfg.Store.RevokingGrants(ctx, k.grantQuery(k.cfg.Providers.Names(), nil, maxRevoking))
+	left, err := k.cfg.Store.PendingGrants(ctx, store.GrantQuery{
+		Revoking: true, Providers: k.cfg.Providers.Names(), Most: maxRevoking, LongestLease: maxLease(k.cfg.Lease),
+	})
 	for _, g := range left {
 		if ctx.Err() != nil {
 			break
@@ -84,10 +86,6 @@ func (k *Keeper) resumeRevocations(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-func (k *Keeper) grantQuery(providers []string, except []id.Account, most int) store.GrantQuery {
-	return store.GrantQuery{Providers: providers, Except: except, Most: most, LongestLease: maxLease(k.cfg.Lease), LongestPause: maxWait}
 }
 
 // worker renews what is due. It waits for no provider: one that hangs only holds up its own
@@ -106,7 +104,9 @@ func (w *worker) renewDue(ctx context.Context) error {
 	if len(idle) == 0 {
 		return nil
 	}
-	due, err := w.cfg.Store.DueGrants(ctx, w.grantQuery(idle, w.skips(), maxDue))
+	due, err := w.cfg.Store.PendingGrants(ctx, store.GrantQuery{
+		Providers: idle, Except: w.skips(), Most: maxDue, LongestLease: maxLease(w.cfg.Lease), LongestPause: maxWait,
+	})
 	if err != nil {
 		return err
 	}

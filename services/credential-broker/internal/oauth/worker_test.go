@@ -25,9 +25,9 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// TestTroubleIsToldOnceInAWhile does not fill the log while what is stored cannot be
-// looked at, and tells of the next time at once.
-func TestTroubleIsToldOnceInAWhile(t *testing.T) {
+// TestErrorIsLoggedOnceAMinute does not fill the log while the store is unavailable, and logs the
+// next failure at once.
+func TestErrorIsLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "accounts.json")
@@ -76,8 +76,8 @@ func TestTroubleIsToldOnceInAWhile(t *testing.T) {
 	})
 }
 
-// TestHangingProviderHoldsUpItself has more due than one look takes on, and all of it
-// longer than another's, with a provider that does not answer.
+// TestHangingProviderHoldsUpItself has more grants due than one search returns, for longer than
+// those of another provider, at a provider that does not answer.
 func TestHangingProviderHoldsUpItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
@@ -120,9 +120,9 @@ func TestHangingProviderHoldsUpItself(t *testing.T) {
 	hanging.CloseClientConnections()
 }
 
-// Grants that an instance cannot renew for want of a key are the oldest ones in time. They
-// keep its worker from no other.
-func TestUnableIsLeftAlone(t *testing.T) {
+// Grants that an instance cannot renew, because it lacks the key, have been due the longest. They
+// do not keep its worker from the others.
+func TestWorkerSkipsUnrenewable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
 	k := w.keeper(fast)

@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// TestInFile replaces the keys of a file while others add to it: everything opens at any
-// time, and when nobody can need the former keys any more they are gone.
+// TestInFile replaces the keys of a file while others add to it: everything opens at any time,
+// and the former keys are removed when nobody can need them any more.
 func TestInFile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

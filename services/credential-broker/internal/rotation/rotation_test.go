@@ -156,7 +156,7 @@ func (w *world) wantAll(when string, kek vault.KEK, others ...vault.KEK) {
 	w.wantTokens(when, b)
 }
 
-// wantTokens opens refresh tokens and what logins wait with, as nobody does in passing.
+// wantTokens opens refresh tokens and the secrets of logins.
 func (w *world) wantTokens(when string, b *broker) {
 	w.t.Helper()
 	rows, err := w.admin.Query(w.t.Context(), `
@@ -272,7 +272,7 @@ func TestWrapOnly(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotOpenStays(t *testing.T) {
+func TestUndecryptableStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	lost, present := w.key("lost"), w.key("present")
@@ -342,8 +342,8 @@ func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, er
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }
 
-// A data key that its service does not open keeps nobody else's from being replaced.
-func TestKeyAway(t *testing.T) {
+// A data key that its service does not open does not keep others from being replaced.
+func TestKeyUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	there, present := &distant{KEK: w.key("there")}, w.key("present")
@@ -545,7 +545,7 @@ func rotate(url, dir string) error {
 
 // Every column of the schema that holds something sealed is known, and every column
 // that names a data key keeps it.
-func TestFieldsAreAll(t *testing.T) {
+func TestSealedFieldsAreComplete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	rows, err := w.admin.Query(t.Context(), `

@@ -82,7 +82,7 @@ func TestAuditWriters(t *testing.T) {
 	}
 }
 
-// TestAuditFindsChanges changes rows as somebody could who has the database.
+// TestAuditFindsChanges changes rows as an attacker with the database could.
 func TestAuditFindsChanges(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, do, want string }{
@@ -134,9 +134,8 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return admin
 }
 
-// TestAuditOfBefore chains the rows that are there, and those that the version before
-// still writes.
-func TestAuditOfBefore(t *testing.T) {
+// TestAuditMigration chains existing rows, and those that the previous version still writes.
+func TestAuditMigration(t *testing.T) {
 	t.Parallel()
 	before := schema()
 	before.FS = upTo(t, schema().FS, "00003")

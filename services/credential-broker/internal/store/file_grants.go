@@ -65,22 +65,14 @@ func (s file) grantKeys(ctx context.Context, fits func(a *Account, g *Grant, now
 	return all, nil
 }
 
-func (s file) DueGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
+func (s file) PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
 	return s.grantKeys(ctx, func(a *Account, g *Grant, now time.Time) bool {
+		leased := g.Attempt != nil && g.Attempt.LeaseUntil.After(now) && g.Attempt.LeaseUntil.Sub(now) <= q.LongestLease
 		paused := g.RetryAt != nil && g.RetryAt.After(now) && g.RetryAt.Sub(now) <= q.LongestPause
-		return g.State == "active" && g.RefreshAt != nil && !g.RefreshAt.After(now) && g.Refresh != nil && !paused && q.unleased(a, now)
+		due := g.State == "active" && g.RefreshAt != nil && !g.RefreshAt.After(now) && g.Refresh != nil && !paused
+		pending := q.Revoking && g.State == "revoking" || !q.Revoking && due
+		return pending && !leased && slices.Contains(q.Providers, g.Provider) && !slices.Contains(q.Except, a.ID)
 	})
-}
-
-func (s file) RevokingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
-	return s.grantKeys(ctx, func(a *Account, g *Grant, now time.Time) bool { return g.State == "revoking" && q.unleased(a, now) })
-}
-
-// unleased reports whether nobody has a lease on the grant of an account that the query is
-// about.
-func (q *GrantQuery) unleased(a *Account, now time.Time) bool {
-	leased := a.Grant.Attempt != nil && a.Grant.Attempt.LeaseUntil.After(now) && a.Grant.Attempt.LeaseUntil.Sub(now) <= q.LongestLease
-	return !leased && slices.Contains(q.Providers, a.Grant.Provider) && !slices.Contains(q.Except, a.ID)
 }
 
 func (s file) ChangedGrants(ctx context.Context, _ time.Duration) (grants []GrantKey, all bool, err error) {

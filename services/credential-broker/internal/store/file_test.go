@@ -215,7 +215,7 @@ func ask(t *testing.T, s *store.Store) (all told) {
 	return all
 }
 
-// plain returns settings without what does not count in them.
+// plain returns settings without spaces, and nil for none.
 func plain(settings []byte) []byte {
 	out := slices.DeleteFunc(slices.Clone(settings), func(b byte) bool { return b == ' ' || b == '\n' })
 	if string(out) == "{}" {
@@ -228,7 +228,7 @@ func plain(settings []byte) []byte {
 // handed in.
 var same = cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateApproxTime(5 * time.Second)}
 
-// TestFileIsLikeADatabase does the same things to both and asks both.
+// TestFileIsLikeADatabase does the same things to both and compares what they return.
 func TestFileIsLikeADatabase(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

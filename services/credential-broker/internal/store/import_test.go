@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// Of a refresh token that an interrupted import has brought along twice, the first
-// account goes on being the one that is known.
+// If an interrupted import has imported a refresh token twice, the first account stays the known
+// one.
 func TestImportedTwiceBefore(t *testing.T) {
 	t.Parallel()
 	before := schema()

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
-// What matters to whoever has read a pool gives it another mark, and nothing else does.
+// A change that matters to a reader of the pool gives it another mark, and nothing else does.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

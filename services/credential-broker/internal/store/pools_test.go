@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// must returns what there is; an error is what a test finds missing.
+// must returns the rows; after an error the test misses some.
 func must[T any](all []T, _ error) []T { return all }
 
 func TestLearn(t *testing.T) {
@@ -142,9 +142,9 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// A clock that is far ahead keeps nothing that others learn from being stored: what it has
-// dated is dated anew, and what is there of it gives way.
-func TestLearnOfAnotherClock(t *testing.T) {
+// A clock that is far ahead does not keep others from storing what they learn: its dates are
+// corrected, and stored ones are replaced.
+func TestLearnFromWrongClock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file, f := newFileOf(t)

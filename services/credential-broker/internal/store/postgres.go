@@ -73,41 +73,42 @@ const (
 	healthColumns = `workspace_id AS workspace, provider, account_id AS account, health, at, reset_at`
 )
 
+func (s postgres) accounts(ctx context.Context, ws id.Workspace, where string, args pg.Args) ([]Account, error) {
+	return query[Account](ctx, s, ws, "accounts", `SELECT `+accountColumns+` FROM accounts `+where, args)
+}
+
 func (s postgres) Get(ctx context.Context, ws id.Workspace, account id.Account) (Account, error) {
-	all, err := query[Account](ctx, s, ws, "accounts", `SELECT `+accountColumns+` FROM accounts WHERE workspace_id = @workspace AND id = @id`,
-		pg.Args{"workspace": ws, "id": account})
+	all, err := s.accounts(ctx, ws, `WHERE workspace_id = @workspace AND id = @id`, pg.Args{"workspace": ws, "id": account})
+	if err == nil && len(all) == 0 {
+		err = errNoAccount(account)
+	}
 	if err != nil {
 		return Account{}, err
-	}
-	if len(all) == 0 {
-		return Account{}, errNoAccount(account)
 	}
 	return all[0], nil
 }
 
 func (s postgres) List(ctx context.Context, ws id.Workspace) ([]Account, error) {
-	return query[Account](ctx, s, ws, "accounts", `
-		SELECT `+accountColumns+` FROM accounts WHERE workspace_id IN (@workspace, `+shared+`)
-		ORDER BY workspace_id = `+shared+`, created_at, id`, pg.Args{"workspace": ws})
+	return s.accounts(ctx, ws, `WHERE workspace_id IN (@workspace, `+shared+`) ORDER BY workspace_id = `+shared+`, created_at, id`, pg.Args{"workspace": ws})
 }
 
 func (s postgres) ListAll(ctx context.Context) ([]Account, error) {
-	return query[Account](ctx, s, id.Workspace{}, "accounts", `SELECT `+accountColumns+` FROM accounts ORDER BY workspace_id, created_at, id`, pg.Args{})
+	return s.accounts(ctx, id.Workspace{}, `ORDER BY workspace_id, created_at, id`, pg.Args{})
 }
 
 func (s postgres) WorkspaceOf(ctx context.Context, account id.Account) (id.Workspace, error) {
-	all, err := query[Account](ctx, s, id.Workspace{}, "accounts", `SELECT `+accountColumns+` FROM accounts WHERE id = @id`, pg.Args{"id": account})
+	all, err := s.accounts(ctx, id.Workspace{}, `WHERE id = @id`, pg.Args{"id": account})
+	if err == nil && len(all) == 0 {
+		err = errNoAccount(account)
+	}
 	if err != nil {
 		return id.Workspace{}, err
-	}
-	if len(all) == 0 {
-		return id.Workspace{}, errNoAccount(account)
 	}
 	return all[0].WorkspaceID, nil
 }
 
 func (s postgres) FindImported(ctx context.Context) (map[string]Imported, error) {
-	all, err := query[Account](ctx, s, id.Workspace{}, "imported accounts", `SELECT `+accountColumns+` FROM accounts WHERE imported IS NOT NULL`, pg.Args{})
+	all, err := s.accounts(ctx, id.Workspace{}, `WHERE imported IS NOT NULL`, pg.Args{})
 	return byHash(all), err
 }
 

@@ -95,27 +95,20 @@ func (s postgres) Grants(ctx context.Context, ws id.Workspace) (map[id.Account]G
 
 const grantKeyColumns = `workspace_id AS workspace, account_id AS account, provider, version, state`
 
-// unleased is true of grants that nobody has a lease on.
-const unleased = `provider = ANY (@providers) AND account_id <> ALL (@except) AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @lease::interval)`
-
-func (q *GrantQuery) args() pg.Args {
-	return pg.Args{
-		"providers": q.Providers, "except": append([]id.Account{}, q.Except...), "most": q.Most, "lease": q.LongestLease, "pause": q.LongestPause,
+func (s postgres) PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
+	pending := `state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL
+		AND (retry_at IS NULL OR retry_at <= now() OR retry_at > now() + @pause::interval)`
+	if q.Revoking {
+		pending = `state = 'revoking'`
 	}
-}
-
-func (s postgres) DueGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
-	return query[GrantKey](ctx, s, id.Workspace{}, "grants that are due", `
+	return query[GrantKey](ctx, s, id.Workspace{}, "grants that are due, or being signed out", `
 		SELECT workspace, account, provider, version, state FROM (
 			SELECT `+grantKeyColumns+`, row_number() OVER (PARTITION BY provider ORDER BY refresh_at) AS nth FROM grants
-			WHERE state = 'active' AND refresh_at <= now() AND refresh_sealed IS NOT NULL AND `+unleased+`
-				AND (retry_at IS NULL OR retry_at <= now() OR retry_at > now() + @pause::interval)
-		) AS due WHERE nth <= @most`, q.args())
-}
-
-func (s postgres) RevokingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
-	return query[GrantKey](ctx, s, id.Workspace{}, "unfinished sign-outs", `
-		SELECT `+grantKeyColumns+` FROM grants WHERE state = 'revoking' AND `+unleased+` LIMIT @most`, q.args())
+			WHERE provider = ANY (@providers) AND account_id <> ALL (@except)
+				AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @lease::interval) AND `+pending+`
+		) AS pending WHERE nth <= @most`, pg.Args{
+		"providers": q.Providers, "except": append([]id.Account{}, q.Except...), "most": q.Most, "lease": q.LongestLease, "pause": q.LongestPause,
+	})
 }
 
 func (s postgres) ChangedGrants(ctx context.Context, since time.Duration) (grants []GrantKey, all bool, err error) {

@@ -221,12 +221,9 @@ type backend interface {
 	Grant(ctx context.Context, ws id.Workspace, account id.Account) (Grant, error)
 	// Grants returns the grants of a workspace's own accounts.
 	Grants(ctx context.Context, ws id.Workspace) (map[id.Account]Grant, error)
-	// DueGrants returns grants of all workspaces that should be renewed, and that nobody has a
-	// lease on, the oldest of each provider first.
-	DueGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error)
-	// RevokingGrants returns grants of all workspaces whose sign-out has begun, and that
-	// nobody has a lease on.
-	RevokingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error)
+	// PendingGrants returns grants of all workspaces that nobody has a lease on: those that are
+	// due for a renewal, the oldest of each provider first, or those whose sign-out has begun.
+	PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error)
 	// ChangedGrants returns grants of all workspaces that have changed since some time ago. A
 	// file returns all grants, and true.
 	ChangedGrants(ctx context.Context, since time.Duration) (grants []GrantKey, all bool, err error)
@@ -535,6 +532,7 @@ type GrantKey struct {
 
 // GrantQuery selects grants of all workspaces.
 type GrantQuery struct {
+	Revoking  bool // rather than due
 	Providers []string
 	Except    []id.Account
 	Most      int // of each provider

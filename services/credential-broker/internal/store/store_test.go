@@ -255,7 +255,7 @@ func TestDataKeys(t *testing.T) {
 	}
 }
 
-// TestRoom: of those who add the last account that there can be at the same time one does.
+// TestRoom: of concurrent calls that add the last account that there is room for one succeeds.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -45,8 +45,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// However much does not open, a key service is asked once for each data key, and waited for
-// a moment in all; of what it does not open now nobody says that it is lost.
+// However many secrets do not open, a key service is called once for each data key, for a bounded
+// time in all; what it does not open now is not reported as lost.
 func TestLookAtKeyService(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

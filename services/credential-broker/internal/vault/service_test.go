@@ -139,8 +139,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A key service that does not answer is waited for; nothing is taken for lost.
-func TestServiceAway(t *testing.T) {
+// A key service that does not answer is waited for, and nothing is reported as lost.
+func TestServiceUnavailable(t *testing.T) {
 	t.Parallel()
 	at := place()
 	k := openURL(t, "away://key")
@@ -176,8 +176,8 @@ func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, er
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }
 
-// What a key service did not open it is asked for again, but not at once.
-func TestDataKeyRests(t *testing.T) {
+// A data key that a key service did not open is tried again, but not at once.
+func TestFailedDataKeyIsCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys := &memory{}
@@ -333,9 +333,9 @@ func (c *counting) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, e
 	return c.KEK.Unwrap(ctx, wrapped, bound)
 }
 
-// A key service is asked once for a data key, however many need it at once and whether or
-// not it answers; who asked and left takes nobody along.
-func TestKeyServiceIsAskedOnce(t *testing.T) {
+// A key service is called once for a data key, however many need it at once and whether or not it
+// answers; a caller that leaves does not fail the others.
+func TestKeyServiceIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keys, file, at := &memory{}, openFile(t, filepath.Join(t.TempDir(), "key")), place()
@@ -379,8 +379,8 @@ func TestKeyServiceIsAskedOnce(t *testing.T) {
 	})
 }
 
-// A Sealer seals when the data key of the moment does not open any more, so that it opens;
-// not with one that was removed, and not from the start where nothing can be sealed.
+// A Sealer seals after the current data key has stopped to open, but not with a key that was
+// removed, and there is none if nothing can be sealed.
 func TestSealer(t *testing.T) {
 	t.Parallel()
 	keys, file, at := &memory{}, openFile(t, filepath.Join(t.TempDir(), "key")), place()

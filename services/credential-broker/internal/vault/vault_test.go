@@ -88,9 +88,9 @@ func TestSealAndOpen(t *testing.T) {
 	}
 }
 
-// Where the data keys were lost and begin anew, as with a damaged file that was set aside,
-// a process that has run all the time seals and opens with the new ones.
-func TestDataKeysBeginAnew(t *testing.T) {
+// If the data keys were lost and start again, as after a damaged file was set aside, a running
+// process seals and opens with the new ones.
+func TestDataKeysStartAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "key")
 	keys := &memory{}
@@ -348,8 +348,8 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// A file that is made later is there when something is sealed, and not before. Of two
-// that make it at once, both seal with the same key.
+// A file that is created later exists once something is sealed, and not before. If two processes
+// create it at once, both seal with the same key.
 func TestOpenFileLater(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "key")
