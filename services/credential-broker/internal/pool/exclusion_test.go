@@ -109,7 +109,7 @@ func TestPassedOverIsTold(t *testing.T) {
 	b, other := newPicker(t, 2, nil), newPicker(t, 2, nil)
 	opus := pool.Query{Model: "opus-x"}
 	b.deny(opus, 1)
-	states, _ := b.pool.Changes(b.now, pool.ToStore, 10)
+	states := b.pool.Changes(b.now, pool.ToStore)
 	i := slices.IndexFunc(states, func(s pool.State) bool { return s.Account == b.ids[0] })
 	if i < 0 || len(states[i].Limits) != 1 {
 		t.Fatalf("what is to be written is %+v, want that a is passed over", states)

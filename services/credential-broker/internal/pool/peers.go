@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,14 +85,10 @@ func (s *Set) announce(ctx context.Context) {
 	}
 	now := time.Now()
 	for o, p := range s.all() {
-		for more := true; more; {
-			var states []State
-			states, more = p.Changes(now, ToPeers, announceBatch)
-			if len(states) == 0 {
-				break
-			}
+		states := p.Changes(now, ToPeers)
+		for batch := range slices.Chunk(states, announceBatch) {
 			m := &credentialv1.AccountStates{InstanceId: s.instance.String()}
-			for _, x := range states {
+			for _, x := range batch {
 				m.Accounts = append(m.Accounts, stateMessage(o, x))
 			}
 			if err := s.publish(ctx, subject.CredState(s.instance), m); err != nil {

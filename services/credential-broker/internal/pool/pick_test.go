@@ -575,10 +575,10 @@ func TestWhatOthersTell(t *testing.T) {
 	if got := b.parked(); got != 6*time.Hour {
 		t.Errorf("parked for %v by what another one tells, want the six hours that are the most", got)
 	}
-	if states, _ := b.pool.Changes(b.now, pool.ToStore, 10); len(states) != 1 {
+	if states := b.pool.Changes(b.now, pool.ToStore); len(states) != 1 {
 		t.Errorf("%d accounts to write down, want 1", len(states))
 	}
-	if states, _ := b.pool.Changes(b.now, pool.ToPeers, 10); len(states) != 0 {
+	if states := b.pool.Changes(b.now, pool.ToPeers); len(states) != 0 {
 		t.Errorf("%d accounts to tell others of, want none", len(states))
 	}
 	// Who had counted before this one was here is believed from where it had told.
@@ -729,7 +729,7 @@ func TestConcurrent(t *testing.T) {
 					b.pool.Began(now, &k)
 					b.pool.Report(now, k, pool.Outcome{Reason: []pool.Reason{ok, limited, quota}[(i+n)%3]})
 				}
-				states, _ := b.pool.Changes(now, pool.ToPeers, 5)
+				states := b.pool.Changes(now, pool.ToPeers)
 				for _, s := range states {
 					b.pool.Merge(now, uuid.UUID{byte(n)}, s)
 				}

@@ -38,8 +38,7 @@ type Pool struct {
 	windows uint32        // counts the limits that were set and cleared
 	passing time.Duration // until when a member may be passed over
 	none    noneReady
-	dirty   [listeners]bool // some member has changes to announce
-	search  search          // of the Pick under way
+	search  search // of the Pick under way
 }
 
 // member is an account of a pool.
@@ -248,30 +247,23 @@ const (
 	listeners = 2
 )
 
-// changed has the listeners told of a member. Since somebody may be ready now, it ends the
-// belief that nobody is.
+// changed has the listeners told of a member. Since an account may be ready now, "none ready"
+// is not cached any longer.
 func (p *Pool) changed(m *member, all ...Listener) {
 	for _, who := range all {
-		m.dirty[who], p.dirty[who] = true, true
+		m.dirty[who] = true
 	}
 	p.none = noneReady{}
 }
 
-// Changes returns accounts that changed since the listener last asked, at most limit of
-// them; more reports whether there are others.
-func (p *Pool) Changes(now time.Time, who Listener, limit int) (states []State, more bool) {
+// Changes returns the accounts that changed since the listener last asked.
+func (p *Pool) Changes(now time.Time, who Listener) (states []State) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.dirty[who] {
-		return nil, false
-	}
 	t := p.clock.since(now)
 	for _, m := range p.members {
 		if !m.dirty[who] {
 			continue
-		}
-		if len(states) == limit {
-			return states, true
 		}
 		m.dirty[who] = false
 		states = append(states, p.state(t, m))
@@ -279,8 +271,7 @@ func (p *Pool) Changes(now time.Time, who Listener, limit int) (states []State, 
 			m.announced = m.counters
 		}
 	}
-	p.dirty[who] = false
-	return states, false
+	return states
 }
 
 // Mark has the listener told of these accounts again.
@@ -289,7 +280,7 @@ func (p *Pool) Mark(who Listener, states []State) {
 	defer p.mu.Unlock()
 	for _, s := range states {
 		if m := p.index[s.Account]; m != nil {
-			p.changed(m, who)
+			m.dirty[who] = true
 		}
 	}
 }
@@ -300,14 +291,14 @@ func (p *Pool) MarkAll(who Listener) {
 	defer p.mu.Unlock()
 	for _, m := range p.members {
 		if m.counters != (Counters{}) || m.whole.set() || slices.ContainsFunc(m.limits, func(l limit) bool { return l.set() }) {
-			p.changed(m, who)
+			m.dirty[who] = true
 		}
 	}
 }
 
-// Changed reports whether the listener has something to ask for.
+// Changed reports whether there are changes for the listener.
 func (p *Pool) Changed(who Listener) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.dirty[who]
+	return slices.ContainsFunc(p.members, func(m *member) bool { return m.dirty[who] })
 }

@@ -310,7 +310,7 @@ func TestMerge(t *testing.T) {
 			if err == nil {
 				pools[i].Report(now, k, pool.Outcome{Reason: pickOne(r, pool.OK, pool.RateLimited, pool.QuotaExhausted, pool.Unreachable), Unsent: true})
 			}
-			states, _ := pools[i].Changes(now, pool.ToPeers, 100)
+			states := pools[i].Changes(now, pool.ToPeers)
 			for _, s := range states {
 				sent = append(sent, message{i, s})
 			}

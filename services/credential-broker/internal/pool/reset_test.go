@@ -88,7 +88,7 @@ func TestResetEndsLimits(t *testing.T) {
 	if n := limits(learned); n > 0 {
 		t.Errorf("%d limits after a reset, want none", n)
 	}
-	if states, _ := learned.Changes(now, pool.ToStore, 10); len(states) != 1 || len(states[0].Limits) != 2 {
+	if states := learned.Changes(now, pool.ToStore); len(states) != 1 || len(states[0].Limits) != 2 {
 		t.Errorf("to be written is %+v, want that both limits have ended", states)
 	}
 	if _, err := learned.Pick(now, pool.Query{Family: "opus"}); err != nil {

@@ -330,7 +330,7 @@ func (f *fleet) answered(a arrival, instance int, k *pool.Ticket, out pool.Outco
 func (f *fleet) tell(instance int, at time.Duration) {
 	f.telling[instance] = false
 	now := start.Add(at)
-	states, _ := f.pools[instance].Changes(now, pool.ToPeers, len(f.meters))
+	states := f.pools[instance].Changes(now, pool.ToPeers)
 	for _, s := range states {
 		for i, p := range f.pools {
 			if i != instance {

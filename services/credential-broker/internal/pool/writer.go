@@ -13,7 +13,6 @@ import (
 const (
 	writeEvery   = 500 * time.Millisecond
 	writeTimeout = 5 * time.Second
-	writeBatch   = 1000 // accounts of one pool that one transaction writes
 )
 
 // statKey is what statistics are kept by.
@@ -76,7 +75,7 @@ func (s *Set) write(ctx context.Context) {
 	}
 	from := map[*Pool][]State{}
 	for o, p := range s.all() {
-		from[p], _ = p.Changes(now, ToStore, writeBatch)
+		from[p] = p.Changes(now, ToStore)
 		for _, x := range from[p] {
 			l.Health = append(l.Health, store.Health{Workspace: o.workspace, Provider: o.provider, Account: x.Account, Health: x.Health, At: now})
 			for _, limit := range x.Limits {
