@@ -193,7 +193,7 @@ func TestFramesOverlongSplits(t *testing.T) {
 					break
 				}
 			}
-			if diff := cmp.Diff([]seen{{"big", `{"type":"t"}`}}, got); diff != "" {
+			if diff := cmp.Diff([]seen{{"big", `{"":0, "":0, "type" :"t" }`}}, got); diff != "" {
 				t.Fatalf("with %q, split behind %q (-want +got):\n%s", end, tail[:i], diff)
 			}
 		}

@@ -3,321 +3,216 @@ package scan
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 )
 
 const (
 	maxKept   = 32 << 10
-	maxLevels = 16  // of what is entered; what is passed over may be as deep as it likes
-	maxName   = 256 // a longer name is nobody's
+	maxLevels = 16  // that are entered; skipped values may be nested more deeply
+	maxName   = 256 // of a member that can be wanted
 )
 
-// PathFilter reads one JSON text that comes in pieces and is too large to hold, and keeps the
-// members of it that are wanted, in their places: of {"a":…,"b":{"c":1,"d":…}} and the path
-// b.c it keeps {"b":{"c":1}}. Arrays on a path are entered, and keep all their elements. It
-// goes by the structure alone, so that nothing in a string is taken for a member.
+// PathFilter reads one JSON text that arrives in pieces and is too large to hold, and keeps a
+// small text in its place: members that nobody wants become "":0. Of {"a":…,"b":{"c":1,"d":…}}
+// and the path b.c it keeps {"":0,"b":{"c":1,"":0}}. Arrays on a path keep all their elements.
+// What is kept is JSON only if the structure around it is, and nothing inside a string is taken
+// for a member.
 type PathFilter struct {
 	kept   []byte
-	lost   bool // it was too much
-	levels []level
-	state  state
-	name   []byte     // of the member under way, as it is written
-	wants  [][]string // below it
-	keep   bool       // it is wanted itself
+	failed bool    // the text holds too much, or cannot be JSON
+	levels []level // objects and arrays that were entered
+	wants  [][]string
+	keep   bool // the next value is wanted whole
 
-	text    bool // in a string
-	escape  bool // behind its backslash
-	depth   int  // in a value that is not entered
-	started bool // something of it was read
+	text   bool // inside a string
+	escape bool // behind its backslash
+	name   []byte
+	isName bool // the string is a member's name
+	scalar bool // inside a number, true, false or null
+	depth  int  // inside a value that is not entered
 }
 
-// level is an object or an array that was entered.
+// level is an object or array that was entered.
 type level struct {
-	end   byte
-	wants [][]string
-	some  bool // something of it was kept
+	object bool
+	names  bool // the next string is a member's name
+	wants  [][]string
 }
 
-// state is what comes next.
-type state uint8
-
-const (
-	atValue state = iota
-	atFirstElement
-	atFirstName
-	atName
-	inName
-	atColon
-	inValue
-	behindValue
-	atEnd
-	bad
-)
-
-// NewPathFilter returns a PathFilter for members at these paths, which are the names of members from
-// the outside to the inside.
+// NewPathFilter returns a PathFilter for the members at these paths, each a list of names from
+// the outermost to the innermost.
 func NewPathFilter(paths ...[]string) *PathFilter { return &PathFilter{wants: paths} }
 
-// Write reads on.
+// Write reads a piece of the text.
 func (s *PathFilter) Write(b []byte) {
-	for i := 0; i < len(b) && !s.lost; {
-		switch s.state {
-		case inName:
-			n, closed := s.inText(b[i:])
-			s.take(b[i : i+n])
-			i += n
-			if closed {
-				s.state = atColon
-			}
-		case inValue:
-			n := s.pass(b[i:])
-			if s.keep {
-				s.put(b[i : i+n]...)
-			}
-			i += n
-		case bad:
-			return
+	for len(b) > 0 && !s.failed {
+		n := 1
+		switch {
+		case s.text:
+			n = s.readText(b)
+		case s.depth > 0:
+			s.skip(b[0])
 		default:
-			if isSpace(b[i]) || s.step(b[i]) {
-				i++
-			}
+			s.step(b[0])
 		}
+		b = b[n:]
 	}
 }
 
-// Kept returns what was kept. It is false where the text is not whole so far, is no JSON, or
-// holds more than a PathFilter does.
+// Kept returns what was kept; false if the text is not whole so far, is not JSON, or holds too
+// much.
 func (s *PathFilter) Kept() ([]byte, bool) {
-	if s.state == inValue && len(s.levels) == 0 && s.depth == 0 && !s.text && s.started { // a number
-		s.state = atEnd
-	}
-	if s.lost || s.state != atEnd || !json.Valid(s.kept) {
+	if s.failed || s.text || s.depth > 0 || !json.Valid(s.kept) {
 		return nil, false
 	}
 	return s.kept, true
 }
 
-// step reads one character of the structure, and is false where it begins a value that is
-// not entered.
-func (s *PathFilter) step(c byte) bool {
-	switch s.state {
-	case atFirstElement:
-		if c == ']' {
-			s.leave(c)
-			return true
+// step reads one character of the structure.
+func (s *PathFilter) step(c byte) {
+	if s.scalar && !isPunctuation(c) {
+		if s.keep {
+			s.put(c)
 		}
-		return s.value(c)
-	case atValue:
-		return s.value(c)
-	case atFirstName, atName:
-		switch {
-		case c == '"':
-			s.name, s.state = s.name[:0], inName
-		case c == '}' && s.state == atFirstName:
-			s.leave(c)
-		default:
-			s.state = bad
-		}
-	case atColon:
-		if c != ':' {
-			s.state = bad
-			break
-		}
-		s.member()
-	case behindValue:
-		switch top := &s.levels[len(s.levels)-1]; {
-		case c == top.end:
-			s.leave(c)
-		case c != ',':
-			s.state = bad
-		case top.end == '}':
-			s.state = atName
-		default:
-			s.element(top)
-		}
-	default:
-		s.state = bad
-	}
-	return true
-}
-
-// take notes a piece of a member's name.
-func (s *PathFilter) take(b []byte) {
-	if len(s.name)+len(b) <= maxName {
-		s.name = append(s.name, b...)
-	} else {
-		s.name = append(s.name[:0], ' ')
-	}
-}
-
-// member is between the name of a member and its value.
-func (s *PathFilter) member() {
-	s.state = atValue
-	s.wants, s.keep = nil, false
-	name := string(Text(bytes.TrimSuffix(s.name, []byte(`"`))))
-	top := &s.levels[len(s.levels)-1]
-	for _, path := range top.wants {
-		if path[0] != name {
-			continue
-		}
-		s.wants = append(s.wants, path[1:])
-		s.keep = s.keep || len(path) == 1
-	}
-	if len(s.wants) == 0 {
 		return
 	}
-	s.comma(top)
-	s.put('"')
-	s.put(s.name...)
-	s.put(':')
+	s.scalar = false
+	var top *level
+	if n := len(s.levels); n > 0 {
+		top = &s.levels[n-1]
+	}
+	switch c {
+	case ' ', '\t', '\r', '\n':
+		if !bytes.HasSuffix(s.kept, []byte(" ")) {
+			s.put(' ')
+		}
+	case '"':
+		s.text = true
+		if s.isName = top != nil && top.names; s.isName {
+			s.name = s.name[:0]
+		} else {
+			s.begin(c)
+		}
+	case '{', '[':
+		if s.keep || len(s.wants) == 0 {
+			s.depth = 1
+			s.begin(c)
+			return
+		}
+		s.put(c)
+		s.levels = append(s.levels, level{object: c == '{', names: c == '{', wants: s.wants})
+		s.failed = s.failed || len(s.levels) > maxLevels
+	case '}', ']':
+		s.put(c)
+		if top == nil {
+			s.failed = true
+			return
+		}
+		s.levels = s.levels[:len(s.levels)-1]
+	case ',', ':':
+		s.put(c)
+		if c == ',' && top != nil {
+			s.wants, s.keep, top.names = top.wants, false, top.object
+		}
+	default:
+		s.scalar = true
+		s.begin(c)
+	}
 }
 
-// element is before an element of an array.
-func (s *PathFilter) element(array *level) {
-	s.state = atValue
-	s.wants, s.keep = array.wants, false
-}
-
-// value begins a value; it is false where the value is not entered.
-func (s *PathFilter) value(c byte) bool {
-	if n := len(s.levels); n > 0 && s.levels[n-1].end == ']' {
-		s.comma(&s.levels[n-1])
-	}
-	if s.keep || len(s.wants) == 0 || c != '{' && c != '[' {
-		s.keep = s.keep || len(s.wants) > 0
-		s.state, s.depth, s.started = inValue, 0, false
-		return false
-	}
-	if len(s.levels) == maxLevels {
-		s.state = bad
-		return true
+// begin begins a value that is not entered: it is kept, or becomes 0.
+func (s *PathFilter) begin(c byte) {
+	s.keep = s.keep || len(s.wants) > 0
+	if !s.keep {
+		c = '0'
 	}
 	s.put(c)
-	s.levels = append(s.levels, level{end: c + 2, wants: s.wants}) // as ASCII has them
-	if s.state = atFirstElement; c == '{' {
-		s.state = atFirstName
+}
+
+// skip reads one character of an object or array that is not entered.
+func (s *PathFilter) skip(c byte) {
+	switch c {
+	case '"':
+		s.text, s.isName = true, false
+	case '{', '[':
+		s.depth++
+	case '}', ']':
+		s.depth--
 	}
-	s.keep = false
-	return true
-}
-
-// leave leaves the object or array that was entered last.
-func (s *PathFilter) leave(end byte) {
-	s.put(end)
-	s.levels = slices.Delete(s.levels, len(s.levels)-1, len(s.levels))
-	s.left()
-}
-
-// left is behind a value.
-func (s *PathFilter) left() {
-	if s.state = behindValue; len(s.levels) == 0 {
-		s.state = atEnd
+	if s.keep {
+		s.put(c)
 	}
 }
 
-// pass goes over a value that is not entered, as far as it is there, and returns how much
-// of b it is.
-func (s *PathFilter) pass(b []byte) int {
-	for i := 0; i < len(b) && s.state != bad; {
-		if s.text {
-			n, closed := s.inText(b[i:])
-			i += n
-			if s.text = !closed; closed && s.depth == 0 {
-				s.left()
-				return i
-			}
-			continue
-		}
-		switch c := b[i]; c {
-		case '"', '{', '[':
-			if s.depth == 0 && s.started {
-				s.state = bad
-				return i
-			}
-			if s.text = c == '"'; !s.text {
-				s.depth++
-			}
-			s.started = true
-		case '}', ']':
-			if s.depth == 0 {
-				return s.scalar(i)
-			}
-			if s.depth--; s.depth == 0 {
-				s.left()
-				return i + 1
-			}
-		case ',', ':', ' ', '\t', '\r', '\n':
-			if s.depth == 0 {
-				return s.scalar(i)
-			}
-		default:
-			s.started = true
-		}
-		i++
-	}
-	return len(b)
-}
-
-// scalar ends a number, true, false or null, behind which another character came.
-func (s *PathFilter) scalar(i int) int {
-	if !s.started {
-		s.state = bad
-		return i
-	}
-	s.left()
-	return i
-}
-
-// window bounds how far a string is searched at once for what may not come.
+// window limits how far a string is searched for a character that may not be there.
 const window = 1 << 10
 
-// inText goes on in a string, up to and with the quote that closes it. The end of a line is
-// in none.
-func (s *PathFilter) inText(b []byte) (n int, closed bool) {
-	for n < len(b) && s.state != bad {
+// readText reads a piece of a string, to its closing quote at most, and returns the length.
+func (s *PathFilter) readText(b []byte) int {
+	n := 0
+	for n < len(b) && s.text {
 		if s.escape {
 			s.escape = false
 			n++
 			continue
 		}
 		piece := b[n:min(n+window, len(b))]
-		quote := bytes.IndexByte(piece, '"')
-		if quote >= 0 {
-			piece = piece[:quote]
+		if i := bytes.IndexByte(piece, '"'); i >= 0 {
+			piece, s.text = piece[:i+1], false
 		}
-		if back := bytes.IndexByte(piece, '\\'); back >= 0 {
-			piece, quote = piece[:back], -1
-			s.escape = true
+		if i := bytes.IndexByte(piece, '\\'); i >= 0 {
+			piece, s.text, s.escape = piece[:i+1], true, true
 		}
-		if bytes.IndexByte(piece, '\n') >= 0 {
-			s.state = bad
-			return n, false
-		}
+		s.failed = s.failed || bytes.IndexByte(piece, '\n') >= 0 // a string holds no line end
 		n += len(piece)
-		if quote >= 0 {
-			return n + 1, true
-		}
-		if s.escape {
-			n++
-		}
 	}
-	return n, false
+	s.take(b[:n])
+	if !s.text && s.isName {
+		s.endName()
+	}
+	return n
 }
 
-// comma separates what is kept of one level.
-func (s *PathFilter) comma(l *level) {
-	if l.some {
-		s.put(',')
+// take keeps a piece of a string, or of a name as far as one can be wanted.
+func (s *PathFilter) take(piece []byte) {
+	switch {
+	case !s.isName:
+		if s.keep {
+			s.put(piece...)
+		}
+	case len(s.name) <= maxName:
+		s.name = append(s.name, piece...)
 	}
-	l.some = true
+}
+
+// endName finds out whether the member of that name is wanted, or something below it.
+func (s *PathFilter) endName() {
+	top := &s.levels[len(s.levels)-1]
+	top.names = false
+	s.wants, s.keep = nil, false
+	name := string(Text(bytes.TrimSuffix(s.name, []byte(`"`))))
+	for _, path := range top.wants {
+		if path[0] == name {
+			s.wants = append(s.wants, path[1:])
+			s.keep = s.keep || len(path) == 1
+		}
+	}
+	s.put('"')
+	if len(s.wants) == 0 {
+		s.name = append(s.name[:0], '"')
+	}
+	s.put(s.name...)
 }
 
 func (s *PathFilter) put(b ...byte) {
 	if len(s.kept)+len(b) > maxKept {
-		s.lost = true
+		s.failed = true
 		return
 	}
 	s.kept = append(s.kept, b...)
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
+
+func isPunctuation(c byte) bool {
+	return isSpace(c) || c == ',' || c == ':' || c == '"' || c == '{' || c == '}' || c == '[' || c == ']'
+}
