@@ -1,13 +1,14 @@
-// Package opencode reads the credentials that other programs of a single user keep, to
-// bring them along: opencode's auth.json, its file of several Anthropic accounts, and
-// variables of the environment. It only reads. Files are bounded, and must be regular
-// ones; what does not parse is an error that says where, never with a piece of the
-// file: it holds secrets.
+// Package opencode reads the credentials that other programs of a single user keep, so that they
+// can be imported: opencode's auth.json, its file of several Anthropic accounts, and environment
+// variables. It only reads. Files must be regular and are bounded; one that does not parse is an
+// error that says where, but never quotes the file, which holds secrets.
 //
-// Merge makes one of those that are the same credential.
+// Merge combines those that are the same credential.
 package opencode
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,28 +33,20 @@ const (
 
 // Found is one credential.
 type Found struct {
-	// Source is the file, or the variable.
-	Source   string
+	Source   string // the file or variable
 	Provider string
-	// Label is an address of mail, where there is one.
-	Label string
-	// Key is an API key; without it somebody signed in, and Refresh is there.
+	Label    string // an e-mail address, if there is one
+	// Key is an API key. Without one somebody signed in, and there is a Refresh token.
 	Key, Access, Refresh vault.Secret
-	// Expires is when the access token does; zero where nobody knows.
-	Expires time.Time
-	// Enabled is false where the person has switched it off.
-	Enabled bool
-	// Used is when it was used last, as far as that is known.
-	Used time.Time
-	// Limited is until when the provider wants no requests; zero for now.
-	Limited time.Time
-	// Current says that it is the one in use.
-	Current bool
-	// Skip says why it cannot be brought along; empty where it can.
-	Skip string
+	Expires              time.Time // of Access; zero if unknown
+	Enabled              bool      // false if the user switched it off
+	Used                 time.Time // the last use; zero if unknown
+	Limited              time.Time // until then the provider wants no requests
+	Current              bool      // it is the one in use
+	Skip                 string    // why it cannot be imported; empty if it can
 }
 
-// ReadAuth reads auth.json. A file that is not there holds nothing.
+// ReadAuth reads auth.json. A missing file holds nothing.
 func ReadAuth(path string) ([]Found, error) {
 	var file map[string]struct {
 		Type    string  `json:"type"`
@@ -84,8 +77,7 @@ func ReadAuth(path string) ([]Found, error) {
 	return out, nil
 }
 
-// ReadAccounts reads the file of several Anthropic accounts. A file that is not there
-// holds nothing.
+// ReadAccounts reads the file of several Anthropic accounts. A missing file holds nothing.
 func ReadAccounts(path string) ([]Found, error) {
 	var file struct {
 		Version  int `json:"version"`
@@ -124,7 +116,7 @@ func ReadAccounts(path string) ([]Found, error) {
 	return out, nil
 }
 
-// FromEnvironment reads variables, as os.Environ gives them.
+// FromEnvironment reads variables in the form of os.Environ.
 func FromEnvironment(environ []string) []Found {
 	var out []Found
 	for _, v := range []struct{ variable, provider string }{
@@ -139,45 +131,38 @@ func FromEnvironment(environ []string) []Found {
 	return out
 }
 
-// Merge makes one of those with the same refresh token, or the same key of a provider:
-// the one that was used last. It reports how many that made fewer.
-func Merge(all []Found) (kept []Found, fewer int) {
-	type credential struct{ provider, text string }
+// Merge combines credentials with the same refresh token, or the same key of a provider, into
+// the one that was used last. It reports how many it dropped.
+func Merge(all []Found) (kept []Found, dropped int) {
+	type credential struct{ provider, key, refresh string }
 	at := map[credential]int{}
 	for _, f := range all {
-		if f.Skip != "" {
+		c := credential{f.Provider, f.Key.Reveal(), f.Refresh.Reveal()}
+		switch i, twice := at[c]; {
+		case f.Skip != "":
 			kept = append(kept, f)
-			continue
-		}
-		c := credential{f.Provider, f.Key.Reveal()}
-		if f.Key.IsZero() {
-			c.text = f.Refresh.Reveal()
-		}
-		i, twice := at[c]
-		if !twice {
+		case twice:
+			kept[i] = merge(kept[i], f)
+			dropped++
+		default:
 			at[c] = len(kept)
 			kept = append(kept, f)
-			continue
 		}
-		fewer++
-		kept[i] = merge(kept[i], f)
 	}
-	return kept, fewer
+	return kept, dropped
 }
 
 func merge(a, b Found) Found {
 	if b.Used.After(a.Used) {
 		a, b = b, a
 	}
-	if a.Used.Equal(b.Used) { // mostly because one file does not say
+	if a.Used.Equal(b.Used) { // usually because one file does not say
 		a.Enabled, a.Current = a.Enabled && b.Enabled, a.Current || b.Current
 		if b.Limited.After(a.Limited) {
 			a.Limited = b.Limited
 		}
 	}
-	if a.Label == "" {
-		a.Label = b.Label
-	}
+	a.Label = cmp.Or(a.Label, b.Label)
 	if a.Access.IsZero() {
 		a.Access, a.Expires = b.Access, b.Expires
 	}
@@ -198,7 +183,7 @@ func secret(text string) vault.Secret {
 	return vault.Secret{}
 }
 
-// moment returns a time in milliseconds; the zero time where it makes no sense.
+// moment returns a time given in milliseconds; the zero time if it is implausible.
 func moment(ms float64) time.Time {
 	if math.IsNaN(ms) || ms <= 0 || ms > 4e12 { // the year 2096
 		return time.Time{}
@@ -206,9 +191,9 @@ func moment(ms float64) time.Time {
 	return time.UnixMilli(int64(ms))
 }
 
-// read reads a file that may be missing.
+// read decodes a file that may be missing.
 func read(path string, into any) (found bool, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would have it wait for somebody who writes
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a pipe would block without a writer
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -232,21 +217,20 @@ func read(path string, into any) (found bool, err error) {
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		// Not the error itself: it may quote the file.
-		return false, fmt.Errorf("%s is damaged%s: mend it, or leave it out with --source", path, where(b, err))
+		return false, fmt.Errorf("%s is damaged%s: repair it, or leave it out with --source", path, where(b, err))
 	}
 	return true, nil
 }
 
+// where returns the line of an error, if it has one.
 func where(b []byte, err error) string {
-	offset := int64(-1)
+	var offset int64
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		offset = e.Offset
-	}
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+	} else if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		offset = e.Offset
-	}
-	if offset < 0 || offset > int64(len(b)) {
+	} else {
 		return ""
 	}
-	return fmt.Sprintf(" at line %d", 1+strings.Count(string(b[:offset]), "\n"))
+	return fmt.Sprintf(" at line %d", 1+bytes.Count(b[:min(offset, int64(len(b)))], []byte("\n")))
 }

@@ -89,7 +89,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		name, path, want string
 		read             func(string) ([]opencode.Found, error)
 	}{
-		{"damaged", file(t, "{\n\"openai\": "+secret), "is damaged at line 2: mend it", opencode.ReadAuth},
+		{"damaged", file(t, "{\n\"openai\": "+secret), "is damaged at line 2: repair it", opencode.ReadAuth},
 		{"of another form", file(t, `{"openai": "`+secret+`"}`), "is damaged at line 1", opencode.ReadAuth},
 		{"too large", file(t, strings.Repeat(" ", 1<<20)+secret), "is larger than 1 MiB", opencode.ReadAuth},
 		{"a folder", t.TempDir(), "is not a file", opencode.ReadAuth},
@@ -111,7 +111,7 @@ func TestMerge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What only one file knows counts where neither knows when it was used.
+	// If neither file knows when it was used, what either says counts.
 	auth[1].Provider = "anthropic"
 	accounts, err := opencode.ReadAccounts(file(t, `{"version": 1, "activeIndex": 4, "accounts": [
 		{"email": "old@x", "refreshToken": "r1", "lastUsed": 5}, {"email": "new@x", "refreshToken": "r1", "lastUsed": 7, "enabled": false},
@@ -121,7 +121,7 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := opencode.FromEnvironment([]string{"OPENAI_API_KEY=sk-1", "OPENROUTER_API_KEY=sk-1", "ANTHROPIC_API_KEY= "})
-	got, fewer := opencode.Merge(append(append(auth, accounts...), env...))
+	got, dropped := opencode.Merge(append(append(auth, accounts...), env...))
 	want := []string{
 		"anthropic new@x key= access=a1 refresh=r1 enabled=false current=false 1700000000000 7",
 		"anthropic off@x key= access= refresh=r2 enabled=false current=true",
@@ -130,7 +130,7 @@ func TestMerge(t *testing.T) {
 		"anthropic lost too@x key= access= refresh= enabled=true current=false it holds no refresh token",
 		"openrouter  key=sk-1 access= refresh= enabled=true current=false",
 	}
-	if diff := cmp.Diff(want, told(got)); fewer != 4 || diff != "" {
-		t.Errorf("Merge: %d fewer, want 4 (-want +got):\n%s", fewer, diff)
+	if diff := cmp.Diff(want, told(got)); dropped != 4 || diff != "" {
+		t.Errorf("Merge dropped %d, want 4 (-want +got):\n%s", dropped, diff)
 	}
 }
