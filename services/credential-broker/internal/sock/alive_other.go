@@ -4,5 +4,5 @@ package sock
 
 import "syscall"
 
-// alive knows nothing here.
+// alive cannot tell here.
 func alive(syscall.Conn) bool { return true }

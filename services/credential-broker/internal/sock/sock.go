@@ -1,15 +1,13 @@
-// Package sock makes reading and writing of TCP connections cheaper for a process
-// that waits for many of them and has little to do for each.
+// Package sock makes TCP reads and writes cheaper for a process that waits for many connections
+// and does little for each.
 //
-// Go tells its scheduler about every system call, in case it takes long. Where a
-// process is mostly idle and wakes for one small read and one small write, as a
-// proxy of streams does, that costs more than the calls themselves: the scheduler's
-// watchdog is woken each time, on a thread of its own. The sockets here never block,
-// so there is nothing to tell. All else, waiting, deadlines, closing, is the net
-// package's, underneath.
+// Go tells its scheduler about every system call, in case it blocks. In a mostly idle process
+// that wakes for one small read and one small write, as a proxy of streams does, this costs more
+// than the calls: the scheduler's monitor thread is woken each time. The sockets here never
+// block, so there is nothing to tell. Waiting, deadlines and closing remain the net package's.
 //
-// On other systems than Linux, and under the race detector, which must see who reads
-// what, connections stay as they are. So do those that are not TCP.
+// Connections stay as they are if they are not TCP, on other systems than Linux, and under the
+// race detector, which must see reads and writes.
 package sock
 
 import (
@@ -17,8 +15,8 @@ import (
 	"syscall"
 )
 
-// Wrap returns c, quicker where that can be. Reading and writing may go on at the
-// same time, each from one goroutine at a time or from several.
+// Wrap returns a cheaper c, if there is one. It may be read and written from several goroutines
+// at the same time.
 func Wrap(c net.Conn) net.Conn {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		return wrap(tcp)
@@ -26,7 +24,7 @@ func Wrap(c net.Conn) net.Conn {
 	return c
 }
 
-// Listen returns l, whose connections are wrapped.
+// Listen returns l with its connections wrapped.
 func Listen(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }
@@ -40,9 +38,9 @@ func (l listener) Accept() (net.Conn, error) {
 	return Wrap(c), nil
 }
 
-// Alive reports whether an idle connection can still be used: the other side has
-// neither closed it nor said anything. It does not wait, also while another goroutine
-// reads. It reports true of what is not TCP.
+// Alive reports whether an idle connection can still be used: the other side has neither closed
+// it nor sent anything. It does not wait, even while another goroutine reads. A connection that
+// is not TCP counts as alive.
 func Alive(c net.Conn) bool {
 	if raw, ok := c.(syscall.Conn); ok {
 		return alive(raw)

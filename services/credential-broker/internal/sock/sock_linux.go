@@ -19,14 +19,14 @@ type conn struct {
 
 	reading sync.Mutex // guards in
 	in      transfer
-	read    func(fd uintptr) bool // made once: a closure per call would be one on the heap
+	read    func(fd uintptr) bool // made once: a closure per call would be allocated
 
 	writing sync.Mutex // guards out
 	out     transfer
 	write   func(fd uintptr) bool
 }
 
-// transfer is one read or write under way.
+// transfer is one read or write.
 type transfer struct {
 	b     []byte
 	n     int
@@ -56,9 +56,9 @@ func (c *conn) Read(b []byte) (int, error) {
 	c.in.b = nil
 	switch {
 	case err != nil:
-		return 0, c.named("read", err)
+		return 0, c.opError("read", err)
 	case errno != 0:
-		return 0, c.failed("read", "recvfrom", errno)
+		return 0, c.opError("read", os.NewSyscallError("recvfrom", errno))
 	case n == 0:
 		return 0, io.EOF
 	}
@@ -75,21 +75,20 @@ func (c *conn) Write(b []byte) (int, error) {
 	c.out.b = nil
 	switch {
 	case err != nil:
-		return n, c.named("write", err)
+		return n, c.opError("write", err)
 	case errno != 0:
-		return n, c.failed("write", "sendto", errno)
+		return n, c.opError("write", os.NewSyscallError("sendto", errno))
 	}
 	return n, nil
 }
 
-// ReadFrom implements io.ReaderFrom: the embedded connection's would go past Write.
+// ReadFrom implements io.ReaderFrom: the embedded connection's would bypass Write.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{c}, r) }
 
 // WriteTo implements io.WriterTo.
 func (c *conn) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{c}) }
 
-// receive reads once. It is false when there is nothing to read yet and that is to
-// be waited for.
+// receive reads once; false means to wait until there is something to read.
 func (t *transfer) receive(fd uintptr) bool {
 	for {
 		n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&t.b[0])), uintptr(len(t.b)), 0, 0, 0)
@@ -107,7 +106,7 @@ func (t *transfer) receive(fd uintptr) bool {
 	}
 }
 
-// send writes what is left. It is false when the socket takes no more for now.
+// send writes what is left; false means to wait until the socket takes more.
 func (t *transfer) send(fd uintptr) bool {
 	for t.n < len(t.b) {
 		rest := t.b[t.n:]
@@ -126,18 +125,13 @@ func (t *transfer) send(fd uintptr) bool {
 	return true
 }
 
-// maxSend bounds the time of one call, which nothing else can use the processor for.
+// maxSend bounds the time of one call, during which the scheduler cannot use the processor.
 const maxSend = 256 << 10
 
-// failed is a system call's error as the net package words it.
-func (c *conn) failed(op, call string, errno syscall.Errno) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(call, errno)}
-}
-
-// named gives an error of the raw connection the operation's usual name.
-func (c *conn) named(op string, err error) error {
-	if e, ok := errors.AsType[*net.OpError](err); ok {
-		return &net.OpError{Op: op, Net: e.Net, Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: e.Err}
+// opError returns an error in the form of the net package's.
+func (c *conn) opError(op string, err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok { // the raw connection's, whose Op is raw-read
+		err = e.Err
 	}
-	return err
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
 }

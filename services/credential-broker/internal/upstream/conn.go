@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"crypto/tls"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -9,12 +8,12 @@ import (
 	"signalbox.dev/services/credential-broker/internal/sock"
 )
 
-// conn is a connection of which is known whether it is idle and nothing is left over on it.
+// conn is a connection that knows whether it is idle and has nothing left over.
 //
 // Between two requests net/http reads from the connection: if it has buffered something, it
 // sees that first and closes the connection. So a connection that net/http reads from has
-// nothing buffered in net/http; and as it reads whole TLS records, nothing in TLS either
-// unless a record is under way.
+// nothing buffered in net/http, and as TLS returns whole records, nothing in TLS either, except
+// for a part of a record.
 type conn struct {
 	net.Conn
 	sent atomic.Int64 // bytes
@@ -23,7 +22,7 @@ type conn struct {
 	changed sync.Cond  // of reading and closed
 	reading bool
 	closed  bool
-	records records // of TLS; without meaning where it is not spoken
+	records records // of TLS; meaningless without it
 }
 
 func newConn(c net.Conn) *conn {
@@ -32,17 +31,8 @@ func newConn(c net.Conn) *conn {
 	return out
 }
 
-// unwrap returns the conn below what net/http calls a connection, and whether TLS is spoken
-// over it.
-func unwrap(c net.Conn) (_ *conn, secure bool) {
-	if over, ok := c.(*tls.Conn); ok {
-		return over.NetConn().(*conn), true
-	}
-	return c.(*conn), false
-}
-
-// clean reports whether the connection, which no request uses, is open and nothing but the
-// answers asked for came over it.
+// clean reports whether the connection, which no request uses, is open and has received nothing
+// but the answers asked for.
 func (c *conn) clean(secure bool) bool {
 	if !sock.Alive(c.Conn) {
 		return false
@@ -87,3 +77,35 @@ func (c *conn) Close() error {
 	c.changed.Broadcast()
 	return err
 }
+
+// recordHead is the length of a TLS record's header, whose last two bytes are the length of
+// what follows (RFC 8446, 5.1).
+const recordHead = 5
+
+// records tracks where TLS records begin and end.
+type records struct {
+	head [recordHead]byte // of the current record
+	had  int              // bytes of head
+	left int              // bytes of the record's content to come
+}
+
+// follow takes in what was read.
+func (r *records) follow(b []byte) {
+	for len(b) > 0 {
+		if r.left > 0 {
+			n := min(r.left, len(b))
+			r.left -= n
+			b = b[n:]
+			continue
+		}
+		n := copy(r.head[r.had:], b)
+		r.had += n
+		b = b[n:]
+		if r.had == recordHead {
+			r.had, r.left = 0, int(r.head[3])<<8|int(r.head[4])
+		}
+	}
+}
+
+// between reports whether no record is incomplete.
+func (r *records) between() bool { return r.had == 0 && r.left == 0 }

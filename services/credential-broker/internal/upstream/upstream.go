@@ -1,20 +1,20 @@
-// Package upstream is the HTTP client for providers: net/http's Transport with the
-// settings that the egress needs, and stricter in three ways.
+// Package upstream is the HTTP client for providers: net/http's Transport with the settings that
+// the egress needs, and stricter in three ways.
 //
-// A kept connection is checked before it is used again. One that the provider has closed
-// meanwhile is not used, so that a POST is not lost to it. One on which the provider has
-// sent more than its answer is not used either, also if that is buffered here already:
-// otherwise it would pass for the answer to the next request, which is another caller's.
+// A kept connection is checked before it is used again. One that the provider has closed is not
+// used, so that no POST is lost to it. Neither is one on which the provider sent more than its
+// answer, even if that is buffered here: it would pass for the answer to the next request,
+// which is another caller's.
 //
-// A request is not sent again once any of it was sent, except GET and HEAD. An
-// Idempotency-Key does not change that: net/http would repeat such a request.
+// A request is not sent again once any of it was sent, except for GET and HEAD; net/http would
+// also repeat one with an Idempotency-Key.
 //
 // When the request's context ends, errors are its cause.
 //
-// HTTP/2 is not offered. With a connection for each stream, lost packets and closed
-// connections affect one stream only, and cancelling a stream closes its connection, which
-// no provider can overlook. No redirect is followed, no compression asked for, no proxy
-// taken from the environment.
+// HTTP/2 is not offered. With a connection for each stream, lost packets and closed connections
+// affect one stream only, and cancelling a stream closes its connection, which no provider can
+// overlook. No redirect is followed, no compression asked for, and no proxy taken from the
+// environment.
 package upstream
 
 import (
@@ -43,17 +43,17 @@ const (
 	tlsSessions = 256       // hosts whose last session is resumed
 )
 
-// ErrNotSent is in the chain of an error if no connection could be made, so that nothing
-// of the request was sent.
+// ErrNotSent is wrapped if no connection could be made, so that nothing of the request was
+// sent.
 var ErrNotSent = errors.New("no connection")
 
 // Config says how connections are made. The zero value connects to any address.
 type Config struct {
-	// Control, if set, sees every address before it is dialled.
+	// Control, if set, is called with every address before it is dialled.
 	Control func(network, address string, c syscall.RawConn) error
-	// Dial takes the place of TCP.
+	// Dial replaces TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// TLS is for https; nil trusts what the system trusts.
+	// TLS is for https; nil trusts the system's roots.
 	TLS *tls.Config
 }
 
@@ -77,11 +77,11 @@ func New(cfg Config) *Transport {
 	only.SetHTTP1(true)
 	return &Transport{&http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			// net/http goes on dialling for a request that was cancelled.
+			// net/http continues to dial for a request that was cancelled.
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
-			if asked, ok := ctx.Value(asking{}).(context.Context); ok {
-				defer context.AfterFunc(asked, cancel)() //nolint:contextcheck // the same request's, with its end
+			if caller, ok := ctx.Value(callerCtx{}).(context.Context); ok {
+				defer context.AfterFunc(caller, cancel)() //nolint:contextcheck // the same request's, with its end
 			}
 			c, err := dial(ctx, network, address)
 			if err != nil {
@@ -95,12 +95,12 @@ func New(cfg Config) *Transport {
 	}}
 }
 
-// asking is the key of a request's own context.
-type asking struct{}
+// callerCtx is the key of a request's own context.
+type callerCtx struct{}
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	// net/http would cut the host short and send the space.
+	// net/http would truncate the host and send the space.
 	if uri := req.URL.RequestURI(); !isVisible(req.Host) || !isVisible(uri) {
 		return nil, fmt.Errorf("%w: neither host nor URL may hold spaces or control characters", ErrNotSent)
 	}
@@ -109,12 +109,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		h = http.Header{}
 	}
 	if _, ok := h["Accept-Encoding"]; !ok {
-		h["Accept-Encoding"] = []string{"identity"} // without it any encoding would do
+		h["Accept-Encoding"] = []string{"identity"} // without it any encoding is allowed
 	}
 	if _, ok := h["User-Agent"]; !ok {
 		h["User-Agent"] = nil
 	}
-	// net/http repeats requests with these keys, and knows them in this spelling only.
+	// net/http repeats requests with these keys, and recognises only this spelling.
 	for _, name := range [...]string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if values, ok := h[name]; ok {
 			delete(h, name)
@@ -122,14 +122,17 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	ctx := req.Context()
-	ctx = context.WithValue(ctx, asking{}, ctx)
+	ctx = context.WithValue(ctx, callerCtx{}, ctx)
 	for {
 		var used *conn
 		var sent int64
 		reused := false
 		out := req.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
-			var secure bool
-			used, secure = unwrap(i.Conn)
+			c, secure := i.Conn, false
+			if over, ok := c.(*tls.Conn); ok {
+				c, secure = over.NetConn(), true
+			}
+			used = c.(*conn)
 			reused, sent = i.Reused, used.sent.Load()
 			if reused && !used.clean(secure) {
 				_ = used.Close() // the request fails before anything is written
@@ -138,8 +141,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header = h
 		res, err := t.http.RoundTrip(out)
 		switch {
+		case err == nil && res.StatusCode == http.StatusSwitchingProtocols:
+			_ = res.Body.Close()
+			res.Body = http.NoBody
+			return res, nil
 		case err == nil:
-			return wrapBody(ctx, res), nil
+			if res.Body != http.NoBody {
+				res.Body = &body{res.Body, ctx}
+			}
+			return res, nil
 		case used == nil:
 			return nil, fmt.Errorf("%w: %w", ErrNotSent, reason(ctx, err))
 		case ctx.Err() != nil || !reused || used.sent.Load() != sent:
@@ -148,16 +158,15 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			}
 			return nil, reason(ctx, err)
 		}
+		// Nothing was sent over the reused connection.
 		if req.Body != nil && req.Body != http.NoBody {
 			if req.GetBody == nil {
 				return nil, err
 			}
-			body, bodyErr := req.GetBody()
-			if bodyErr != nil {
-				return nil, bodyErr
-			}
 			again := *req
-			again.Body = body
+			if again.Body, err = req.GetBody(); err != nil {
+				return nil, err
+			}
 			req = &again
 		}
 	}
@@ -171,7 +180,7 @@ func isVisible(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 }
 
-// reason is the cause of a context that has ended, else the error.
+// reason returns the cause of a context that has ended, or else the error.
 func reason(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -179,21 +188,10 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-// body is a response's body, whose errors are the context's cause once that has ended.
+// body is a response's body. Once its context has ended, errors are the context's cause.
 type body struct {
 	io.ReadCloser
 	ctx context.Context //nolint:containedctx // the request's, which lives as long as the body
-}
-
-func wrapBody(ctx context.Context, res *http.Response) *http.Response {
-	switch {
-	case res.StatusCode == http.StatusSwitchingProtocols:
-		_ = res.Body.Close()
-		res.Body = http.NoBody
-	case res.Body != http.NoBody:
-		res.Body = &body{res.Body, ctx}
-	}
-	return res
 }
 
 // Read implements io.Reader.
