@@ -2,37 +2,49 @@ package proxy
 
 import (
 	"bytes"
+	"slices"
 	"strings"
+	"unicode"
 )
 
-// hidden stands where a credential was. What is overwritten keeps its length, so that
-// neither the places of events in a buffer nor a Content-Length change; stars fill it up.
+// hidden replaces a credential. The length stays, so that neither the places of events in a
+// buffer nor a Content-Length change; asterisks fill it up.
 const hidden = "[redacted]"
 
-// A shorter credential than minEcho cannot be told from other text. One of less than
-// minInText is hidden in what is an error for sure, and nowhere else: people give model
-// servers of their own keys such as "not-needed", which an answer may well say.
+// A credential shorter than minEcho cannot be told from other text. One shorter than minInText
+// is hidden only in errors: people give their own model servers keys such as "not-needed",
+// which an answer may well say.
 const (
 	minEcho   = 8
 	minInText = 20
 )
 
-// echoes finds the credential that a request was sent with in its answer: providers
-// quote keys that they refuse, and gateways do so in places where nobody looks for an
-// error. It looks for the bytes that were sent, also as JSON writes them; one that the
-// provider has cut, masked, compressed or encoded otherwise is not found. The zero
-// echoes find nothing.
+// echoes finds the credential of a request in its answer: providers quote keys that they
+// refuse, and gateways do so where nobody looks for an error. It finds the bytes that were
+// sent, also as JSON escapes them, but not a credential that the provider shortened, masked or
+// encoded otherwise. The zero echoes find nothing.
 type echoes struct {
 	forms   []needle
 	longest int  // form, in bytes
-	inText  bool // it is long enough to be hidden wherever it is
+	inText  bool // it is long enough to be hidden everywhere
 }
 
-// needle is one form, with the place of its rarest byte: looking for that one first
-// costs a stream next to nothing.
+// needle is one form. Searching for a byte that is rare in text first costs a stream next to
+// nothing.
 type needle struct {
 	text []byte
-	rare int
+	rare int // its index
+}
+
+// jsonEscapes write a secret, which is printable ASCII, as servers do: most escape only what
+// JSON requires; those in PHP escape the slash, those in Go and .NET what means something in
+// HTML.
+var jsonEscapes = []*strings.Replacer{
+	strings.NewReplacer(),
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`),
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `/`, `\/`),
+	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `<`, `\u003c`, `>`, `\u003e`, `&`, `\u0026`),
+	strings.NewReplacer(`"`, `\u0022`, `\`, `\\`, `<`, `\u003C`, `>`, `\u003E`, `&`, `\u0026`, `+`, `\u002B`, `'`, `\u0027`, "`", `\u0060`),
 }
 
 func newEchoes(secret string) echoes {
@@ -40,48 +52,19 @@ func newEchoes(secret string) echoes {
 		return echoes{}
 	}
 	e := echoes{inText: len(secret) >= minInText}
-	e.add(secret)
-	// A secret holds printable characters of ASCII. Of those JSON escapes two; servers in
-	// PHP escape the slash, those in Go and .NET what means something in HTML.
 	for _, escapes := range jsonEscapes {
-		e.add(escapes.Replace(secret))
+		form := []byte(escapes.Replace(secret))
+		if slices.ContainsFunc(e.forms, func(n needle) bool { return bytes.Equal(n.text, form) }) {
+			continue
+		}
+		rare := bytes.IndexFunc(form, unicode.IsUpper)
+		if rare < 0 {
+			rare = len(form) - 1
+		}
+		e.forms = append(e.forms, needle{form, rare})
+		e.longest = max(e.longest, len(form))
 	}
 	return e
-}
-
-var jsonEscapes = []*strings.Replacer{
-	strings.NewReplacer(`"`, `\"`, `\`, `\\`),
-	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `/`, `\/`),
-	strings.NewReplacer(`"`, `\"`, `\`, `\\`, `<`, `\u003c`, `>`, `\u003e`, `&`, `\u0026`),
-	strings.NewReplacer(`"`, `\u0022`, `\`, `\\`, `<`, `\u003C`, `>`, `\u003E`, `&`, `\u0026`, `+`, `\u002B`, `'`, `\u0027`, "`", `\u0060`),
-}
-
-func (e *echoes) add(form string) {
-	for _, n := range e.forms {
-		if string(n.text) == form {
-			return
-		}
-	}
-	e.forms = append(e.forms, needle{text: []byte(form), rare: rarest(form)})
-	e.longest = max(e.longest, len(form))
-}
-
-// common are bytes of JSON that holds text, the most common ones first.
-const common = `"` + " etaoinshrdlcumfpgwybvk,:_-{}.0123456789xjqz/"
-
-// rarest returns the index of the byte that events and texts have least of.
-func rarest(s string) (at int) {
-	best := -1
-	for i := range len(s) {
-		rank := strings.IndexByte(common, s[i])
-		if rank < 0 { // capitals, above all
-			return i
-		}
-		if rank > best {
-			best, at = rank, i
-		}
-	}
-	return at
 }
 
 // index returns where the needle is in b, or -1.
@@ -107,7 +90,7 @@ func (e *echoes) hide(b []byte) {
 	}
 }
 
-// hideAll is hide for an error, where short credentials are looked for too.
+// hideAll is hide for errors, in which short credentials are hidden too.
 func (e *echoes) hideAll(b []byte) {
 	for i := range e.forms {
 		n := &e.forms[i]
@@ -116,23 +99,18 @@ func (e *echoes) hideAll(b []byte) {
 			if at < 0 {
 				break
 			}
-			redact(rest[at : at+len(n.text)])
-			rest = rest[at+len(n.text):]
+			found := rest[at : at+len(n.text)]
+			copy(found, bytes.Repeat([]byte("*"), len(found)))
+			if len(found) >= len(hidden) {
+				copy(found, hidden)
+			}
+			rest = rest[at+len(found):]
 		}
 	}
 }
 
-func redact(b []byte) {
-	for i := range b {
-		b[i] = '*'
-	}
-	if len(b) >= len(hidden) {
-		copy(b, hidden)
-	}
-}
-
-// held returns how many bytes at the end of b may be the beginning of what hide would
-// overwrite, whose rest has not come yet.
+// held returns how many bytes at the end of b may begin a credential whose rest has not
+// arrived yet.
 func (e *echoes) held(b []byte) (most int) {
 	if !e.inText {
 		return 0

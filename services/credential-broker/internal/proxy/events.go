@@ -73,7 +73,6 @@ func contains(list []string, name []byte) bool {
 type chunk struct {
 	Error   json.RawMessage `json:"error"`
 	Choices []struct {
-		Index        json.RawMessage            `json:"index"`
 		Delta        map[string]json.RawMessage `json:"delta"`
 		Text         string                     `json:"text"`
 		FinishReason string                     `json:"finish_reason"` // some providers write "" before the end

@@ -72,7 +72,7 @@ type request struct {
 	reading time.Duration // spent waiting for the body
 	model   string        // empty if the request does not name one
 	stream  bool          // it asks for an event stream
-	choices int           // that it asks for, of a chat completion
+	several bool          // it asks for several choices of a chat completion
 }
 
 func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {

@@ -63,9 +63,6 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 // caller gets an error with a status. What is left without a blank line may still be an event.
 func (r *relay) neverBegan(err error) *refusal {
 	if errors.Is(err, io.EOF) {
-		if _, ok := r.plain(); ok {
-			return nil // copy delivers it
-		}
 		rest := r.frames
 		if ev := rest.rest(); isWhole(ev) {
 			v := judge(r.rules, ev, true)

@@ -287,28 +287,6 @@ func TestTruncationIsNeverClean(t *testing.T) {
 	}
 }
 
-// Without its terminal event a chat ends cleanly when all choices have finished that
-// were asked for.
-func TestChoicesAllFinish(t *testing.T) {
-	t.Parallel()
-	second := strings.Replace(chatFinish, `"index":0`, `"index":1`, 1)
-	for body, chunks := range map[string][]string{
-		`{"stream":true,"n":1,"messages":[]}`:          {chatDelta, chatFinish},
-		`{"stream":true,"messages":[]}`:                {chatDelta, chatFinish},
-		`{"stream":true,"messages":[{"n":3}]}`:         {chatDelta, chatFinish},
-		`{"stream":true,"n":2,"messages":[]}`:          {chatDelta, chatFinish, chatSecond, second, chatUsage},
-		`{"stream":true,"prompt":["a","b"],"x":"y"}`:   {chatSecond, chatDelta, second, chatFinish},
-		`{"stream":true,"prompt":"a","n":null,"x":1}`:  {chatDelta, chatFinish},
-		`{"stream":true,"n":2,"messages":[],"x":true}`: {chatDelta, chatSecond, chatDone},
-	} {
-		r := newRig(t, &loopback{}, nil)
-		r.upstream("openai", stream(chunks...))
-		if got := r.post(chats, body); got.err != nil || got.body != strings.Join(chunks, "") {
-			t.Errorf("%s: got %q, %v, want a clean end", body, got.body, got.err)
-		}
-	}
-}
-
 // An account that may not do what is asked for passes the request on, five times at most;
 // when two have refused it and nobody is left, the refusal goes back.
 func TestDenials(t *testing.T) {

@@ -36,7 +36,6 @@ func TestOverlongEnds(t *testing.T) {
 		{"a finish that its text quotes", chats, asking, chunk(quoting, `}]}`+"\n\n"), true, price.Tokens{}},
 		{"a finish in its delta", chats, asking, chunk(text, `,"x":{"finish_reason":"stop"}}]}`+"\n\n"), true, price.Tokens{}},
 		{"a finish of one choice of two", chats, `{"stream":true,"n":2}`, chunk(text, `,"finish_reason":"stop"},{"index":1,"delta":{}}]}`+"\n\n"), true, price.Tokens{}},
-		{"a finish of both", chats, `{"stream":true,"n":2}`, chunk(text, `,"finish_reason":"stop"},{"index":1,"finish_reason":"length"}]}`+"\n\n"), false, price.Tokens{}},
 		{"cut in its text", chats, asking, chunk(quoting, ""), true, price.Tokens{}},
 		{"cut in its text, and a blank line", chats, asking, chunk(quoting[:len(quoting)-5], "")[:2<<20] + "\n\n", true, price.Tokens{}},
 		{"cut behind its finish", chats, asking, chunk(text, `,"finish_reason":"stop"`), true, price.Tokens{}},

@@ -22,7 +22,6 @@ type relay struct {
 	a     *answer
 	rules *profile.Stream // nil if nothing is known about its events
 
-	choices *choices
 	answers *transform.Answers // nil if events go on as they are
 	cuts    []scan.Span
 
@@ -49,11 +48,7 @@ type relay struct {
 
 func newRelay(a *answer) *relay {
 	b := a.x.p.buffers.Get().(*[]byte)
-	r := &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, pooled: b, frames: frames{buf: *b}, since: time.Now()}
-	if r.rules != nil && r.rules.Events == profile.Chat {
-		r.choices = newChoices(a.x.choices)
-	}
-	return r
+	return &relay{a: a, rules: a.route.Stream, answers: a.x.edited.answers, pooled: b, frames: frames{buf: *b}, since: time.Now()}
 }
 
 // release returns the buffer, once.
@@ -111,11 +106,6 @@ func (r *relay) copy() error {
 	f := &r.frames
 	for {
 		r.judgeAll()
-		if errors.Is(r.read, io.EOF) {
-			if body, ok := r.plain(); ok {
-				return r.showPlain(body)
-			}
-		}
 		show := f.done
 		if f.over {
 			// An event that is shown before it is whole, without an end in which the
@@ -171,9 +161,6 @@ func (r *relay) took(n int) {
 // is retried then, but the account's own failure counts all the same.
 func (r *relay) judge(ev event, early bool) verdict {
 	v := judge(r.rules, ev, early)
-	if v&finished != 0 {
-		r.choices.see(ev.data)
-	}
 	if v&failure == 0 {
 		return v
 	}
@@ -196,7 +183,7 @@ func (r *relay) kept() [][]string {
 	if r.rules == nil {
 		return nil
 	}
-	paths := [][]string{{"type"}, {"error"}, {"response", "error"}, {"choices", "index"}, {"choices", "finish_reason"}}
+	paths := [][]string{{"type"}, {"error"}, {"response", "error"}, {"choices", "finish_reason"}}
 	return append(paths, r.a.x.tally.Paths()...)
 }
 
@@ -291,7 +278,7 @@ func (r *relay) finish() error {
 			torn = torn || !isBlank(f.buf[r.shown:f.end])
 		}
 	}
-	whole := r.met&finished != 0 && r.choices.whole() || r.met&failure != 0 && last&failure == 0
+	whole := r.met&finished != 0 && !x.several || r.met&failure != 0 && last&failure == 0
 	switch {
 	case r.met&terminal != 0, clean && (r.rules == nil || whole && !torn):
 		if f.end > r.shown {
@@ -314,24 +301,6 @@ func (r *relay) finish() error {
 		r.a.reason = pool.Unreachable
 	}
 	return errors.Join(err, r.showError(last, e))
-}
-
-// plain returns the body of an answer that turns out at its end not to be a stream: it never
-// said that it was one, and is JSON.
-func (r *relay) plain() (body []byte, ok bool) {
-	body = r.frames.buf[r.shown:r.frames.end]
-	return body, !r.seen && !r.frames.over && !isEvents(r.a.res) && json.Valid(body)
-}
-
-// showPlain delivers an answer that is not a stream, as translate and copyPlain would.
-func (r *relay) showPlain(body []byte) error {
-	x := r.a.x
-	x.p.cfg.Pool.Began(x.account)
-	x.tally.Read(body)
-	if r.answers != nil {
-		body = r.answers.Whole(body).Apply(body)
-	}
-	return x.write(body)
 }
 
 // showError writes the error of a stream that failed: the provider's own if that is its last

@@ -221,7 +221,22 @@ func (x *exchange) parseBody() {
 			prompt = s.Value()
 		}
 	}
-	x.choices = wantedChoices(n, prompt)
+	x.several = len(n) > 0 && string(n) != "1" && string(n) != "null" || severalPrompts(prompt)
+}
+
+// severalPrompts reports whether a completion's prompt is a list of several. A list of numbers is a
+// single prompt of tokens.
+func severalPrompts(prompt []byte) bool {
+	s := scan.New(prompt)
+	for i := range s.Elements() {
+		if k := s.Kind(); k != '"' && k != '[' {
+			return false
+		}
+		if i == 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // slotQueue limits the wait for a slot among the requests in flight.
