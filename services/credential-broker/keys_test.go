@@ -55,7 +55,7 @@ func TestKeyFileToService(t *testing.T) {
 		t.Errorf("RotateKeys without the file = %+v, %v", got, err)
 	}
 	got, err = open(filepath.Join(t.TempDir(), "other"), admin.Keys{}).RotateKeys(t.Context(), true, nil)
-	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Reason, "sealed with another key") || got.Failures[0].Workspace != (id.Workspace{}) {
+	if err != nil || got.Failed == 0 || !strings.Contains(got.Failures[0].Err.Error(), "sealed with another key") || got.Failures[0].Workspace != (id.Workspace{}) {
 		t.Errorf("RotateKeys with a strange key = %+v, %v, want failures", got, err)
 	}
 }

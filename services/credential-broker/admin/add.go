@@ -55,7 +55,7 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 	} else if added, err := s.added(ctx, &row, secret); fault.KindOf(err) != fault.NotFound {
 		return added, err
 	}
-	if err := s.seal(ctx, &row, secret); err != nil {
+	if row.Sealed, err = s.accounts.Vault.Seal(ctx, row.Place(), secret); err != nil {
 		return Account{}, err
 	}
 	if _, err := s.accounts.Store.Add(ctx, row, s.created(&row)); err != nil {
@@ -65,16 +65,6 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 		return Account{}, err
 	}
 	return s.changed(ctx, row.ID, nil)
-}
-
-func (s *Scope) seal(ctx context.Context, row *store.Account, secret vault.Secret) error {
-	sealed, err := s.accounts.Vault.Seal(ctx, row.Place(), secret)
-	row.Sealed = sealed
-	return err
-}
-
-func (s *Scope) open(ctx context.Context, row *store.Account) (vault.Secret, error) {
-	return s.accounts.Vault.Open(ctx, row.Place(), row.Sealed)
 }
 
 func (s *Scope) created(row *store.Account) store.Event {
@@ -92,7 +82,7 @@ func (s *Scope) added(ctx context.Context, row *store.Account, secret vault.Secr
 	}
 	same := len(old.Bytes) > 0 && old.Provider == row.Provider && old.Profile == row.Profile && old.Label == row.Label && old.BaseURL == row.BaseURL
 	if same {
-		key, err := s.open(ctx, &old)
+		key, err := s.accounts.Vault.Open(ctx, old.Place(), old.Sealed)
 		if err != nil && !vault.Lasting(err) {
 			return Account{}, err // the key service is unavailable
 		}

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/audit"
@@ -109,29 +107,20 @@ type AuditHead struct {
 	Hash      string       `json:"hash"`
 }
 
-// AuditProblem is something wrong with the audit.
-type AuditProblem struct {
-	Workspace id.Workspace `json:"workspace_id,omitzero"`
-	Sequence  int64        `json:"sequence"`
-	Row       uuid.UUID    `json:"row_id,omitzero"` // zero if the row is missing
-	Kind      audit.Kind   `json:"kind"`
-	Message   string       `json:"message"`
-}
-
 // Verification is the outcome of VerifyAudit.
 type Verification struct {
-	Rows     int            `json:"rows"`
-	Problems []AuditProblem `json:"problems"`
+	Rows     int             `json:"rows"`
+	Problems []audit.Problem `json:"problems"`
 	// CutOff are incomplete rows of processes that died while writing: what they announce
 	// was not done, and nothing is wrong.
-	CutOff []AuditProblem `json:"cut_off,omitempty"`
-	Heads  []AuditHead    `json:"heads"`
+	CutOff []audit.Problem `json:"cut_off,omitempty"`
+	Heads  []AuditHead     `json:"heads"`
 }
 
 // VerifyAudit recomputes the chains of all workspaces. They must include the given heads,
 // which an earlier verification returned.
 func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verification, error) {
-	out := Verification{Problems: []AuditProblem{}, Heads: []AuditHead{}}
+	out := Verification{Problems: []audit.Problem{}, Heads: []AuditHead{}}
 	workspaces, err := a.Store.AuditChains(ctx)
 	if err != nil {
 		return out, err
@@ -162,7 +151,7 @@ func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verifi
 			if p.Kind == audit.CutOff {
 				kept = &out.CutOff
 			}
-			*kept = append(*kept, AuditProblem{p.Workspace, p.Sequence, p.ID, p.Kind, p.Message})
+			*kept = append(*kept, p)
 		}
 		if head != nil {
 			out.Heads = append(out.Heads, AuditHead{ws, head.Sequence, hex.EncodeToString(head.Hash)})

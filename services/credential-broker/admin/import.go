@@ -143,7 +143,7 @@ func (s *Scope) present(ctx context.Context) (present, error) {
 		if len(r.Bytes) == 0 {
 			continue
 		}
-		key, err := s.open(ctx, r)
+		key, err := s.accounts.Vault.Open(ctx, r.Place(), r.Sealed)
 		if err != nil {
 			p.lost[r.ID] = vault.Lasting(err)
 			continue // only its hash can be compared
@@ -249,7 +249,7 @@ func (s *Scope) importOne(ctx context.Context, f *opencode.Found) (id.Account, e
 		until := now.Add(pool.Clamp(pool.RateLimited, f.Limited.Sub(now))) // as for a limit that the broker meets
 		n.Import.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: pool.RateLimited}
 	}
-	ref, err := s.accounts.Keeper.Add(ctx, s.who(), n)
+	ref, err := s.accounts.Keeper.Add(ctx, s.actor(), n)
 	return ref.Account, err
 }
 
@@ -259,7 +259,7 @@ func (s *Scope) importKey(ctx context.Context, f *opencode.Found) (id.Account, e
 		return id.Account{}, err
 	}
 	row.ID = id.New[id.Account]()
-	if err := s.seal(ctx, &row, secret); err != nil {
+	if row.Sealed, err = s.accounts.Vault.Seal(ctx, row.Place(), secret); err != nil {
 		return id.Account{}, err
 	}
 	hash, err := s.keyHash(f)

@@ -107,23 +107,7 @@ func NewKeyFile(path string) (name string, err error) {
 }
 
 // KeyRotation is the progress of a rotation of keys.
-type KeyRotation struct {
-	Workspaces int          `json:"workspaces"`         // done; the shared accounts count as one
-	Wrapped    int          `json:"wrapped"`            // data keys rewrapped with the current key
-	Made       int          `json:"made"`               // new data keys
-	Sealed     int          `json:"sealed"`             // secrets sealed again with them
-	Removed    int          `json:"removed"`            // former data keys that nothing uses
-	Failed     int          `json:"failed"`             // what cannot be decrypted, and was left unchanged
-	Away       int          `json:"away,omitempty"`     // those of Failed whose key service is unavailable
-	Failures   []KeyFailure `json:"failures,omitempty"` // the first of Failed
-}
-
-// KeyFailure is a data key or a secret that cannot be decrypted.
-type KeyFailure struct {
-	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's
-	Account   id.Account   `json:"account_id,omitzero"`   // zero for a data key
-	Reason    string       `json:"reason"`
-}
+type KeyRotation = rotation.Report
 
 // RotateKeys rewraps every data key with the current key and, unless wrapOnly, replaces
 // the data keys and seals every secret again, while brokers run. It calls progress,
@@ -139,26 +123,13 @@ func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(
 	if err := a.Store.Record(ctx, ev); err != nil {
 		return KeyRotation{}, fmt.Errorf("rotate keys: %w", err)
 	}
-	report, err := a.rotation.Run(ctx, wrapOnly, func(r rotation.Report) {
-		if progress != nil {
-			progress(keyRotation(r))
-		}
-	})
+	done, err := a.rotation.Run(ctx, wrapOnly, progress)
 	ended := "keys rotated"
 	if err != nil {
 		err, ended = fmt.Errorf("rotate keys: %w", err), "keys rotated in part"
 	}
-	done := keyRotation(report)
 	ev.Detail = fmt.Sprintf("%s: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", ended, done.Wrapped, done.Made, done.Sealed, done.Failed)
 	return done, errors.Join(err, a.Store.Record(context.WithoutCancel(ctx), ev))
-}
-
-func keyRotation(r rotation.Report) KeyRotation {
-	out := KeyRotation{Workspaces: r.Workspaces, Wrapped: r.Wrapped, Made: r.Made, Sealed: r.Sealed, Removed: r.Removed, Failed: r.Failed, Away: r.Unavailable}
-	for _, f := range r.Failures {
-		out.Failures = append(out.Failures, KeyFailure{f.Workspace, f.Account, f.Err.Error()})
-	}
-	return out
 }
 
 // SweepKeys completes unfinished key rotations, until ctx is done.

@@ -45,7 +45,7 @@ func (s *Scope) event(action string) store.Event {
 	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
-func (s *Scope) who() oauth.Actor {
+func (s *Scope) actor() oauth.Actor {
 	return oauth.Actor{Workspace: s.by.Workspace, Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
@@ -130,7 +130,7 @@ func (s *Scope) CheckDecrypt(ctx context.Context, account id.Account) error {
 		return err
 	}
 	if len(row.Bytes) > 0 {
-		_, err = s.open(ctx, &row)
+		_, err = s.accounts.Vault.Open(ctx, row.Place(), row.Sealed)
 	} else {
 		err = s.accounts.Keeper.CheckDecrypt(ctx, s.ref(account))
 	}
@@ -207,7 +207,7 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 	if a.Grant.State == oauth.Revoked {
 		return Revocation{Why: "it was signed out before"}, s.forget(ctx, account, "signed out before")
 	}
-	r, err := s.accounts.Keeper.RevokeWithin(ctx, s.who(), s.ref(account), revokeTimeout)
+	r, err := s.accounts.Keeper.RevokeWithin(ctx, s.actor(), s.ref(account), revokeTimeout)
 	if err != nil {
 		return r, err
 	}

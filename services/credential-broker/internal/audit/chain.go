@@ -79,13 +79,12 @@ const (
 
 // Problem is something wrong with a chain, described for people.
 type Problem struct {
-	Workspace id.Workspace
+	Workspace id.Workspace `json:"workspace_id,omitzero"`
 	// Sequence is the row's number; the first one's if several are missing.
-	Sequence int64
-	// ID is the row's; zero if the row is missing.
-	ID      uuid.UUID
-	Kind    Kind
-	Message string
+	Sequence int64     `json:"sequence"`
+	ID       uuid.UUID `json:"row_id,omitzero"` // the row's; zero if the row is missing
+	Kind     Kind      `json:"kind"`
+	Message  string    `json:"message"`
 }
 
 // maxKept bounds the changed rows that are kept to find out whether they were moved.

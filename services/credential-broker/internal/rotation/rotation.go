@@ -29,6 +29,7 @@ package rotation
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -59,15 +60,15 @@ func New(s *store.Store, v *vault.Vault) *Rotation { return &Rotation{s, v} }
 
 // Report is what a rotation has done so far.
 type Report struct {
-	Workspaces  int // that it has finished
-	Wrapped     int // data keys that were wrapped by another key-encryption key
-	Made        int // new data keys
-	Sealed      int // fields that were sealed anew
-	Removed     int // data keys
-	Failed      int // data keys and fields that do not open
-	Unavailable int // of those, the ones that a key service may open another time
-	// Failures are the first of them.
-	Failures []Failure
+	Workspaces int `json:"workspaces"` // that it has finished; the shared accounts count as one
+	Wrapped    int `json:"wrapped"`    // data keys that were wrapped by another key-encryption key
+	Made       int `json:"made"`       // new data keys
+	Sealed     int `json:"sealed"`     // fields that were sealed anew
+	Removed    int `json:"removed"`    // data keys
+	Failed     int `json:"failed"`     // data keys and fields that do not open, and stay as they are
+	// Unavailable are those of Failed that a key service may open another time.
+	Unavailable int       `json:"away,omitempty"`
+	Failures    []Failure `json:"failures,omitempty"` // the first of Failed
 }
 
 // Failure is something that does not open. Account is zero for a data key.
@@ -75,6 +76,15 @@ type Failure struct {
 	Workspace id.Workspace
 	Account   id.Account
 	Err       error
+}
+
+// MarshalJSON writes the error as a reason.
+func (f Failure) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Workspace id.Workspace `json:"workspace_id,omitzero"`
+		Account   id.Account   `json:"account_id,omitzero"`
+		Reason    string       `json:"reason"`
+	}{f.Workspace, f.Account, f.Err.Error()})
 }
 
 func (r *Report) fail(ws id.Workspace, account id.Account, err error) {

@@ -134,8 +134,8 @@ with --heads the next time.`,
 			} else {
 				for _, p := range slices.Concat(v.Problems, v.CutOff) {
 					row := ""
-					if p.Row != uuid.Nil {
-						row = " (" + p.Row.String() + ")"
+					if p.ID != uuid.Nil {
+						row = " (" + p.ID.String() + ")"
 					}
 					fmt.Fprintf(r.screen.out, "%s  %s: %s%s\n", r.paint(red, string(p.Kind)), whose(p.Workspace, "workspace ", "the shared accounts"), p.Message, row)
 				}
