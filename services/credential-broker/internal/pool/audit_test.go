@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
-// ledger is a ram that keeps what is written, and refuses it when it is told to.
+// ledger is a ram that keeps the uses it is given, or refuses them.
 type ledger struct {
 	*ram
 
@@ -65,7 +65,7 @@ func (l *ledger) Learn(_ context.Context, x store.Learned) error {
 	return l.refuse()
 }
 
-// recorded returns how many uses are on record.
+// recorded returns how many uses are recorded.
 func (l *ledger) recorded() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,8 +127,8 @@ func (b *bench) use(session id.Session) (pool.Account, error) {
 	return b.Select(b.t.Context(), pool.Request{Actor: actor, Provider: "openai", Model: "gpt-5", Address: "10.0.0.1:5"})
 }
 
-// A session's first use of an account waits for no database, and gets into the audit when
-// there is one again, or at the latest when the process ends.
+// A first use does not wait for the database, and is recorded when the database is back, at the
+// latest when the process ends.
 func TestUseWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -152,7 +152,7 @@ func TestUseWithoutDatabase(t *testing.T) {
 	if _, err := b.use(id.New[id.Session]()); err != nil {
 		t.Fatal(err)
 	}
-	// It comes back while the process ends.
+	// The database comes back while the process ends.
 	time.AfterFunc(10*time.Millisecond, func() { b.set(false) })
 	b.stop()
 	if n := b.recorded(); n != 3 {
@@ -160,7 +160,7 @@ func TestUseWithoutDatabase(t *testing.T) {
 	}
 }
 
-// While as many uses wait as may, nobody uses an account who has not before.
+// While as many uses wait as may, further first uses are refused.
 func TestUsesAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -188,7 +188,7 @@ func TestUsesAreBounded(t *testing.T) {
 	}
 }
 
-// What is counted of accounts, and what it costs.
+// Requests are counted with their tokens and cost.
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -249,7 +249,7 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// A parking counts once, however many requests meet it.
+// A cooldown counts once, however many requests fail in it.
 func TestCooldownsAreCounted(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -279,8 +279,8 @@ func TestCooldownsAreCounted(t *testing.T) {
 	t.Error("no cooldown was counted")
 }
 
-// What was counted of an account stays while it is disabled, and goes with it, also with
-// the last one of a pool.
+// An account's series stay while it is disabled, and end when it is removed, also if it was the last
+// one of a pool.
 func TestCountsGoWithTheAccount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

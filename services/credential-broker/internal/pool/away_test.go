@@ -25,18 +25,17 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
-// soon bounds what is to take a second at most, on a machine that is busy.
+// soon is the time for what should take a second at most, on a busy machine.
 const soon = 5 * time.Second
 
-// link is one instance's way to the bus, which can be cut, or take what is said and carry
-// it nowhere.
+// link is one instance's connection to the bus. It can be cut, or swallow what is sent.
 type link struct {
 	t       *testing.T
 	l       net.Listener
 	to      string
 	work    sync.WaitGroup
 	swallow atomic.Bool
-	// swallowed gets a state that went nowhere.
+	// swallowed receives when a state was swallowed.
 	swallowed chan struct{}
 
 	mu    sync.Mutex // guards what follows
@@ -125,7 +124,7 @@ func (k *link) carry(to io.WriteCloser, from io.Reader, out bool) {
 	}
 }
 
-// cut breaks the link, until it is mended.
+// cut breaks the link, or with down false restores it.
 func (k *link) cut(down bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,8 +135,8 @@ func (k *link) cut(down bool) {
 	k.conns = nil
 }
 
-// What was said while the connection of one instance was away is said again: what it did
-// not hear, and what nobody heard of it.
+// After a lost connection, announcements that an instance missed, and its own that were lost,
+// are repeated.
 func TestBusWasAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -165,11 +164,11 @@ func TestBusWasAway(t *testing.T) {
 	select {
 	case <-near.swallowed:
 	case <-time.After(soon):
-		t.Fatal("the first never tells")
+		t.Fatal("the first never announces it")
 	}
 	near.swallow.Store(false)
 	near.cut(false) // and is there again
-	within(t, soon, "the second knows of what nobody has heard", func() bool { return second.state(b.ID).Health < 90 })
+	within(t, soon, "the second learns what was swallowed", func() bool { return second.state(b.ID).Health < 90 })
 	for name, i := range map[string]*instance{"second": second, "third": third} {
 		if h := i.state(a.ID).Health; math.Abs(h-80) > 1 {
 			t.Errorf("the %s counts twice what was said twice: the health is %v, want 80", name, h)
@@ -177,7 +176,7 @@ func TestBusWasAway(t *testing.T) {
 	}
 }
 
-// An instance that hears itself does not count twice what it did.
+// An instance ignores its own announcements.
 func TestHearsItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -188,14 +187,14 @@ func TestHearsItself(t *testing.T) {
 	first.Report(t.Context(), a, pool.Outcome{Reason: pool.AuthFailed, Status: 401})
 	within(t, soon, "the second has heard", func() bool { return second.state(a.ID).Health < 81 })
 	second.Report(t.Context(), b, pool.Outcome{Reason: pool.OK})
-	// Which the first hears after its own message.
+	// The first receives this after its own message.
 	within(t, soon, "the first has heard", func() bool { return first.state(a.ID).Health > 80.9 })
 	if h := first.state(a.ID).Health; math.Abs(h-81) > 0.5 {
 		t.Errorf("the health is %v, want 81: one failure, and one success", h)
 	}
 }
 
-// away is a store that cannot be written to at times.
+// away is a store that can become unavailable for writing.
 type away struct {
 	pool.Store
 	gone   atomic.Bool
@@ -213,8 +212,8 @@ func (s *away) Learn(ctx context.Context, l store.Learned) error {
 	return errors.New("the database is away")
 }
 
-// What could not be written is written when the database is back: each request once, and
-// every cooldown.
+// When the database is back, all that was not written is written: each request once, and every
+// cooldown.
 func TestDatabaseWasAway(t *testing.T) {
 	t.Parallel()
 	s := &away{failed: make(chan store.Learned)}
@@ -261,7 +260,7 @@ func TestDatabaseWasAway(t *testing.T) {
 	}
 }
 
-// A cooldown is not written behind: it is there although the process is killed right after.
+// A cooldown is written at once, without waiting for the next regular write.
 func TestCooldownIsWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -275,5 +274,5 @@ func TestCooldownIsWrittenAtOnce(t *testing.T) {
 	})
 }
 
-// must returns what there is; an error is what a test finds missing.
+// must drops an error: the test finds what is missing.
 func must[T any](all T, _ error) T { return all }

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// shapes are conditions in which a pool is chosen from, the kindest one first.
+// shapes are conditions of a pool.
 var shapes = []struct {
 	name string
 	make func(*crowd)
@@ -37,14 +37,14 @@ var shapes = []struct {
 		}
 		c.now = c.now.Add(2 * time.Second)
 	}},
-	{"nobody ready", func(c *crowd) {
+	{"none ready", func(c *crowd) {
 		for i := range c.ids {
 			c.park(i, "", 6*time.Hour)
 		}
 	}},
 }
 
-// crowd is a pool of many.
+// crowd is a pool with many accounts.
 type crowd struct {
 	tb   testing.TB
 	pool *pool.Pool
@@ -60,7 +60,7 @@ func newCrowd(tb testing.TB, s pool.Strategy, n int) *crowd {
 	return c
 }
 
-// pick picks the one that is wanted.
+// pick picks the i-th account.
 func (c *crowd) pick(i int, family string) pool.Ticket {
 	k, err := c.pool.Pick(c.now, pool.Query{Family: family, Tried: slices.Concat(c.ids[:i], c.ids[i+1:])})
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *crowd) park(i int, family string, wait time.Duration) {
 	c.pool.Report(c.now, c.pick(i, family), pool.Outcome{Reason: limited, RetryAfter: wait})
 }
 
-// BenchmarkPick chooses an account, requests coming each 10 µs.
+// BenchmarkPick chooses an account every 10 µs of the pool's time.
 func BenchmarkPick(b *testing.B) {
 	for _, shape := range shapes {
 		for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
@@ -96,7 +96,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// BenchmarkRequest is a choice and its good outcome.
+// BenchmarkRequest chooses an account and reports success.
 func BenchmarkRequest(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -10,15 +10,14 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// jump has the machine sleep for d, or sets its clock back. From then on the bench's time
-// is the new clock's.
+// jump has the machine sleep for d, or sets its clock back. Later times are the new clock's.
 func (b *picker) jump(d time.Duration) {
 	b.after(time.Second)
 	b.pool.Jump(d)
 	b.after(d)
 }
 
-// A machine that slept finds over what is over, hears what others tell, and is heard.
+// Limits end while the machine sleeps; afterwards instances understand each other's dates.
 func TestClockJumpsAhead(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -43,7 +42,7 @@ func TestClockJumpsAhead(t *testing.T) {
 	}
 }
 
-// A clock that is set back parks nobody for longer, and the pool goes on hearing others.
+// A clock that is set back makes no window longer, and other instances' limits still count.
 func TestClockJumpsBack(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -67,8 +66,8 @@ func TestClockJumpsBack(t *testing.T) {
 	b.want("another instance's word counts", b.use(pool.Query{Tried: b.ids[:1]}, ok), "-")
 }
 
-// Set back by a little, the clock parks nobody anew: what is stored of a limit is dated by
-// the clock as it was, and is the one that is known here, or that was cleared here.
+// After the clock was set back a little, a stored limit, dated by the clock as it was, is
+// recognized as the one that is known here or was cleared here.
 func TestClockJumpsBackALittle(t *testing.T) {
 	t.Parallel()
 	for _, back := range []time.Duration{2 * time.Second, time.Minute, 5 * time.Minute, 9 * time.Minute} {
@@ -94,7 +93,7 @@ func TestClockJumpsBackALittle(t *testing.T) {
 		again()
 		b.want("and stays", b.use(pool.Query{Tried: b.ids[:1]}, ok), "b")
 
-		// What is learned now counts, here and for whoever hears of it.
+		// What is learned now counts here and for other instances.
 		b.pool.Report(b.now, b.pick(only), pool.Outcome{Reason: limited, RetryAfter: time.Hour})
 		b.want("parked again", b.use(only, ok), "-")
 		other := pool.NewPool(b.now, pool.Defaults())
@@ -107,8 +106,7 @@ func TestClockJumpsBackALittle(t *testing.T) {
 	}
 }
 
-// Seventeen and more families over time, each on an account that is not used for it
-// again: the latest is limited on its own all the same.
+// Families whose limits are over make room for new ones.
 func TestFamiliesMakeRoom(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -122,7 +120,7 @@ func TestFamiliesMakeRoom(t *testing.T) {
 		b.want("others are not", b.use(pool.Query{Family: "else", Tried: b.ids[1:]}, ok), "a")
 		b.after(time.Hour)
 	}
-	// The same after a restart, when all of these are read again.
+	// Also after a restart, when all of them are restored.
 	b = newPicker(t, 2, nil)
 	b.after(24 * time.Hour)
 	b.pool.Restore(b.now, b.ids[0], stale, -1, b.now)
@@ -130,7 +128,7 @@ func TestFamiliesMakeRoom(t *testing.T) {
 	b.want("is parked alone", b.use(pool.Query{Family: "else", Tried: b.ids[1:]}, ok), "a")
 }
 
-// Who is in flight when somebody switches does not bring the session back.
+// A request in flight during a switch does not bring its session back.
 func TestSwitchInFlight(t *testing.T) {
 	t.Parallel()
 	for _, s := range []pool.Strategy{pool.Sticky, pool.Hybrid} {
@@ -145,7 +143,7 @@ func TestSwitchInFlight(t *testing.T) {
 	}
 }
 
-// An instance whose counting began anew is heard from its first token on.
+// An instance that restarted its counters counts from its first token on.
 func TestCountersBeginAnew(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 1, nil)

@@ -16,8 +16,7 @@ import (
 
 func asExhausted(err error, e **pool.Exhausted) bool { return errors.As(err, e) }
 
-// One wrong setting of one member: every account says that it may not, again and again,
-// and nobody else notices.
+// Requests that every account denies have no effect on other requests.
 func TestDenied(t *testing.T) {
 	t.Parallel()
 	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
@@ -40,8 +39,8 @@ func TestDenied(t *testing.T) {
 		}
 	}
 
-	// Where it is an account's, which shows when another one serves the same request,
-	// requests for the model go to those that may.
+	// If another account serves the same request, requests for the model go to accounts that
+	// may serve it.
 	b := newPicker(t, 3, nil)
 	opus := pool.Query{Model: "opus-x"}
 	b.deny(opus, 2)
@@ -58,13 +57,13 @@ func TestDenied(t *testing.T) {
 	b.want("when the other is parked they are asked", b.use(pool.Query{Model: "opus-x", Tried: b.ids[2:]}, ok), "a")
 	b.want("and forgiven when they may after all", b.use(opus, ok), "a")
 
-	// Without a model there is nothing to remember it by.
+	// Without a model nothing is remembered.
 	b = newPicker(t, 2, nil)
 	b.deny(none, 1)
 	b.want("no model", b.use(none, ok), "a")
 }
 
-// deny has n accounts refuse one request, and the next one serve it.
+// deny has n accounts deny one request, and the next one serve it.
 func (b *picker) deny(r pool.Query, n int) {
 	b.t.Helper()
 	for range n {
@@ -75,8 +74,7 @@ func (b *picker) deny(r pool.Query, n int) {
 	b.use(r, ok)
 }
 
-// A request that all accounts refuse, or as many as are asked, says nothing of them: what
-// comes after it is spread as before.
+// If all accounts that were asked deny a request, the next requests are spread as before.
 func TestDeniedByAll(t *testing.T) {
 	t.Parallel()
 	for _, s := range []pool.Strategy{pool.RoundRobin, pool.Hybrid} {
@@ -102,8 +100,7 @@ func TestDeniedByAll(t *testing.T) {
 	}
 }
 
-// An exclusion is told like a limit, ends where somebody makes the account as new, and
-// reaches other instances with its end.
+// An exclusion is announced like a limit, and ends when the account is reset; its end is announced, too.
 func TestPassedOverIsTold(t *testing.T) {
 	t.Parallel()
 	b, other := newPicker(t, 2, nil), newPicker(t, 2, nil)
@@ -129,7 +126,7 @@ func TestPassedOverIsTold(t *testing.T) {
 	other.want("its end is heard", other.use(opus, ok), "a")
 }
 
-// Of a server that cannot be reached all accounts are left, until one is served there.
+// All accounts at an unreachable server are passed over until one of them serves a request.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 4, with(pool.RoundRobin))
@@ -160,8 +157,7 @@ func TestServerAway(t *testing.T) {
 	}
 }
 
-// An account without a token is passed over while there are others, for a time, and
-// parks nothing.
+// An account without a token is passed over for a time, and is not parked.
 func TestNoToken(t *testing.T) {
 	t.Parallel()
 	for _, s := range []pool.Strategy{pool.Sticky, pool.RoundRobin, pool.Hybrid} {
@@ -182,7 +178,7 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
-// Models without end are remembered within bounds.
+// A bounded number of models is remembered.
 func TestDeniedModelsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)

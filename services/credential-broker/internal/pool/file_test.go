@@ -19,8 +19,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// TestFileIsWrittenOnceASecond has one account answer a hundred requests a second: what
-// they teach is gathered for a second, and is all there at the end.
+// TestFileIsWrittenOnceASecond has one account answer a hundred requests a second: what is learned
+// is written once a second, and all of it at the end.
 func TestFileIsWrittenOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestFileIsWrittenOnceASecond(t *testing.T) {
 			}
 			return info
 		}
-		// Of one workspace and session: a first use is on record once.
+		// All in one workspace and session: a first use is recorded once.
 		actor := identity.Actor{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Service: "agent-runner"}
 		const seconds, each = 10, 100
 		written, last := 0, stat()
@@ -75,7 +75,7 @@ func TestFileIsWrittenOnceASecond(t *testing.T) {
 			}
 			set.Report(ctx, chosen, pool.Outcome{Reason: pool.OK})
 			<-time.After(time.Second / each) // of the bubble
-			// Of two that replace each other the second may get the first one's inode.
+			// A file may get the inode of the one before the last.
 			if now := stat(); !os.SameFile(last, now) || !now.ModTime().Equal(last.ModTime()) {
 				written, last = written+1, now
 			}
@@ -92,7 +92,7 @@ func TestFileIsWrittenOnceASecond(t *testing.T) {
 		if err != nil || len(stats) != 1 || stats[0].Requests != seconds*each {
 			t.Errorf("statistics at the end: %+v, %v, want %d requests", stats, err, seconds*each)
 		}
-		// Nothing to say, nothing written.
+		// Without changes nothing is written.
 		last = stat()
 		if err := s.Learn(t.Context(), store.Learned{}); err != nil || !os.SameFile(last, stat()) {
 			t.Errorf("the file was written for nothing (%v)", err)

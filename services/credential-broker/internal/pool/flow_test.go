@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// graph is a network whose maximal flow is looked for, by Dinic's algorithm.
+// graph is a network; its maximal flow is computed with Dinic's algorithm.
 type graph struct {
 	out   [][]int // edges by node
 	to    []int
@@ -20,7 +20,7 @@ func (g *graph) node() int {
 	return len(g.out) - 1
 }
 
-// edge adds an edge and, as the odd one behind it, the way back.
+// edge adds an edge and, at the odd index behind it, its reverse.
 func (g *graph) edge(from, to, room int) {
 	g.out[from], g.out[to] = append(g.out[from], len(g.to)), append(g.out[to], len(g.to)+1)
 	g.to, g.room = append(g.to, to, from), append(g.room, room, 0)
@@ -41,7 +41,7 @@ func (g *graph) flow(source, sink int) int {
 	return total
 }
 
-// rank finds how far each node is from the source, and whether the sink is reached.
+// rank computes each node's distance from the source, and reports whether the sink is reached.
 func (g *graph) rank(source, sink int) bool {
 	g.level = make([]int, len(g.out))
 	g.level[source] = 1

@@ -12,9 +12,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// TestHybridByTheBook holds each choice of hybrid against its formula, written down as the
-// package comment has it, over random histories and settings: which account is chosen is
-// nobody's guess.
+// TestHybridByTheBook compares each choice of hybrid with its formula, over random histories
+// and settings.
 func TestHybridByTheBook(t *testing.T) {
 	t.Parallel()
 	compared := 0
@@ -48,7 +47,7 @@ func TestHybridByTheBook(t *testing.T) {
 				}
 			}
 			if !slices.ContainsFunc(states, func(a pool.State) bool { return a.Account == k.Account && isParked(a, now) }) {
-				current = k.Account // else it was the last usable one, which nobody chose
+				current = k.Account // else it was the last usable one, which hybrid did not choose
 			}
 			out := pool.Outcome{Reason: pool.OK}
 			switch r.IntN(20) {
@@ -69,9 +68,9 @@ func isParked(a pool.State, now time.Time) bool {
 	return slices.ContainsFunc(a.Limits, func(l pool.Limit) bool { return l.Until.After(now) })
 }
 
-// byTheBook returns the account that hybrid is to choose among those that have tokens and
-// health. It is not certain where nobody has, and where less than a hundredth of a point
-// decides: pools count in whole millionths.
+// byTheBook returns the account that hybrid should choose among those that have tokens and
+// health. It is uncertain if none has, or if less than a hundredth of a point decides: pools
+// count in whole millionths.
 func byTheBook(states []pool.State, s pool.Settings, current id.Account, now time.Time) (_ id.Account, certain bool) {
 	type candidate struct {
 		account id.Account
@@ -106,7 +105,7 @@ func byTheBook(states []pool.State, s pool.Settings, current id.Account, now tim
 	return best.account, true
 }
 
-// Who has no tokens comes after those who have, whatever the score.
+// Accounts without tokens come after those with tokens, whatever the score.
 func TestHybridSpentComeLater(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, func(s *pool.Settings) {

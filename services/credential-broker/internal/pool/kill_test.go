@@ -27,7 +27,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// childVariable makes this test program a broker's pools, in a process.
+// childVariable makes this test program run an instance.
 const childVariable = "SIGNALBOX_TEST_POOL_INSTANCE"
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// orders are what a process is told of the world.
+// orders configure a process.
 type orders struct {
 	Database, KeyFile string
 	NATS, Password    string // empty for no bus
@@ -51,8 +51,8 @@ type orders struct {
 	Actor             identity.Actor
 }
 
-// do is what a process is to do: requests that go well, then one that has the account
-// parked. did says what it did.
+// do has a process serve requests that succeed, and then one that parks the account. did is
+// what it did.
 type (
 	do struct {
 		Requests int
@@ -83,7 +83,7 @@ func spawn(t *testing.T, o orders) *process {
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	// Not StdoutPipe: what a killed process has written is read before it is waited for.
+	// Not StdoutPipe, which Wait closes: what a killed process has written must be read.
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func spawn(t *testing.T, o orders) *process {
 	return p
 }
 
-// kill ends the process without a word.
+// kill kills the process.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // SIGKILL; it may be gone
 	<-p.gone
@@ -135,8 +135,7 @@ func (w *world) orders() orders {
 	return orders{Database: w.database.AdminURL, KeyFile: w.keyFile, Actor: w.actor}
 }
 
-// What an instance has learned and told, and not written, is not lost with it: whoever
-// heard it writes it down.
+// What an instance has announced but not written is not lost with it: other instances write it.
 func TestKilledBeforeItWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -158,8 +157,7 @@ func TestKilledBeforeItWrites(t *testing.T) {
 	}
 }
 
-// A use whose answer somebody has seen is in the audit, however soon after it the process
-// is killed.
+// A use is in the audit once its answer was shown, even if the process is killed right after.
 func TestKilledAfterAnAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -190,10 +188,9 @@ func TestKilledAfterAnAnswer(t *testing.T) {
 	}
 }
 
-// An instance is killed again and again, at any moment: what was once written stays, what
-// it did is counted once, and its successor goes on from there. What is lost is no more than
-// it did since the write before the last: what was done before a write ended is in the next
-// one, and between two there is half a second.
+// An instance is killed again and again, at any moment: what was written stays, each request is
+// counted at most once, and the successor continues. No more is lost than what it did since the
+// write before the last.
 func TestKilledWhileItCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -259,7 +256,7 @@ func TestKilledWhileItCounts(t *testing.T) {
 	}
 }
 
-// runChild is an instance: it does what each line says until there are no more.
+// runChild runs an instance that does what each line of its input says.
 func runChild(text string) error {
 	var o orders
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -301,7 +298,7 @@ func runChild(text string) error {
 	for in := json.NewDecoder(os.Stdin); ; {
 		var d do
 		if err := in.Decode(&d); err != nil {
-			return nil //nolint:nilerr // there is nobody any more
+			return nil //nolint:nilerr // the parent is gone
 		}
 		answer, err := obey(ctx, set, o.Actor, d)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/pkg/price"
 )
 
-// rig is a Meter with a clock, and what it shows.
+// rig is a Meter with a clock and a registry.
 type rig struct {
 	*Meter
 	t   testing.TB
@@ -32,7 +32,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// shown returns the metrics: their names without what all have in common, and labels.
+// shown returns the metrics by name, without the common prefix, and labels.
 func (r *rig) shown() map[string]float64 {
 	r.t.Helper()
 	families, err := r.reg.Gather()
@@ -90,7 +90,7 @@ func TestCounts(t *testing.T) {
 	none.Forget(a)
 }
 
-// However many accounts there are, the series are bounded; who is busy keeps theirs.
+// The number of series is bounded, and accounts in use keep theirs.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -120,7 +120,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-func TestTogether(t *testing.T) {
+func TestConcurrentCounts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a := id.New[id.Account]()
@@ -148,7 +148,7 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-func TestNoAllocation(t *testing.T) { //nolint:paralleltest // it would count what others allocate
+func TestNoAllocation(t *testing.T) { //nolint:paralleltest // it would count the allocations of other tests
 	r := newRig(t)
 	a := id.New[id.Account]()
 	count := func() {

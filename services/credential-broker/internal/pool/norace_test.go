@@ -2,5 +2,5 @@
 
 package pool_test
 
-// thorough says that simulations take their full length.
+// thorough runs simulations at full length.
 const thorough = true

@@ -25,8 +25,7 @@ func (s buggy) Pool(ctx context.Context, ws id.Workspace, provider string) (stor
 	return s.Store.Pool(ctx, ws, provider)
 }
 
-// A panic while a pool is read is an error for those who wait for it, and for nobody
-// after them.
+// A panic while a pool is read is an error for the requests that wait for it, and for no later one.
 func TestPanicCostsOneReading(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool

@@ -20,7 +20,7 @@ import (
 	"signalbox.dev/services/credential-broker/migrations"
 )
 
-// instance is one more broker on a world's database.
+// instance is another instance on a world's database.
 type instance struct {
 	*pool.Set
 	w    *world
@@ -86,13 +86,13 @@ func (i *instance) state(a id.Account) pool.State {
 	return all[n]
 }
 
-// await waits until something is so.
+// await waits until a condition holds.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	within(t, 30*time.Second, what, is)
 }
 
-// within waits for no longer than d.
+// within is await with a limit.
 func within(t *testing.T, d time.Duration, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -112,8 +112,8 @@ func parked(s pool.State) bool {
 	return slices.ContainsFunc(s.Limits, func(l pool.Limit) bool { return l.Until.After(time.Now()) })
 }
 
-// An instance learns something while Postgres is away for it, tells the others, and is
-// gone: nothing of it is lost, and meanwhile it goes on choosing.
+// An instance that loses Postgres keeps choosing accounts, and what it learns reaches the others
+// before it ends.
 func TestInstancesTellEachOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -138,7 +138,7 @@ func TestInstancesTellEachOther(t *testing.T) {
 	if got := second.take(); got.ID != other.ID {
 		t.Error("the second still uses the account")
 	}
-	// It goes on with what it read last.
+	// It uses what it read last.
 	for range 3 {
 		b := first.take()
 		if b.ID != other.ID {
@@ -167,7 +167,7 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 		first.Report(t.Context(), first.take(), pool.Outcome{Reason: pool.OK, Model: "gpt-5", Tokens: price.Tokens{Input: 1000, CacheRead: 400, Output: 40}})
 	}
 	first.Report(t.Context(), a, pool.Outcome{Reason: pool.QuotaExhausted, Status: 403})
-	// Without a bus they meet in the database.
+	// Without a bus they exchange limits through the database.
 	within(t, soon, "the second has read of the limit", func() bool { return parked(second.state(a.ID)) })
 	first.stop()
 	third := w.instance(nil)
@@ -236,8 +236,7 @@ func TestEveryAccountParked(t *testing.T) {
 	}
 }
 
-// An account that begins well and fails then is parked, as one that fails at once is, each
-// time anew.
+// An account that begins well and then fails is parked, like one that fails at once, every time.
 func TestFailsAfterItBegan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -255,7 +254,7 @@ func TestFailsAfterItBegan(t *testing.T) {
 	}
 }
 
-// Models are limited apart where the provider does so.
+// Model families are limited separately if the provider does so.
 func TestModelFamilies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

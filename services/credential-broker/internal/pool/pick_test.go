@@ -74,7 +74,8 @@ func (b *picker) pick(r pool.Query) pool.Ticket {
 	return k
 }
 
-// use picks once for each reason, reports it, and returns who was picked. Nobody is -.
+// use picks once for each reason, reports it, and returns the accounts that were picked; -
+// stands for none.
 func (b *picker) use(r pool.Query, reasons ...pool.Reason) string {
 	b.t.Helper()
 	got := ""
@@ -143,8 +144,8 @@ func TestHybrid(t *testing.T) {
 	for range 60 {
 		got += b.use(none, ok)
 	}
-	// The current account has 150 on top and loses 10 for each token, and 360 at once for
-	// having been used: it is left when the other is better by 100.
+	// The current account has a bonus of 150. Each token it spends costs 10 points, and its
+	// first use costs 360. Another account takes over once it is better by 100.
 	if want := "ab"; got[:1] != want[:1] || !contains(got, 'b') {
 		t.Errorf("hybrid chose %s, want both", got)
 	}
@@ -153,7 +154,7 @@ func TestHybrid(t *testing.T) {
 	b.after(90 * time.Second)
 	b.want("stays after the probe is due", b.use(none, ok, ok), "bb")
 
-	// Three failures make it unhealthy: it is left for last, and used then.
+	// Three failures make an account unhealthy: it is chosen last.
 	b = newPicker(t, 2, with(pool.Hybrid))
 	for range 3 {
 		k := b.pick(pool.Query{Tried: []id.Account{b.ids[1]}})
@@ -168,7 +169,7 @@ func TestHybrid(t *testing.T) {
 			t.Fatalf("chose %s, want b while it is healthy", got)
 		}
 	}
-	b.want("an unhealthy one before nobody", b.use(none, limited, ok), "ba")
+	b.want("an unhealthy one before none", b.use(none, limited, ok), "ba")
 }
 
 func contains(s string, c rune) bool { return strings.ContainsRune(s, c) }
@@ -208,7 +209,7 @@ func TestAffinity(t *testing.T) {
 	b.want("the next one", b.use(other, ok), "b")
 	b.want("parked for all", b.use(mine, ok), "b")
 	b.after(31 * time.Second)
-	b.want("who served last", b.use(mine, ok), "b")
+	b.want("the account that served last", b.use(mine, ok), "b")
 
 	b = newPicker(t, 3, with(pool.Hybrid))
 	b.want("first", b.use(mine, ok), "a")
@@ -230,7 +231,7 @@ func TestLadder(t *testing.T) {
 		}
 		b.after(want)
 	}
-	// A success is the end of it.
+	// A success resets the ladder.
 	b.pool.Report(b.now, b.pick(pool.Query{Tried: b.ids[1:]}), pool.Outcome{Reason: ok})
 	b.pool.Report(b.now, b.pick(pool.Query{Tried: b.ids[1:]}), pool.Outcome{Reason: quota})
 	if got := b.parked(); got != time.Minute {
@@ -238,8 +239,8 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// Many requests in flight that fail together are one failure, also those that fail
-// when its window is over.
+// Requests in flight that fail together count as one failure, even those that fail after its
+// window is over.
 func TestOneClimbForAWindow(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -258,9 +259,9 @@ func TestOneClimbForAWindow(t *testing.T) {
 		b.pool.Report(b.now, k, pool.Outcome{Reason: quota})
 	}
 	if got := b.parked(); got != time.Minute {
-		t.Errorf("those who were late parked it for %v, want a minute again", got)
+		t.Errorf("late failures parked it for %v, want a minute again", got)
 	}
-	// A wait in so many words extends the window.
+	// A longer wait that the provider asks for extends the window.
 	b.pool.Report(b.now, flight[75], pool.Outcome{Reason: quota, RetryAfter: time.Hour})
 	if got := b.parked(); got != time.Hour {
 		t.Errorf("parked for %v, want an hour", got)
@@ -351,14 +352,14 @@ func TestLastUsable(t *testing.T) {
 	b.after(time.Second)
 	b.want("back", b.use(none, ok), "a")
 
-	// Of two, the one that was parked last; the other keeps to its ladder.
+	// Of two accounts, the one that was parked last is tried; the other waits its time.
 	b = newPicker(t, 2, nil)
 	b.want("both", b.use(none, quota, quota), "ab")
 	b.after(5 * time.Second)
 	b.want("the last", b.use(none, quota, ok), "b-")
 	b.after(5 * time.Second)
 	b.want("the last again", b.use(none, ok, ok), "bb")
-	// Whoever remains when the others are gone is the last.
+	// An account that remains when the others are removed is the last usable one.
 	b = newPicker(t, 2, nil)
 	b.want("one", b.use(none, quota), "a")
 	b.after(10 * time.Second)
@@ -378,7 +379,7 @@ func TestFamilies(t *testing.T) {
 	b.want("opus goes on", b.use(opus, ok), "b")
 	b.want("and haiku", b.use(haiku, ok), "b")
 
-	// Names without end count for the whole account, and are forgotten in time.
+	// More families than there is room for count for the whole account.
 	b = newPicker(t, 1, nil)
 	for i := range 100 {
 		k, err := b.pool.Pick(b.now, pool.Query{Family: string(rune('A' + i))})
@@ -412,7 +413,7 @@ func TestTokens(t *testing.T) {
 	tokens(1)
 	b.pool.Report(b.now, k, pool.Outcome{Reason: pool.Unreachable, Unsent: true})
 	tokens(2)
-	b.want("no tokens refuse nobody", b.use(none, ok, ok, ok, ok), "aaaa")
+	b.want("a lack of tokens refuses no request", b.use(none, ok, ok, ok, ok), "aaaa")
 	tokens(0)
 	b.after(time.Second)
 	k = b.pick(none) // takes none: there is but a tenth of one
@@ -429,8 +430,8 @@ func TestTokens(t *testing.T) {
 	tokens(2)
 }
 
-// A key that does not open is not the last usable account: the other one is, whose ladder
-// would else keep everybody away for hours.
+// An account whose key fails is not the last usable one if there is another, whose ladder would
+// otherwise keep all requests away for hours.
 func TestDeadKeyBesideTheLast(t *testing.T) {
 	t.Parallel()
 	for _, dead := range []bool{false, true} {
@@ -461,15 +462,15 @@ func TestDeadKeyBesideTheLast(t *testing.T) {
 			t.Errorf("with a dead key beside it (%v) it answers after %v, want 12 min and a few seconds", dead, good)
 		}
 	}
-	// Where no key opens, the one that was parked last is as good as any.
+	// If all keys fail, the account that was parked last is tried.
 	b := newPicker(t, 2, nil)
 	b.want("all fail", b.use(none, pool.AuthFailed, pool.AuthFailed), "ab")
 	b.after(5 * time.Second)
 	b.want("and are asked again", b.use(none, pool.AuthFailed), "b")
 }
 
-// When nobody is ready, who comes again is told when the first one is back, and hears
-// of a change at once.
+// If no account is ready, callers learn when the first one is back. A change counts at once,
+// although the answer is cached.
 func TestNobodyReady(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 3, nil)
@@ -490,30 +491,30 @@ func TestNobodyReady(t *testing.T) {
 	b.pool.Reset(b.now, pool.Order{Account: b.ids[2], Asked: b.now})
 	b.want("one is back", b.use(none, ok), "c")
 
-	// One that was tried is not away for others.
+	// An account that one request has tried is ready for others.
 	back("tried", pool.Query{Tried: b.ids[2:]}, 0, ok)
 	b.want("for others", b.use(none, ok), "c")
 
-	// Of another family there is somebody, also a moment later.
+	// The cached answer is for one family only.
 	b = newPicker(t, 1, nil)
 	opus, haiku := pool.Query{Family: "opus"}, pool.Query{Family: "haiku"}
 	b.want("two families", b.use(opus, limited)+b.use(haiku, limited), "aa")
 	b.want("both parked", b.use(opus, ok)+b.use(haiku, ok)+b.use(opus, ok), "---")
 	b.want("no other family", b.use(none, ok), "a")
-	// To the microsecond: what was found a moment ago does not outlast the window.
+	// The cached answer does not outlast the window, to the microsecond.
 	b.after(5*time.Second - time.Microsecond)
 	b.want("parked", b.use(opus, ok), "-")
 	b.after(time.Microsecond)
 	b.want("the last one", b.use(opus, ok), "a")
-	// Also not when the members change.
+	// Nor a change of the members.
 	b = newPicker(t, 1, nil)
 	b.want("parked", b.use(none, quota, ok), "a-")
 	b.ids = accounts(2)
 	b.pool.SetMembers(b.now, b.now, pool.Bare(b.ids))
-	b.want("who came", b.use(none, ok), "b")
+	b.want("the new one", b.use(none, ok), "b")
 }
 
-// What a request tells of an account is what the package comment lists.
+// Outcomes have the effects that the package comment lists.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -546,7 +547,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A good answer that began before a window says nothing of it.
+// A good answer to a request sent before a window does not end the window.
 func TestStaleProbe(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -554,7 +555,7 @@ func TestStaleProbe(t *testing.T) {
 	b.pool.Report(b.now, b.pick(onlyA), pool.Outcome{Reason: limited})
 	b.after(30 * time.Second)
 	stale := b.pick(onlyA)
-	b.after(pool.ProbeTime) // it keeps nobody away any more
+	b.after(pool.ProbeTime) // it keeps no request away any more
 	b.pool.Report(b.now, b.pick(onlyA), pool.Outcome{Reason: limited})
 	b.pool.Report(b.now, stale, pool.Outcome{Reason: ok})
 	if got := b.parked(); got != 30*time.Second {
@@ -562,8 +563,8 @@ func TestStaleProbe(t *testing.T) {
 	}
 }
 
-// What another instance tells is bounded, written down here too, and counted from where
-// it had told before.
+// What another instance announces is clamped, stored here too, and counted from its last
+// announcement on.
 func TestWhatOthersTell(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 1, func(s *pool.Settings) { s.RecoveryPerHour, s.RegenerationPerMinute = 0, 0 })
@@ -581,12 +582,12 @@ func TestWhatOthersTell(t *testing.T) {
 	if states := b.pool.Changes(b.now, pool.ToPeers); len(states) != 0 {
 		t.Errorf("%d accounts to tell others of, want none", len(states))
 	}
-	// Who had counted before this one was here is believed from where it had told.
+	// Of an instance that counted before this one started, only the increase counts.
 	tell(2, pool.State{Since: b.now.Add(-time.Hour), Told: pool.Counters{Taken: 100, Limited: 5}, Counters: pool.Counters{Taken: 103, Limited: 6}})
 	if s := b.state(); s.Tokens != 47 || s.Health != 90 {
 		t.Errorf("%v tokens and health %v, want 47 and 90", s.Tokens, s.Health)
 	}
-	// Instances come and go; the last 32 are remembered, and told twice counts once.
+	// The last 32 instances are remembered. What is announced twice counts once.
 	for n := range 40 {
 		b.after(time.Millisecond)
 		tell(byte(10+n), pool.State{Since: b.now, Counters: pool.Counters{Returned: 1}})
@@ -599,7 +600,7 @@ func TestWhatOthersTell(t *testing.T) {
 	}
 }
 
-// Sessions are remembered within a bound, the latest ones.
+// A bounded number of sessions is remembered, the latest ones.
 func TestAffinityIsBounded(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 2, nil)
@@ -620,8 +621,8 @@ func TestAffinityIsBounded(t *testing.T) {
 	b.want("an early one", b.use(session(1), ok), "a")
 }
 
-// Looking whether a limit is over costs no health: who does not say when it is would
-// else be left for last when it is back.
+// A probe that finds its limit costs no health: otherwise an account whose provider does not
+// say when the limit ends would be chosen last once it is back.
 func TestProbesCostNoHealth(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -646,7 +647,7 @@ func TestProbesCostNoHealth(t *testing.T) {
 			t.Errorf("a probe that finds %s: health %v, want %v", c.name, got, c.want)
 		}
 	}
-	// Who was let through, and is refused later, was well in between.
+	// A limit that ended and came back is a new one, which costs health.
 	b := newPicker(t, 1, func(s *pool.Settings) { s.RecoveryPerHour, s.Success = 0, 0 })
 	b.pool.Report(b.now, b.pick(none), pool.Outcome{Reason: limited})
 	b.after(time.Minute)
@@ -692,8 +693,8 @@ func TestMembers(t *testing.T) {
 	if came, went := b.pool.SetMembers(b.now, b.now.Add(2*time.Second), nil); len(came) > 0 || len(went) != 4 {
 		t.Errorf("%v came and %v went, want all to go", came, went)
 	}
-	b.pool.Report(b.now, k, pool.Outcome{Reason: limited}) // of nobody
-	b.want("nobody is left", b.use(none, ok), "-")
+	b.pool.Report(b.now, k, pool.Outcome{Reason: limited}) // of a removed account
+	b.want("no account is left", b.use(none, ok), "-")
 }
 
 func TestValidate(t *testing.T) {
@@ -715,7 +716,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestConcurrent is for the race detector.
+// TestConcurrent gives the race detector something to find.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
 	b := newPicker(t, 20, with(pool.Hybrid))

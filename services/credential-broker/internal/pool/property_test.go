@@ -18,8 +18,8 @@ import (
 
 var histories = flag.Int("histories", 1000, "random histories to go through")
 
-// TestHistories goes through random histories of one pool and holds each step against
-// what the package comment promises.
+// TestHistories checks each step of random histories of a pool against what the package
+// comment promises.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range *histories {
@@ -43,19 +43,19 @@ type history struct {
 	cut      map[probe]bool // its window was ended for the last usable account
 }
 
-// flight is a request that is out.
+// flight is a request in flight.
 type flight struct {
 	ticket pool.Ticket
 	family string
 }
 
-// probing is a probe that is out.
+// probing is a probe in flight.
 type probing struct {
 	by    *flight
 	until time.Time
 }
 
-// probe is an account, for a family.
+// probe names the limit of an account for a family.
 type probe struct {
 	account id.Account
 	family  string
@@ -232,7 +232,7 @@ func (h *history) report() {
 	}
 }
 
-// remote merges what another instance might say.
+// remote merges what another instance might announce.
 func (h *history) remote() {
 	l := pool.Limit{Family: pickOne(h.r, "", "opus"), At: h.now.Add(time.Duration(h.r.IntN(1e6)) * time.Microsecond), Reason: pool.QuotaExhausted, Step: 1 + h.r.IntN(3)}
 	if h.r.IntN(3) > 0 {
@@ -243,7 +243,7 @@ func (h *history) remote() {
 	h.pool.Merge(h.now, uuid.UUID{1}, pool.State{Account: a, Since: h.now, Counters: pool.Counters{Taken: n, Failed: n / 4, Returned: n / 8}, Limits: []pool.Limit{l}})
 }
 
-// check holds what every step may do against what it did.
+// check compares what a step did with what a step may do.
 func (h *history) check(before map[probe]pool.Limit) error {
 	for _, s := range h.pool.States(h.now) {
 		if s.Tokens < 0 || s.Tokens > h.settings.MaxTokens {
@@ -284,8 +284,8 @@ func (h *history) check(before map[probe]pool.Limit) error {
 	return nil
 }
 
-// TestMerge has three instances learn apart and hear of it in any order, some of it
-// twice: what is shared is the same in the end.
+// TestMerge has three instances learn separately and merge each other's states in any order,
+// some of them twice: in the end, all know the same.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	for seed := range 500 {

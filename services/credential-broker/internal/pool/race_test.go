@@ -2,6 +2,6 @@
 
 package pool_test
 
-// thorough says that simulations take their full length: not under the race detector, which
-// finds nothing in them, as each is one goroutine's.
+// thorough runs simulations at full length, but not under the race detector: each runs in one
+// goroutine.
 const thorough = false

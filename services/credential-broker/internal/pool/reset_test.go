@@ -32,7 +32,7 @@ func TestOrders(t *testing.T) {
 	p.Switch(asked, a)
 	pick("after the same order again", b)
 	p.Switch(asked.Add(time.Second), id.New[id.Account]())
-	pick("after a switch to nobody", b)
+	pick("after a switch to an unknown account", b)
 
 	for range 3 {
 		p.Report(now, pool.Ticket{Account: b}, pool.Outcome{Reason: pool.Overloaded})
@@ -53,8 +53,8 @@ func TestOrders(t *testing.T) {
 	health("after the same reset again", 90)
 }
 
-// A reset ends what was learned before it, also where nobody has written that down yet,
-// and nothing that was learned after it.
+// A reset ends limits that were learned before it, even those that are not stored yet, and none
+// that were learned later.
 func TestResetEndsLimits(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Truncate(time.Microsecond)

@@ -27,12 +27,12 @@ type ram struct {
 	version int
 	keys    map[id.Workspace][]vault.WrappedKey
 	hangs   bool
-	stuck   bool // it says what has changed, and does not hand it out
+	stuck   bool // it answers Marks, and hangs in Pool
 	asked   int  // for pools
 	reads   map[store.PoolKey]int
 	used    int
 	learned []store.Learned
-	when    []time.Time // they were
+	when    []time.Time // of learned
 }
 
 func newRAM() *ram {
@@ -165,7 +165,7 @@ func (m *ram) AddDataKey(_ context.Context, ws id.Workspace, k vault.WrappedKey)
 	return nil
 }
 
-// room is a Set over a ram. Its Run is on, until the test's end.
+// room is a Set over a ram. Its Run runs until the end of the test.
 type room struct {
 	t      testing.TB
 	memory *ram
@@ -214,7 +214,7 @@ func newRoomWith(t testing.TB, tokens pool.Tokens, counts *pool.Meter) *room {
 	return w
 }
 
-// key is an account with a key.
+// key returns an account with a key.
 func (w *room) key(ws id.Workspace, secret string) store.Account {
 	w.t.Helper()
 	a := store.Account{WorkspaceID: ws, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Enabled: true}
@@ -226,7 +226,7 @@ func (w *room) key(ws id.Workspace, secret string) store.Account {
 	return a
 }
 
-// grants are n accounts of the operator's that somebody signed in to.
+// grants stores n accounts of the operator's that somebody signed in to, and returns them.
 func (w *room) grants(n int) []store.Account {
 	all := make([]store.Account, n)
 	for i := range all {
@@ -242,14 +242,14 @@ func request(ws id.Workspace) pool.Request {
 	}}
 }
 
-// timed selects, and says how long that took.
+// timed calls Select, and returns how long that took.
 func (w *room) timed(r pool.Request) (pool.Account, time.Duration, error) {
 	began := time.Now()
 	a, err := w.pool.Select(w.t.Context(), r)
 	return a, time.Since(began), err
 }
 
-// endpoint renews tokens: at once, never, or with an error.
+// endpoint returns tokens at once, never, or with an error.
 type endpoint struct {
 	mu    sync.Mutex // guards what follows
 	hangs map[id.Account]bool
@@ -280,5 +280,5 @@ func (e *endpoint) set(a id.Account, hangs bool, err error) {
 	e.hangs[a], e.fails[a] = hangs, err
 }
 
-// pass has time pass on the bubble's clock.
+// pass lets time pass on the bubble's clock.
 func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // of the bubble's time

@@ -145,7 +145,7 @@ func TestOrder(t *testing.T) {
 	w.want("anthropic", chosen{"environment", "env-ant", "https://api.anthropic.com"})
 	w.want("simulator", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/anthropic"})
 	w.want("simulator-openrouter", chosen{"simulator", "signalbox-no-credential", "http://127.0.0.1:7070/openrouter/api/v1"})
-	for _, name := range []string{"mine", "openrouter", "simulator-mine"} { // for which nobody else answers
+	for _, name := range []string{"mine", "openrouter", "simulator-mine"} { // no other provider answers for these
 		if got, err := w.all(name); !errors.Is(err, pool.ErrNone) {
 			t.Errorf("Select of a provider without an account = %v, %v, want ErrNone", got, err)
 		}
@@ -177,7 +177,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// distant is a key at a service that may be away.
+// distant is a key at a service that can become unavailable.
 type distant struct {
 	vault.KEK
 	away atomic.Bool
@@ -190,8 +190,8 @@ func (d *distant) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte, er
 	return d.KEK.Unwrap(ctx, wrapped, bound)
 }
 
-// An account whose data key does not open now is skipped, and told of once, and the
-// others are used. Where there is no other, the request may be tried again.
+// An account whose data key cannot be opened now is skipped and logged once, and the others are
+// used. If there is no other, the request can be retried.
 func TestKeyAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -232,7 +232,7 @@ func TestKeyAway(t *testing.T) {
 	}
 }
 
-// Providers are those of models alone.
+// Providers returns providers of models only.
 func TestProvidersOfTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -246,8 +246,8 @@ func TestProvidersOfTools(t *testing.T) {
 	w.want("github", chosen{"workspace", "token", "https://api.github.com"})
 }
 
-// An account that cannot be used is skipped with a line in the log; when none is
-// left, nobody else's credential takes its place.
+// An account that cannot be used is skipped and logged. If none is left, no other tier's account
+// takes its place.
 func TestUnusableAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *pool.Config) {
@@ -274,8 +274,8 @@ func TestUnusableAccounts(t *testing.T) {
 	w.want("openai", chosen{"workspace", "good", "https://api.openai.com/v1"})
 }
 
-// Whoever has accounts that are all disabled gets an error that says so, and never
-// somebody else's answer, nor an invented one.
+// If all accounts are disabled, the error says so, and neither another tier nor the simulator
+// answers.
 func TestDisabledAccounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *pool.Config) {
@@ -365,8 +365,7 @@ func TestUseIsRecorded(t *testing.T) {
 	}
 }
 
-// An account that was removed is not used again, although it was being read, by
-// somebody else's request, when it was.
+// An account is not used after its removal, although it was being read for another request then.
 func TestForgetWhileReading(t *testing.T) {
 	t.Parallel()
 	reading, goOn := make(chan struct{}), make(chan struct{})

@@ -21,16 +21,15 @@ import (
 var (
 	simulatedDays  = flag.Int("days", 0, "days to simulate pools for; 0 for a few")
 	simulatedSeeds = flag.Int("seeds", 0, "demands to simulate of each kind; 0 for a few")
-	simulatedMute  = flag.Bool("mute", false, "nobody says when a quota ends: shows what that is worth, and fails")
+	simulatedMute  = flag.Bool("mute", false, "no account says when a quota ends: shows what that is worth, and fails")
 )
 
-// TestSimulation has pools serve the demand of days with accounts like real ones:
-// requests a minute, a five-hour and a weekly quota, 429 out of nowhere, an expired
-// key, a flaky account. It prints how much hybrid completed of what a scheduler
-// who knows the future could have (clairvoyant), over many demands, and wants what
-// holds with a margin: of the mean, and of the worst of them. Six of ten accounts say when
-// their quota ends (-mute: nobody does). What is missing beyond that are quotas whose end
-// nobody says, and sessions that stay where they are.
+// TestSimulation has pools serve several days of demand with realistic accounts: limits by the
+// minute, five-hour and weekly quotas, unexpected 429s, an expired key, a flaky account. It
+// prints how much of what a scheduler that knows the future could complete (clairvoyant) hybrid
+// completes, over many demands, and requires a share of that, on average and at worst. Six of
+// ten accounts say when their quota ends (-mute: none does). The rest is lost to quotas whose
+// end is unknown, and to sessions that stay with their accounts.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	loads := [...]float64{0.5, 0.8, 1.0, 1.2}
@@ -96,8 +95,8 @@ type limits struct {
 	tells                  tells
 }
 
-// tells is what an account says when a quota is used up: most how long to wait, some
-// that it is too much, a few that it is over, as a billing limit does.
+// tells is what an account says when a quota is used up: most say how long to wait, some only
+// that a rate limit was hit, a few that the quota is exhausted, like a billing limit.
 type tells int
 
 const (
@@ -106,7 +105,7 @@ const (
 	over
 )
 
-// weather is a demand and the accounts that meet it.
+// weather is a demand and the accounts that serve it.
 type weather struct {
 	seed     uint64
 	accounts []limits
@@ -136,7 +135,7 @@ func newWeather(seed uint64, n, days, quota int, load float64) *weather {
 			capacity += min(float64(l.fiveHour)/5, float64(l.week)/min(24*7, w.length.Hours())) // an hour
 		}
 	}
-	// A part of what they can do, unevenly: by the hour of the day, and in bursts.
+	// A share of what the accounts can serve, by the hour of the day and in bursts.
 	burst := 0
 	for at := time.Duration(0); at < w.length; at += time.Minute {
 		if burst--; burst < 0 && r.IntN(600) == 0 {
@@ -219,15 +218,14 @@ func (m *meter) ask(r *rand.Rand, at time.Duration) pool.Outcome {
 	return pool.Outcome{Reason: pool.RateLimited, Status: 429}
 }
 
-// run serves the demand with one strategy and returns how many requests were
-// completed, and how many calls that took. Whoever finds no
-// account within a minute is lost.
+// run serves the demand with one strategy, and returns how many requests were completed with how
+// many calls. A request that finds no account within a minute is lost.
 func (w *weather) run(s pool.Strategy) (done, calls int) {
 	return newFleet(w, s, 1).run()
 }
 
-// fleet is one or more instances with the same accounts. Where there are several,
-// requests take their time, and instances tell each other what they learn.
+// fleet is one or more instances with the same accounts. If there are several, requests take
+// time, and instances announce what they learn.
 type fleet struct {
 	w       *weather
 	r       *rand.Rand
@@ -275,7 +273,7 @@ func (f *fleet) after(at, d time.Duration, do func()) {
 	heap.Push(&f.events, event{at + d, do})
 }
 
-// try sends a request to an account that it has not tried, or has it come again.
+// try sends a request to an account that it has not tried, or schedules a retry.
 func (f *fleet) try(a arrival, instance int, tried []id.Account) {
 	p := f.pools[instance]
 	now := start.Add(a.at)
@@ -298,7 +296,7 @@ func (f *fleet) try(a arrival, instance int, tried []id.Account) {
 	}
 	f.open++
 	f.widest = max(f.widest, f.open)
-	// A refusal comes soon; a good answer begins soon, and takes long.
+	// A refusal comes soon; a good answer begins soon and takes long.
 	soon := time.Duration(200+f.r.IntN(1800)) * time.Millisecond
 	if out.Reason == pool.OK {
 		f.after(a.at, soon, func() { p.Began(start.Add(a.at+soon), &k) })
@@ -326,7 +324,7 @@ func (f *fleet) answered(a arrival, instance int, k *pool.Ticket, out pool.Outco
 	f.try(a, instance, append(slices.Clip(tried), k.Account))
 }
 
-// tell has the others know what an instance has learned.
+// tell has the other instances merge what an instance has learned.
 func (f *fleet) tell(instance int, at time.Duration) {
 	f.telling[instance] = false
 	now := start.Add(at)
@@ -340,9 +338,8 @@ func (f *fleet) tell(instance int, at time.Duration) {
 	}
 }
 
-// TestSimulationInFlight is the simulation with requests that take their time, many of them
-// at once, and several instances that hear of each other a moment later: probes are out,
-// windows are open, and buckets and health are counted in several places.
+// TestSimulationInFlight is the simulation with many concurrent requests that take time, and
+// several instances that learn of each other with a delay.
 func TestSimulationInFlight(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -379,10 +376,10 @@ func TestSimulationInFlight(t *testing.T) {
 	}
 }
 
-// patience is how long a caller who was refused comes again when it is told to.
+// patience is for how long a refused caller retries.
 const patience = time.Minute
 
-// event is something that happens at a time; events are those to come, the next one first.
+// event happens at a time; events is a heap of them.
 type event struct {
 	at time.Duration
 	do func()
@@ -400,16 +397,14 @@ func (q *events) Pop() any {
 	return last
 }
 
-// clairvoyant returns how many requests could be completed at most, by whoever knows
-// all that will happen: a maximal flow from quotas to demand. Each path is one request,
-// from a weekly quota through a five-hour quota to a slot in that window, to the
-// demand of that slot, or of the one before for those who waited. It is a bound
-// from above because it only forgets limits: accounts of one phase are put together
-// with the sum of their quotas; a five-hour window across the end of a week may be used
-// up in both; a minute takes as many requests as come; and no account is flaky, or
-// refuses for no reason.
+// clairvoyant returns how many requests could be completed at most by a scheduler that knows the
+// future: a maximal flow from quotas to demand. Each path is one request, from a weekly quota
+// through a five-hour quota and a slot in that window to the demand of that slot, or of the one
+// before for requests that waited. It is an upper bound because it only drops limits: accounts
+// of one phase are joined, with the sum of their quotas; a five-hour window across the end of a
+// week may be used up in both; minutes have no limit; and no account is flaky.
 func (w *weather) clairvoyant() int {
-	// Who waited at the end may be served a slot later.
+	// Requests that wait at the end may be served a slot later.
 	slots, weeks := int(w.length/slot)+1, int((w.length+slot+week-1)/week)
 	var fiveHour, weekly [phases]int
 	for _, l := range w.accounts {

@@ -7,8 +7,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// Every strategy is valid, chooses an account and says what it does; the first is the
-// default, and the names are what somebody who mistypes one is told.
+// Every strategy is valid, chooses an account and describes itself; the first is the default,
+// and an unknown one is answered with all names.
 func TestStrategies(t *testing.T) {
 	t.Parallel()
 	all := pool.Strategies()

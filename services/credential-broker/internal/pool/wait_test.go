@@ -17,8 +17,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
-// Whoever asks once in minutes waits for the database as little as whoever asks all the
-// time, also when the database hangs.
+// A request does not wait for the database, even if it hangs and the last request was minutes ago.
 func TestSelectDoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +53,7 @@ func TestSelectDoesNotWait(t *testing.T) {
 	})
 }
 
-// A change counts within a second, whatever was asked before, and the operator's pool is
-// read once for all workspaces.
+// A change counts within a second, and the operator's pool is read once for all workspaces.
 func TestChangesAreFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,7 +94,7 @@ func TestChangesAreFound(t *testing.T) {
 		}
 		w.memory.mu.Unlock()
 
-		// Where nobody looks, nothing old is believed.
+		// Without polls the cache is not trusted.
 		w.stop()
 		w.memory.put(shared, w.key(shared, "third"))
 		pass(10 * time.Second)
@@ -106,7 +104,7 @@ func TestChangesAreFound(t *testing.T) {
 	})
 }
 
-// What is learned is written within a second, without being told to stop.
+// What is learned is written within a second.
 func TestWrittenWithinASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,8 +145,8 @@ func TestWrittenWithinASecond(t *testing.T) {
 	})
 }
 
-// While a token endpoint hangs, accounts whose token is good are found at once, and where
-// there is none the error comes within one deadline.
+// While a token endpoint hangs, accounts with a valid token are found at once; if there is none, the
+// error comes within one deadline.
 func TestTokenEndpointHangs(t *testing.T) {
 	t.Parallel()
 	const deadline = 20 * time.Second
@@ -247,8 +245,8 @@ func TestReadMeanwhile(t *testing.T) {
 	}
 }
 
-// What was begun to be read is waited for when the Set ends, although whoever wanted it has
-// gone; who comes later, or just then, gets an error.
+// Wait waits for readings under way, even if the requests that started them are gone. Requests that
+// come later, or just then, get an error.
 func TestEndsWhileReading(t *testing.T) {
 	t.Parallel()
 	for _, meanwhile := range []bool{false, true} {
@@ -288,8 +286,8 @@ func TestEndsWhileReading(t *testing.T) {
 	}
 }
 
-// A first use is on record before its answer is shown; a database that is slow holds one up
-// for a moment, and nobody after it.
+// A first use is recorded before its answer is shown. A slow database delays one answer for a moment,
+// and none after it.
 func TestAnswerWaitsForTheRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -345,8 +343,8 @@ func parks(s pool.State) bool {
 	})
 }
 
-// Whoever has to sign in again is told so each time, and not that it is a pause. Nothing was
-// sent under the accounts meanwhile, so they are as healthy as before.
+// If somebody has to sign in again, each error says so. Nothing was sent with these accounts, so
+// their health stays.
 func TestSignInAgainIsSaid(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -388,8 +386,7 @@ func TestSignInAgainIsSaid(t *testing.T) {
 	})
 }
 
-// BenchmarkSelect is one choice as a request makes it, with all that is around it, and its
-// good outcome.
+// BenchmarkSelect selects an account and reports success, as a request does.
 func BenchmarkSelect(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

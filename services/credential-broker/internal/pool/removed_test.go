@@ -18,8 +18,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// holder gives the tokens that it holds until it is told to forget them, also of accounts
-// that are gone.
+// holder caches tokens until it is told to forget them, even those of removed accounts.
 type holder struct {
 	mu   sync.Mutex // guards what follows
 	held map[oauth.Ref]bool
@@ -58,8 +57,8 @@ func (h *holder) remove(a id.Account) {
 	h.gone[a] = true
 }
 
-// The token of an account that somebody else has removed is not sent a second later, also
-// where what is left of the pool takes long to read.
+// The token of an account that another instance has removed is not used a second later, even if
+// the rest of the pool takes long to read.
 func TestRemovedWhileReadingIsSlow(t *testing.T) {
 	t.Parallel()
 	for _, left := range []int{0, 1} {
@@ -91,7 +90,7 @@ func TestRemovedWhileReadingIsSlow(t *testing.T) {
 	}
 }
 
-// A limit of one account, or another setting, is no reason to ask for all tokens again.
+// Only a change of accounts drops cached tokens; a limit or a setting does not.
 func TestTokensAreKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,8 +114,8 @@ func TestTokensAreKept(t *testing.T) {
 	})
 }
 
-// Who holds tokens is told of what another instance has changed, of which no row of a pool
-// may say anything.
+// The holder of tokens is told of changes that another instance announces, which a poll may not
+// find.
 func TestTokensAreForgotten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
