@@ -112,7 +112,7 @@ func account(r *store.Account) Account {
 // describe returns the scope's accounts with their state: the live state if there is one,
 // else what is stored.
 func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.Account]pool.State, look *vault.Look) ([]Account, error) {
-	grants, err := s.accounts.Keeper.Statuses(ctx, s.by.Workspace)
+	grants, err := s.accounts.Store.Grants(ctx, s.by.Workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 		slices.SortFunc(a.Cooldowns, func(a, b Cooldown) int { return cmp.Compare(a.Family, b.Family) })
 		g, granted := grants[r.ID]
 		if granted {
-			a.Grant = &Grant{g.Provider, g.State, g.Reason, g.LastError, g.Scope, g.IssuedAt, g.ExpiresAt, g.RefreshAt, g.Renewable}
+			a.Grant = &Grant{g.Provider, g.State, g.Reason, g.LastError, g.Scope, g.IssuedAt, g.ExpiresAt, g.RefreshAt, g.Refresh != nil}
 		}
 		if r.Enabled && (!granted || g.State == oauth.Active) {
 			a.Reason = s.unusable(ctx, look, r, &g)
@@ -160,8 +160,8 @@ func (s *Scope) describe(ctx context.Context, rows []store.Account, live map[id.
 
 // unusable says why the credential of an account cannot be decrypted; it is empty if it
 // can be, or if nobody can tell now.
-func (s *Scope) unusable(ctx context.Context, look *vault.Look, r *store.Account, g *oauth.Status) string {
-	err := g.Lost(ctx, look, s.ref(r.ID))
+func (s *Scope) unusable(ctx context.Context, look *vault.Look, r *store.Account, g *store.Grant) string {
+	err := oauth.LostTokens(ctx, look, s.ref(r.ID), g)
 	if len(r.Bytes) > 0 {
 		err = look.Lost(ctx, r.Place(), r.Sealed)
 	}

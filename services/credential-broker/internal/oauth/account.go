@@ -138,34 +138,16 @@ func replaceTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login
 	return tx.ResetHealth(ctx, p.Account, l.Account)
 }
 
-// Status is what people are told of a grant.
-type Status struct {
-	store.Grant
-	// Renewable says that there is a refresh token.
-	Renewable bool
-}
-
-// Lost returns the Lasting error of a Look for a grant's tokens, both of which are needed:
+// LostTokens returns the Lasting error of a Look for a grant's tokens, both of which are needed:
 // without the refresh token the grant ends with the access token.
-func (s *Status) Lost(ctx context.Context, look *vault.Look, ref Ref) error {
-	if s.Access != nil {
-		if err := look.Lost(ctx, ref.place(store.AccessField), *s.Access); err != nil {
+func LostTokens(ctx context.Context, look *vault.Look, ref Ref, g *store.Grant) error {
+	if g.Access != nil {
+		if err := look.Lost(ctx, ref.place(store.AccessField), *g.Access); err != nil {
 			return err
 		}
 	}
-	if s.Refresh != nil {
-		return look.Lost(ctx, ref.place(store.RefreshField), *s.Refresh)
+	if g.Refresh != nil {
+		return look.Lost(ctx, ref.place(store.RefreshField), *g.Refresh)
 	}
 	return nil
-}
-
-// Statuses returns the grants of a workspace's own accounts, by account; with the zero
-// workspace those of the operator's.
-func (k *Keeper) Statuses(ctx context.Context, ws id.Workspace) (map[id.Account]Status, error) {
-	grants, err := k.cfg.Store.Grants(ctx, ws)
-	all := make(map[id.Account]Status, len(grants))
-	for account, g := range grants {
-		all[account] = Status{g, g.Refresh != nil}
-	}
-	return all, err
 }

@@ -70,7 +70,7 @@ func TestControlCharacters(t *testing.T) {
 	if got, err := k.Token(t.Context(), ref); err != nil || got.Secret.Reveal() != "a-1" {
 		t.Errorf("Token() = version %d, %v", got.Version, err)
 	}
-	if got := w.status(k, ref).Scope; got != "read[2J write" {
+	if got := w.status(ref).Scope; got != "read[2J write" {
 		t.Errorf("the scope is %q", got)
 	}
 	_, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
@@ -97,7 +97,7 @@ func TestImplausibleLifetimes(t *testing.T) {
 			if n := len(f.posted()); n != 1 {
 				t.Errorf("the server was asked %d times, want once", n)
 			}
-			if s := w.status(k, ref); s.RefreshAt == nil || s.RefreshAt.Sub(s.IssuedAt) > 10*time.Minute+time.Second {
+			if s := w.status(ref); s.RefreshAt == nil || s.RefreshAt.Sub(s.IssuedAt) > 10*time.Minute+time.Second {
 				t.Errorf("the grant is %+v, want it renewed before long", s)
 			}
 		})

@@ -68,7 +68,7 @@ func TestClockSetRight(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			over := make(chan error)
 			go func() { over <- k.Run(ctx) }()
-			eventually(t, "the renewal", func() bool { return w.status(k, ref).Version == 2 })
+			eventually(t, "the renewal", func() bool { return w.status(ref).Version == 2 })
 			cancel()
 			if err := <-over; err != nil {
 				t.Errorf("Run() = %v", err)

@@ -194,13 +194,13 @@ func TestWithoutRefreshToken(t *testing.T) {
 	}
 	err := k.Refresh(t.Context(), w.who, ref)
 	wantFault(t, "Refresh()", err, fault.Conflict, "ACCOUNT_NO_REFRESH_TOKEN")
-	if s := w.status(k, ref); s.State != oauth.Active {
+	if s := w.status(ref); s.State != oauth.Active {
 		t.Errorf("status after it = %+v, want %s", s, oauth.Active)
 	}
 	w.expire(ref, k)
 	_, err = k.Token(t.Context(), ref)
 	wantFault(t, "Token() of an expired one", err, fault.Conflict, "ACCOUNT_REAUTHORIZE")
-	if s := w.status(k, ref); s.State != oauth.Reauthorize || s.Reason == "" {
+	if s := w.status(ref); s.State != oauth.Reauthorize || s.Reason == "" {
 		t.Errorf("status = %+v, want %s with a reason", s, oauth.Reauthorize)
 	}
 }
@@ -286,7 +286,7 @@ func TestDueIsRenewedInBackground(t *testing.T) {
 	if got := w.token(k, ref); got.Version != 1 {
 		t.Errorf("Token() has version %d, want the old one, which is good", got.Version)
 	}
-	if s := w.status(k, ref); s.State != oauth.Active || s.LastError == "" {
+	if s := w.status(ref); s.State != oauth.Active || s.LastError == "" {
 		t.Errorf("status = %+v, want %s with an error", s, oauth.Active)
 	}
 	w.attempts(ref, "unknown")

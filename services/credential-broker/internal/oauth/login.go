@@ -145,12 +145,6 @@ func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, er
 	return Login{ID: l.ID, Kind: r.Kind, URL: authorizeURL(p, l.Redirect, secret.Reveal()), Life: left}, nil
 }
 
-// Reauthorize begins a login for an existing account, which stays as it is until the login is
-// completed.
-func (k *Keeper) Reauthorize(ctx context.Context, by Actor, account id.Account, kind Kind) (Login, error) {
-	return k.Start(ctx, by, LoginRequest{Kind: kind, Account: account})
-}
-
 // checkAccount checks the account that is to be authorised again, if any, and sets its
 // provider.
 func (k *Keeper) checkAccount(ctx context.Context, by Actor, r *LoginRequest) error {

@@ -117,7 +117,7 @@ func TestAudit(t *testing.T) {
 	}
 	w.expire(ref, k)
 	w.token(k, ref)
-	login, err := k.Reauthorize(t.Context(), w.who, ref.Account, oauth.Paste)
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,10 +278,10 @@ func TestReauthorize(t *testing.T) {
 
 	stranger := w.who
 	stranger.Workspace = id.New[id.Workspace]()
-	_, err = k.Reauthorize(t.Context(), stranger, ref.Account, oauth.Paste)
-	wantFault(t, "Reauthorize() of others' account", err, fault.NotFound, "ACCOUNT_NO_GRANT")
+	_, err = k.Start(t.Context(), stranger, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
+	wantFault(t, "Start() of others' account", err, fault.NotFound, "ACCOUNT_NO_GRANT")
 
-	login, err := k.Reauthorize(t.Context(), w.who, ref.Account, oauth.Paste)
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestReauthorize(t *testing.T) {
 		t.Fatalf("Complete() = %v, %v, want %v", again, err, ref)
 	}
 	w.token(k, ref)
-	if s := w.status(k, ref); s.State != oauth.Active || s.Reason != "" || s.LastError != "" {
+	if s := w.status(ref); s.State != oauth.Active || s.Reason != "" || s.LastError != "" {
 		t.Errorf("status = %+v, want %s", s, oauth.Active)
 	}
 }
@@ -410,7 +410,7 @@ func TestRevokeWaitsForRenewal(t *testing.T) {
 	})
 	close(answer)
 	wg.Wait()
-	if s := w.status(k, ref); s.State != oauth.Revoked || s.Version != 3 {
+	if s := w.status(ref); s.State != oauth.Revoked || s.Version != 3 {
 		t.Errorf("status = %+v, want %s, version 3: renewed, then erased", s, oauth.Revoked)
 	}
 	w.attempts(ref, "done", "done")

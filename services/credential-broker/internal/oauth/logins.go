@@ -166,14 +166,6 @@ func (k *Keeper) claimLogin(ctx context.Context, by Actor, q loginQuery) (l stor
 			return errUnknownLogin
 		}
 		l = *locked
-		if l.Reason == "" && (l.Again || l.EndedAt != nil) { // the account of the login is there, or was
-			switch exists, err := tx.HasGrant(ctx, l.Account); {
-			case err != nil:
-				return err
-			case !exists:
-				return errUnknownLogin
-			}
-		}
 		wait = l.PollAt.Sub(l.Now)
 		if l.EndedAt != nil || wait > 0 {
 			return nil
@@ -181,6 +173,11 @@ func (k *Keeper) claimLogin(ctx context.Context, by Actor, q loginQuery) (l stor
 		locked.PollAt = l.Now.Add(k.claimTime())
 		return tx.UpdateLogin(ctx, locked)
 	})
+	if err == nil && l.Reason == "" && (l.Again || l.EndedAt != nil) { // its account exists, unless it was removed
+		if _, err = k.read(ctx, Ref{by.Workspace, l.Account}); fault.KindOf(err) == fault.NotFound {
+			err = errUnknownLogin
+		}
+	}
 	if l.EndedAt != nil {
 		wait = 0
 	}

@@ -73,7 +73,7 @@ func TestAnswerThatIsNoHTTP(t *testing.T) {
 			_, err := k.Token(t.Context(), ref)
 			wantFault(t, "Token()", err, fault.Unavailable, "")
 			noTokens(t, "the error of Token()", err.Error())
-			noTokens(t, "the status", w.status(k, ref).LastError)
+			noTokens(t, "the status", w.status(ref).LastError)
 			_, err = k.Start(t.Context(), w.who, oauth.LoginRequest{Provider: "sim", Kind: oauth.Device})
 			if err == nil {
 				t.Error("Start() of a device = nil")
@@ -118,7 +118,7 @@ func TestSanitizedErrors(t *testing.T) {
 		_, err := k.Token(t.Context(), ref)
 		wantFault(t, "Token()", err, fault.Unavailable, "")
 		one, other, _ := strings.Cut(want, "|")
-		if text := w.status(k, ref).LastError; !strings.Contains(text, one) && (other == "" || !strings.Contains(text, other)) {
+		if text := w.status(ref).LastError; !strings.Contains(text, one) && (other == "" || !strings.Contains(text, other)) {
 			t.Errorf("%s: the status says %q, want %q", url, text, want)
 		}
 	}

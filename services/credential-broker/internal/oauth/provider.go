@@ -74,7 +74,7 @@ type Endpoints struct {
 
 // Identity is how the broker identifies itself to a provider.
 type Identity struct {
-	Client `yaml:",inline"`
+	Client Client     `yaml:",inline"`
 	Auth   ClientAuth `yaml:"auth"`
 	// Loopback says that browsers may be sent back to LoopbackPath at any port of this
 	// machine (RFC 8252, section 7.3), where the command line waits for them.

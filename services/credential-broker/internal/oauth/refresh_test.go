@@ -29,7 +29,7 @@ func TestInvalidGrantAsksForSignIn(t *testing.T) {
 	wantFault(t, "Token() again", err, fault.Conflict, "ACCOUNT_REAUTHORIZE")
 	w.calls(authserver.Calls{Refresh: 1})
 	w.attempts(ref, "refused")
-	if s := w.status(k, ref); s.State != oauth.Reauthorize || !strings.Contains(s.Reason, "withdrawn") {
+	if s := w.status(ref); s.State != oauth.Reauthorize || !strings.Contains(s.Reason, "withdrawn") {
 		t.Errorf("status = %+v, want %s with a reason for people", s, oauth.Reauthorize)
 	}
 	noTokens(t, "the log", w.log.String())
@@ -45,7 +45,7 @@ func TestInvalidGrantOfAnOldToken(t *testing.T) {
 	ref := w.grant(k)
 	w.server.End(w.token(k, ref).Secret.Reveal())
 	w.expire(ref, k)
-	again, err := k.Reauthorize(t.Context(), w.who, ref.Account, oauth.Paste)
+	again, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestInvalidGrantOfAnOldToken(t *testing.T) {
 	if got := w.token(k, ref); got.Version != 2 {
 		t.Errorf("Token() has version %d, want 2", got.Version)
 	}
-	if s := w.status(k, ref); s.State != oauth.Active {
+	if s := w.status(ref); s.State != oauth.Active {
 		t.Errorf("status = %+v, want %s", s, oauth.Active)
 	}
 	w.attempts(ref, "refused")
@@ -97,7 +97,7 @@ func TestFailureDoesNotEndGrant(t *testing.T) {
 			if after := fault.From(err).RetryAfter; tt.fault.RetryAfter != "" && (after <= 5*time.Second || after > 7*time.Second) {
 				t.Errorf("Token() may be tried again after %s, want what the server asked for", after)
 			}
-			if s := w.status(k, ref); s.State != oauth.Active {
+			if s := w.status(ref); s.State != oauth.Active {
 				t.Errorf("status = %+v, want %s", s, oauth.Active)
 			}
 			w.unpause()
@@ -193,7 +193,7 @@ func TestLostAnswer(t *testing.T) {
 				t.Errorf("Token() again = %v", err)
 			}
 			w.calls(tt.want)
-			s := w.status(k, ref)
+			s := w.status(ref)
 			if s.State != tt.state || s.State != oauth.Active && !strings.Contains(s.Reason, "lost") {
 				t.Errorf("status = %+v, want %s, with the reason that an answer was lost if not active", s, tt.state)
 			}

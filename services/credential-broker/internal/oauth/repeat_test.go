@@ -213,7 +213,7 @@ func TestFirstToReturn(t *testing.T) {
 	other.Member = id.New[id.Member]()
 	begin := func(who oauth.Actor) oauth.Answer {
 		t.Helper()
-		login, err := k.Reauthorize(t.Context(), who, ref.Account, oauth.Paste)
+		login, err := k.Start(t.Context(), who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +370,7 @@ func TestDeviceAgainDuringPoll(t *testing.T) {
 		}
 		w.token(other, got.Account)
 	}
-	if all, err := k.Statuses(t.Context(), w.who.Workspace); err != nil || len(all) != 3 {
+	if all, err := w.stored().Grants(t.Context(), w.who.Workspace); err != nil || len(all) != 3 {
 		t.Errorf("there are %d accounts, %v, want one of each login", len(all), err)
 	}
 }

@@ -35,7 +35,7 @@ func TestRevokeWithin(t *testing.T) {
 	if err != nil || r.AtProvider || !strings.Contains(r.Why, "did not answer") {
 		t.Errorf("RevokeWithin = %+v, %v, want that the provider did not answer", r, err)
 	}
-	if s := w.status(k, ref); s.State != oauth.Revoked || s.Renewable {
+	if s := w.status(ref); s.State != oauth.Revoked || s.Refresh != nil {
 		t.Errorf("the grant is %+v, want it revoked", s)
 	}
 }
@@ -63,14 +63,14 @@ func TestRevokeIsResumed(t *testing.T) {
 	if err := <-gaveUp; err != nil {
 		t.Errorf("Run() without the key = %v", err)
 	}
-	if s := w.status(k, ref); s.State != oauth.Revoking {
+	if s := w.status(ref); s.State != oauth.Revoking {
 		t.Fatalf("after a try without the key the grant is %+v, want it as it was", s)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
 	go func() { over <- k.Run(ctx) }()
-	eventually(t, "the end of the sign-out", func() bool { return w.status(k, ref).State == oauth.Revoked })
+	eventually(t, "the end of the sign-out", func() bool { return w.status(ref).State == oauth.Revoked })
 	cancel()
 	if err := <-over; err != nil {
 		t.Errorf("Run() = %v", err)
@@ -79,7 +79,7 @@ func TestRevokeIsResumed(t *testing.T) {
 		t.Error("the provider takes the token still")
 	}
 	w.calls(authserver.Calls{Revoke: 1})
-	if s := w.status(k, ref); s.Renewable {
+	if s := w.status(ref); s.Refresh != nil {
 		t.Errorf("the grant is %+v, want its tokens erased", s)
 	}
 }
@@ -101,7 +101,7 @@ func TestLateAnswerDuringRevoke(t *testing.T) {
 		if err := <-signedOut; err != nil {
 			t.Fatalf("Revoke() = %v", err)
 		}
-		if s := w.status(k, ref); s.State != oauth.Revoked {
+		if s := w.status(ref); s.State != oauth.Revoked {
 			t.Fatalf("round %d: the grant is %+v after the sign-out, want it revoked", round, s)
 		}
 	}
@@ -153,7 +153,7 @@ func TestLateAnswerWithTheMark(t *testing.T) {
 	if !stored {
 		<-late
 	}
-	if s := w.status(k, ref); s.State != oauth.Revoked {
+	if s := w.status(ref); s.State != oauth.Revoked {
 		t.Errorf("the grant is %+v after the sign-out, want it revoked", s)
 	}
 	if _, err := other.Token(t.Context(), ref); err == nil {

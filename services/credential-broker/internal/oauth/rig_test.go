@@ -24,6 +24,7 @@ import (
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/credential-broker/migrations"
 	"signalbox.dev/services/simulator/authserver"
@@ -231,9 +232,9 @@ func (w *world) token(k *oauth.Keeper, ref oauth.Ref) oauth.Token {
 	return got
 }
 
-func (w *world) status(k *oauth.Keeper, ref oauth.Ref) oauth.Status {
+func (w *world) status(ref oauth.Ref) store.Grant {
 	w.t.Helper()
-	all, err := k.Statuses(w.t.Context(), ref.Workspace)
+	all, err := w.stored().Grants(w.t.Context(), ref.Workspace)
 	if err != nil {
 		w.t.Fatal(err)
 	}

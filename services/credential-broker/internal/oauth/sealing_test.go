@@ -133,7 +133,7 @@ func TestInstanceWithoutTheKey(t *testing.T) {
 		c.Vault = vault.New(key, c.Store)
 	})
 	w.expire(ref, good, bad)
-	before := w.status(good, ref)
+	before := w.status(ref)
 	for range 3 {
 		_, err := bad.Token(t.Context(), ref)
 		wantFault(t, "Token() without the key", err, fault.Unavailable, "ACCOUNT_UNUSABLE")
@@ -141,7 +141,7 @@ func TestInstanceWithoutTheKey(t *testing.T) {
 			t.Errorf("Token() without the key says %q, want what the operator does", f.Message)
 		}
 	}
-	if now := w.status(good, ref); now.LastError != before.LastError || now.State != oauth.Active {
+	if now := w.status(ref); now.LastError != before.LastError || now.State != oauth.Active {
 		t.Errorf("the grant is %+v, want it untouched", now)
 	}
 	w.attempts(ref)

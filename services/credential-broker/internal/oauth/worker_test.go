@@ -109,7 +109,7 @@ func TestHangingProviderHoldsUpItself(t *testing.T) {
 	defer cancel()
 	over := make(chan error)
 	go func() { over <- k.Run(ctx) }()
-	eventually(t, "the renewal with the other provider", func() bool { return w.status(k, ref).Version == 2 })
+	eventually(t, "the renewal with the other provider", func() bool { return w.status(ref).Version == 2 })
 	if n := asked.Load(); n > 8 {
 		t.Errorf("%d renewals are under way with the provider that hangs, want 8 at most", n)
 	}
@@ -138,7 +138,7 @@ func TestWorkerSkipsUnrenewable(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
 	go func() { over <- k.Run(ctx) }()
-	eventually(t, "the renewal of the one that opens", func() bool { return w.status(k, ref).Version == 2 })
+	eventually(t, "the renewal of the one that opens", func() bool { return w.status(ref).Version == 2 })
 	cancel()
 	if err := <-over; err != nil {
 		t.Errorf("Run() = %v", err)

@@ -18,7 +18,7 @@ const (
 	// tokenGrace is how long it waits for one account's token before it tries others.
 	tokenGrace = 500 * time.Millisecond
 	// How long an account is passed over: if its token takes longer than that, about as long
-	// as a slow renewal; if somebody has to sign in again, which ends it (store.AsNew); if it
+	// as a slow renewal; if somebody has to sign in again, which ends it (store.Tx.ResetHealth); if it
 	// was removed, until the next poll finds that.
 	tokenLater   = 30 * time.Second
 	signInLater  = time.Minute

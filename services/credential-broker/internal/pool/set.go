@@ -38,7 +38,7 @@ type EnvironmentAccount struct {
 }
 
 // Store has the accounts, and takes what is learned of them. Its methods are those of
-// store.Store and store.File.
+// store.Store.
 type Store interface {
 	Pool(ctx context.Context, ws id.Workspace, provider string) (store.Pool, error)
 	Marks(ctx context.Context, keys []store.PoolKey) (map[store.PoolKey]store.Mark, error)

@@ -100,11 +100,6 @@ func (t *fileTx) Grant(_ context.Context, account id.Account) (*Grant, error) {
 	return nil, errNoGrant(account)
 }
 
-func (t *fileTx) HasGrant(_ context.Context, account id.Account) (bool, error) {
-	a := t.State.Account(account)
-	return a != nil && a.Grant != nil, nil
-}
-
 func (t *fileTx) UpdateGrant(_ context.Context, account id.Account, g *Grant) error {
 	if a := t.State.Account(account); a != nil {
 		a.Grant = g

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -327,12 +328,12 @@ func (s postgres) Reseal(ctx context.Context, ws id.Workspace, f SealedField, ro
 }
 
 func (s postgres) RemoveDataKeys(ctx context.Context, ws id.Workspace, grace time.Duration) (removed int, err error) {
-	sql := `DELETE FROM data_keys AS k WHERE workspace_id = @workspace AND retired_at <= now() - @grace::interval`
+	unused := []string{`DELETE FROM data_keys AS k WHERE workspace_id = @workspace AND retired_at <= now() - @grace::interval`}
 	for _, f := range SealedFields {
-		sql += fmt.Sprintf(` AND NOT EXISTS (SELECT FROM %[1]s AS t WHERE t.workspace_id = k.workspace_id AND t.%[2]s = k.version)`, f.table, f.version)
+		unused = append(unused, fmt.Sprintf(`NOT EXISTS (SELECT FROM %[1]s AS t WHERE t.workspace_id = k.workspace_id AND t.%[2]s = k.version)`, f.table, f.version))
 	}
 	err = s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		removed, err = pgTx{tx, ws}.execN(ctx, "remove retired data keys", sql, pg.Args{"grace": grace})
+		removed, err = pgTx{tx, ws}.execN(ctx, "remove retired data keys", strings.Join(unused, " AND "), pg.Args{"grace": grace})
 		return err
 	})
 	if pg.IsForeignKeyViolation(err, "") { // a row has just come to use it: it is removed later

@@ -140,11 +140,6 @@ func (t pgTx) Grant(ctx context.Context, account id.Account) (*Grant, error) {
 	return g, err
 }
 
-func (t pgTx) HasGrant(ctx context.Context, account id.Account) (bool, error) {
-	all, err := t.selectGrants(ctx, ` AND g.account_id = @account`, pg.Args{"account": account})
-	return len(all) > 0, err
-}
-
 func grantArgs(account id.Account, g *Grant) pg.Args {
 	args := pg.Args{
 		"account": account, "provider": g.Provider, "state": string(g.State), "reason": g.Reason, "version": g.Version, "scope": g.Scope,

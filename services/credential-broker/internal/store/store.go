@@ -35,20 +35,40 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// The rows.
-type (
-	Account    = accountfile.Account
-	Grant      = accountfile.Grant
-	GrantState = accountfile.GrantState
-	Attempt    = accountfile.Attempt
-	Login      = accountfile.Login
-	LoginKind  = accountfile.LoginKind
-	Settings   = accountfile.Pool // of a pool
-	Reason     = accountfile.Reason
-	Limit      = accountfile.Limit
-	Health     = accountfile.Health
-	Stat       = accountfile.Stat
-)
+// Rows, which are defined next to the file's format.
+
+// Account is a credential: a sealed key, or a grant.
+type Account = accountfile.Account
+
+// Grant is a sign-in; package oauth has its states.
+type Grant = accountfile.Grant
+
+// GrantState is the state of a Grant.
+type GrantState = accountfile.GrantState
+
+// Attempt is a request to an authorisation server that has no outcome yet.
+type Attempt = accountfile.Attempt
+
+// Login is a sign-in that has begun, or ended.
+type Login = accountfile.Login
+
+// LoginKind is a way to sign in.
+type LoginKind = accountfile.LoginKind
+
+// Settings are what is set for the accounts of a provider.
+type Settings = accountfile.Pool
+
+// Reason says how a request went; package pool lists the reasons.
+type Reason = accountfile.Reason
+
+// Limit says until when an account, or a model family of it, gets no requests.
+type Limit = accountfile.Limit
+
+// Health is an account's health as it was at a time.
+type Health = accountfile.Health
+
+// Stat counts the requests of an account that ended in the same way.
+type Stat = accountfile.Stat
 
 // The fields that tokens are sealed to.
 const (
@@ -123,8 +143,6 @@ type Tx interface {
 
 	// Grant returns an account's grant. An account without one is a NotFound fault.
 	Grant(ctx context.Context, account id.Account) (*Grant, error)
-	// HasGrant reports whether an account has a grant, which it does not lock.
-	HasGrant(ctx context.Context, account id.Account) (bool, error)
 	UpdateGrant(ctx context.Context, account id.Account, g *Grant) error
 	// InsertAttempt adds an attempt at the version of a grant.
 	InsertAttempt(ctx context.Context, account id.Account, version int64, a *Attempt) error
