@@ -24,11 +24,6 @@ import (
 const (
 	maxWait     = time.Hour
 	defaultWait = 5 * time.Minute
-	maxBlocks   = 16
-	maxBlock    = 16 << 10
-	maxWords    = 64
-	maxWord     = 200
-	maxList     = 16
 )
 
 // source is a profile's file.
@@ -160,7 +155,6 @@ func (c *checker) profile(src *source) {
 	if p.Usage != nil {
 		c.usage(p.Usage)
 	}
-	c.atMost("limits", len(p.Limits), maxList)
 	for i := range p.Limits {
 		c.limit(fmt.Sprintf("limits[%d]", i), &p.Limits[i])
 	}
@@ -184,12 +178,6 @@ func (c *checker) each(field string, list []string, form *regexp.Regexp, what st
 		if !form.MatchString(text) {
 			c.Wrong(fmt.Sprintf("%s[%d]", field, i), "%q is not %s", clip(text), what)
 		}
-	}
-}
-
-func (c *checker) atMost(field string, n, limit int) {
-	if n > limit {
-		c.Wrong(field, "%d entries are over the limit of %d", n, limit)
 	}
 }
 
@@ -274,8 +262,9 @@ func (c *checker) usage(p *usage.Places) {
 	if len(p.At) == 0 {
 		c.Wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
 	}
-	c.atMost("usage", p.Members(), usage.MaxMembers)
-	c.atMost("usage.at", len(p.At), usage.MaxMembers)
+	if n := p.Members(); n > usage.MaxMembers {
+		c.Wrong("usage", "%d members are over the limit of %d", n, usage.MaxMembers)
+	}
 	for field, paths := range map[string][]usage.Path{"at": p.At, "input": p.Input, "output": p.Output, "cache_read": p.CacheRead, "cache_write": p.CacheWrite} {
 		texts := make([]string, len(paths))
 		for i, path := range paths {
@@ -307,13 +296,11 @@ func (c *checker) rules(src *source) transform.Rules {
 	if src.ToolPrefix != "" && !toolForm.MatchString(src.ToolPrefix) {
 		c.Wrong("tool_prefix", "%q cannot begin the name of a tool: use letters, digits, - and _, 32 at most", clip(src.ToolPrefix))
 	}
-	c.atMost("system.first", len(src.System.First), maxBlocks)
 	for i, text := range src.System.First {
-		if strings.TrimSpace(text) == "" || len(text) > maxBlock || !utf8.ValidString(text) {
-			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text of 1 to %d bytes", maxBlock)
+		if strings.TrimSpace(text) == "" || !utf8.ValidString(text) {
+			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text in UTF-8")
 		}
 	}
-	c.atMost("system.words", len(src.System.Words), maxWords)
 	for i := range src.System.Words {
 		c.word(fmt.Sprintf("system.words[%d]", i), &src.System.Words[i])
 	}
@@ -331,11 +318,11 @@ func (c *checker) word(field string, w *transform.Word) {
 	first, _ := utf8.DecodeRuneInString(w.From)
 	last, _ := utf8.DecodeLastRuneInString(w.From)
 	edge := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
-	if !edge(first) || !edge(last) || len(w.From) > maxWord || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
+	if !edge(first) || !edge(last) || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
 		c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit and is in one line", clip(w.From))
 	}
-	if len(w.To) > maxWord || !utf8.ValidString(w.To) {
-		c.Wrong(field+".to", "it is longer than %d bytes", maxWord)
+	if !utf8.ValidString(w.To) {
+		c.Wrong(field+".to", "it is not UTF-8")
 	}
 	w.Case = cmp.Or(w.Case, transform.Exact)
 	if w.Case != transform.Exact && w.Case != transform.Any && w.Case != transform.Keep {
@@ -352,10 +339,9 @@ func (c *checker) route(field string, src *routeSource, p *Profile, messages *tr
 	if slices.ContainsFunc(p.Routes, func(o Route) bool { return o.Path == r.Path }) {
 		c.Wrong(field+".path", "%q has a route already", r.Path)
 	}
-	c.atMost(field+".query", len(r.Query), maxList)
-	for name, value := range r.Query {
-		if !paramForm.MatchString(name) || len(value) > maxWord {
-			c.Wrong(field+".query."+name, "%q is not the name of a parameter, or its value is longer than %d bytes", clip(name), maxWord)
+	for name := range r.Query {
+		if !paramForm.MatchString(name) {
+			c.Wrong(field+".query."+name, "%q is not the name of a parameter", clip(name))
 		}
 	}
 	switch src.Body {

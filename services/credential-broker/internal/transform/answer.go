@@ -5,7 +5,7 @@ import "signalbox.dev/services/credential-broker/internal/scan"
 // Answers removes the prefix from tool names in the answers to one request.
 type Answers struct {
 	prefix []byte
-	keep   names // of the provider's own tools
+	keep   map[string]bool // names of the provider's own tools
 }
 
 // ToolStart is the name of the events that begin a block: no other event names a tool.
@@ -62,7 +62,7 @@ func (a *Answers) prefixes(data []byte, cuts []scan.Span, from int) []scan.Span 
 	out := cuts[:from]
 	for _, name := range cuts[from:] {
 		raw := data[name.From:name.To]
-		if n := a.prefixLen(raw); n > 0 && !a.keep.has(raw) {
+		if n := a.prefixLen(raw); n > 0 && !a.keep[string(scan.Text(raw))] {
 			out = append(out, scan.Span{From: name.From, To: name.From + n})
 		}
 	}

@@ -52,7 +52,7 @@ func blocks(texts []string) []byte {
 // Request returns the edits that a request needs, and the Answers that go with it; nil if
 // answers stay as they are. The only error is ErrTooMany.
 func (m *Messages) Request(body []byte) (Edits, *Answers, error) {
-	w := walk{m: m, s: scan.New(body), body: body}
+	w := walk{m: m, s: scan.New(body), body: body, keep: map[string]bool{}}
 	if err := w.request(); err != nil {
 		return nil, nil, err
 	}
@@ -60,25 +60,6 @@ func (m *Messages) Request(body []byte) (Edits, *Answers, error) {
 		return w.edits, nil, nil
 	}
 	return w.edits, &Answers{prefix: m.prefix, keep: w.keep}, nil
-}
-
-// names is a set of tool names; nil is empty.
-type names map[string]struct{}
-
-// add adds a name as it is written between its quotes.
-func (n *names) add(raw []byte) {
-	if *n == nil {
-		*n = names{}
-	}
-	(*n)[string(scan.Text(raw))] = struct{}{}
-}
-
-func (n names) has(raw []byte) bool {
-	if len(n) == 0 {
-		return false
-	}
-	_, ok := n[string(scan.Text(raw))]
-	return ok
 }
 
 // walk goes through a request once. Whether a name in the history is prefixed depends on
@@ -89,9 +70,9 @@ type walk struct {
 	body []byte
 
 	edits Edits
-	own   []scan.Span // names of custom tools
-	used  []scan.Span // names in the history and in tool_choice
-	keep  names       // of the provider's tools
+	own   []scan.Span     // names of custom tools
+	used  []scan.Span     // names in the history and in tool_choice
+	keep  map[string]bool // names of the provider's tools
 	err   error
 }
 
@@ -129,7 +110,7 @@ func (w *walk) request() error {
 		w.edit(name.From, 0, w.m.prefix)
 	}
 	for _, name := range w.used {
-		if !w.keep.has(w.s.Bytes(name)) {
+		if !w.keep[string(scan.Text(w.s.Bytes(name)))] {
 			w.edit(name.From, 0, w.m.prefix)
 		}
 	}
@@ -159,7 +140,7 @@ func (w *walk) tools() {
 			continue
 		}
 		for _, name := range found {
-			w.keep.add(w.s.Bytes(name))
+			w.keep[string(scan.Text(w.s.Bytes(name)))] = true
 		}
 	}
 }

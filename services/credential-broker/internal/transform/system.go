@@ -1,6 +1,10 @@
 package transform
 
-import "signalbox.dev/services/credential-broker/internal/scan"
+import (
+	"fmt"
+
+	"signalbox.dev/services/credential-broker/internal/scan"
+)
 
 // system edits the system prompt, which is the next value: a string, an array of blocks, or
 // null.
@@ -14,9 +18,9 @@ func (w *walk) system() {
 		case len(first) == 0:
 			w.replaceWords(p)
 		case p.From == p.To || w.s.Is(p, w.m.texts[0]): // the API refuses empty blocks, and one copy is enough
-			w.edit(p.From-1, p.To-p.From+2, list(first))
+			w.edit(p.From-1, p.To-p.From+2, fmt.Appendf(nil, "[%s]", first))
 		default:
-			w.edit(p.From-1, 0, join("[", first, `,{"type":"text","text":`))
+			w.edit(p.From-1, 0, fmt.Appendf(nil, `[%s,{"type":"text","text":`, first))
 			w.replaceWords(p)
 			w.edit(p.To+1, 0, []byte("}]"))
 		}
@@ -38,16 +42,16 @@ func (w *walk) system() {
 		switch first := blocks(w.m.texts[same:]); {
 		case len(first) == 0:
 		case same > 0:
-			w.edit(at, 0, join(",", first, ""))
+			w.edit(at, 0, append([]byte(","), first...))
 		case n == 0:
 			w.edit(at, 0, first)
 		default:
-			w.edit(at, 0, join("", first, ","))
+			w.edit(at, 0, append(first, ','))
 		}
 	case 'n':
 		p := w.s.Skip()
 		if len(first) > 0 && string(w.s.Bytes(p)) == "null" {
-			w.edit(p.From, p.To-p.From, list(first))
+			w.edit(p.From, p.To-p.From, fmt.Appendf(nil, "[%s]", first))
 		}
 	}
 }
@@ -59,7 +63,7 @@ func (w *walk) insertSystem(start int) {
 	if s := scan.New(w.body[start:]); s.Kind() == '}' {
 		comma = ""
 	}
-	w.edit(start, 0, join(`"system":[`, w.m.system, "]"+comma))
+	w.edit(start, 0, fmt.Appendf(nil, `"system":[%s]%s`, w.m.system, comma))
 }
 
 // isBlock reports whether the next value is a block of this text.
@@ -87,10 +91,4 @@ func (w *walk) block() {
 
 func (w *walk) edit(at, remove int, insert []byte) {
 	w.edits = append(w.edits, Edit{at, remove, insert})
-}
-
-func list(blocks []byte) []byte { return join("[", blocks, "]") }
-
-func join(before string, blocks []byte, after string) []byte {
-	return append(append([]byte(before), blocks...), after...)
 }
