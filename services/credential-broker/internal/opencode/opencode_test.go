@@ -23,8 +23,8 @@ func file(t *testing.T, text string) string {
 	return path
 }
 
-// told is a Found as text, its secrets open.
-func told(all []opencode.Found) []string {
+// texts returns each Found as text, with its secrets.
+func texts(all []opencode.Found) []string {
 	var out []string
 	for _, f := range all {
 		text := strings.TrimSpace(fmt.Sprintf("%s %s key=%s access=%s refresh=%s enabled=%t current=%t %s",
@@ -52,7 +52,7 @@ func TestReadAuth(t *testing.T) {
 		"odd  key= access= refresh= enabled=true current=false it is neither a key nor a sign-in",
 		"openai  key=sk-1 access= refresh= enabled=true current=false",
 	}
-	if diff := cmp.Diff(want, told(got)); err != nil || diff != "" {
+	if diff := cmp.Diff(want, texts(got)); err != nil || diff != "" {
 		t.Errorf("ReadAuth: %v (-want +got):\n%s", err, diff)
 	}
 }
@@ -68,7 +68,7 @@ func TestReadAccounts(t *testing.T) {
 		"anthropic  key= access= refresh=r2 enabled=true current=true",
 		"anthropic c@x key= access= refresh= enabled=true current=false it holds no refresh token",
 	}
-	if diff := cmp.Diff(want, told(got)); err != nil || diff != "" {
+	if diff := cmp.Diff(want, texts(got)); err != nil || diff != "" {
 		t.Errorf("ReadAccounts: %v (-want +got):\n%s", err, diff)
 	}
 }
@@ -130,7 +130,7 @@ func TestMerge(t *testing.T) {
 		"anthropic lost too@x key= access= refresh= enabled=true current=false it holds no refresh token",
 		"openrouter  key=sk-1 access= refresh= enabled=true current=false",
 	}
-	if diff := cmp.Diff(want, told(got)); dropped != 4 || diff != "" {
+	if diff := cmp.Diff(want, texts(got)); dropped != 4 || diff != "" {
 		t.Errorf("Merge dropped %d, want 4 (-want +got):\n%s", dropped, diff)
 	}
 }

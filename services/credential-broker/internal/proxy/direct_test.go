@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// canned is a transport that answers every request with one body, of events unless
-// kind says otherwise.
+// canned is a transport that answers every request with one body, an event stream unless kind
+// says otherwise.
 type canned struct {
 	body func() io.Reader
 	kind string
@@ -59,8 +59,7 @@ func direct(h http.Handler, w http.ResponseWriter, req *http.Request) (clean boo
 	return true
 }
 
-// Split at every position, with every kind of line end, a stream comes out as it
-// went in.
+// Split at every position, with every line ending, a stream comes out as it went in.
 func TestEverySplit(t *testing.T) {
 	t.Parallel()
 	source := &canned{}
@@ -83,7 +82,7 @@ func TestEverySplit(t *testing.T) {
 	}
 }
 
-// sink is a caller that reads as fast as anyone can.
+// sink is a caller that reads immediately.
 type sink struct {
 	header http.Header
 	bytes  int
@@ -97,9 +96,8 @@ func (s *sink) Write(p []byte) (int, error)      { s.bytes += len(p); return len
 
 const chunks = 1000
 
-// BenchmarkStream forwards streams of 1,000 chunks, one read each, through all of
-// the proxy but the sockets. bare is the least that any proxy does: read, write,
-// flush.
+// BenchmarkStream forwards streams of 1,000 chunks, one read each, through the whole proxy
+// except the sockets. bare is the least that any proxy does: read, write, flush.
 func BenchmarkStream(b *testing.B) {
 	for _, tt := range []struct{ name, path, provider, chunk, end string }{
 		{"anthropic", messages, "anthropic", msgDelta, msgStop},
@@ -143,9 +141,8 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkLoopback forwards chunks over loopback, the next one once the last has
-// arrived, through the proxy and through the loop that any proxy over net/http has
-// at least.
+// BenchmarkLoopback forwards chunks over loopback, each once the previous one has arrived,
+// through the proxy and through the minimal loop of any proxy over net/http.
 func BenchmarkLoopback(b *testing.B) {
 	r := newRig(b, &loopback{}, nil)
 	next := make(chan struct{})
@@ -203,7 +200,7 @@ func BenchmarkLoopback(b *testing.B) {
 	}
 }
 
-// flushed writes at once.
+// flushed flushes every write.
 type flushed struct {
 	w  io.Writer
 	rc *http.ResponseController
@@ -218,8 +215,8 @@ func (f flushed) Write(p []byte) (int, error) {
 	return n, f.rc.Flush()
 }
 
-// BenchmarkFirstEvent measures the time from sending a request to its first
-// meaningful event over loopback, straight and through the proxy.
+// BenchmarkFirstEvent measures the time from sending a request to its first meaningful event
+// over loopback, directly and through the proxy.
 func BenchmarkFirstEvent(b *testing.B) {
 	r := newRig(b, &loopback{}, nil)
 	r.upstream("anthropic", func(w http.ResponseWriter, req *http.Request) {

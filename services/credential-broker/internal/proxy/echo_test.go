@@ -16,17 +16,17 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// long is a credential as providers give them.
+// long is a credential like those that providers issue.
 const long = "sk-ant-api03-Qx7" + canary + "-0000"
 
-// redacted is what stands in an answer for a credential.
+// redacted returns what replaces a credential in an answer.
 func redacted(secret string) string {
 	const text = "[redacted]"
 	return text + strings.Repeat("*", len(secret)-len(text))
 }
 
-// Wherever a provider quotes the credential that it was sent, the caller gets all of
-// the answer but that.
+// Wherever a provider quotes the credential that it was sent, the caller gets everything else
+// of the answer.
 func TestQuotedCredential(t *testing.T) {
 	t.Parallel()
 	padding := strings.Repeat("x", 70<<10)
@@ -75,7 +75,7 @@ func TestQuotedCredential(t *testing.T) {
 	}
 }
 
-// Nor does a part of it show in what operators are shown of a limit, which is cut.
+// No part of the credential appears in what operators see of a limit, which is truncated.
 func TestQuotedCredentialInAWait(t *testing.T) {
 	t.Parallel()
 	const limited = `{"type":"error","error":{"type":"rate_limit_error","message":"m"}}`
@@ -91,7 +91,7 @@ func TestQuotedCredentialInAWait(t *testing.T) {
 	}
 }
 
-// A short key may be a word of the answer; of an error it is none.
+// A short key may be an ordinary word in an answer, but not in an error.
 func TestShortCredential(t *testing.T) {
 	t.Parallel()
 	const short = "lm-studio"
@@ -125,7 +125,8 @@ func TestShortCredential(t *testing.T) {
 	}
 }
 
-// As JSON may write it: by the letter, and as PHP, Go and .NET do.
+// The credential is found as JSON encoders write it: plainly, and as those of PHP, Go and .NET
+// do.
 func TestEscapedCredential(t *testing.T) {
 	t.Parallel()
 	const secret = `sk/one"two\three/<four>&five+'six'` + "`"
@@ -141,8 +142,8 @@ func TestEscapedCredential(t *testing.T) {
 	}
 }
 
-// What is no HTTP is in the log, as Go quotes it, without the credential.
-func TestCredentialInNoHTTP(t *testing.T) {
+// Malformed HTTP is logged as Go quotes it, without the credential.
+func TestCredentialInMalformedHTTP(t *testing.T) {
 	t.Parallel()
 	const secret = `sk/one"two\three/<four>&five+'six'` + "`"
 	r := newRig(t, &loopback{}, nil)
@@ -164,7 +165,7 @@ func TestCredentialInNoHTTP(t *testing.T) {
 	}
 }
 
-// An answer that may go on as a credential of many kilobytes does ends all the same.
+// An answer that may be the beginning of a credential of many kilobytes ends all the same.
 func TestLongCredential(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -175,8 +176,8 @@ func TestLongCredential(t *testing.T) {
 	}
 }
 
-// However reads cut an answer, in events, in an overlong event, and in no event: the
-// credential is not shown, and everything else is, whole.
+// However reads split an answer, in events, in an overlong event and outside events, the
+// credential is not shown and everything else arrives.
 func TestCredentialAtEverySplit(t *testing.T) {
 	t.Parallel()
 	const periodic = "Qa-Qa-Qa-Qa-Qa-Qa-Qa-Qa-" // begins anew within itself
@@ -193,7 +194,7 @@ func TestCredentialAtEverySplit(t *testing.T) {
 			return io.MultiReader(strings.NewReader(sent[:i]), strings.NewReader(sent[i:]))
 		})
 	}
-	// The buffer, of 1 MiB, is full behind so many bytes of the credential.
+	// The 1 MiB buffer is full behind that many bytes of the credential.
 	for n := range len(long) + 1 {
 		const begin = "event: content_block_delta\ndata: {\"x\":\""
 		huge := strings.Repeat("z", 1<<20-len(begin)-n)
@@ -201,8 +202,8 @@ func TestCredentialAtEverySplit(t *testing.T) {
 	}
 }
 
-// echoed sends a body through, in one piece or as read gives the pieces until there are
-// none.
+// echoed sends a body through the proxy, in one piece or as read returns the pieces until there
+// are none.
 func echoed(t *testing.T, kind, secret, sent string, read func(i int) io.Reader) {
 	t.Helper()
 	want := strings.ReplaceAll(sent, secret, redacted(secret))
@@ -230,7 +231,7 @@ func echoed(t *testing.T, kind, secret, sent string, read func(i int) io.Reader)
 	}
 }
 
-// The same of what comes in random pieces, next to what is nearly the credential.
+// The same holds for random pieces with text that resembles the credential.
 func TestCredentialInRandomPieces(t *testing.T) {
 	t.Parallel()
 	source := &canned{}
@@ -269,7 +270,7 @@ func TestCredentialInRandomPieces(t *testing.T) {
 	}
 }
 
-// What tools' providers are asked to change.
+// Methods that tools use arrive at the provider.
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ method, provider, path string }{
@@ -281,7 +282,7 @@ func TestMethods(t *testing.T) {
 		{http.MethodPut, "openai", "/v1/x"},
 		{http.MethodPatch, "anthropic", "/v1/x"},
 	} {
-		var f far
+		var f recorder
 		r := newRig(t, &loopback{}, nil)
 		method := ""
 		r.upstream(tt.provider, f.then(func(w http.ResponseWriter, req *http.Request) {
@@ -297,9 +298,9 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// An error that comes compressed all the same is read, shown unpacked, and without the
-// credential; one that cannot be is not shown.
-func TestPackedError(t *testing.T) {
+// An error that is compressed although that was declined is decompressed and shown without the
+// credential; one that cannot be decompressed is not shown.
+func TestCompressedError(t *testing.T) {
 	t.Parallel()
 	pack := func(w io.WriteCloser, b *bytes.Buffer, text string) string {
 		_, _ = io.WriteString(w, text) // into memory

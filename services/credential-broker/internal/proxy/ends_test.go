@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// A chat whose chunks all say that nothing has ended, with "" in place of null, is not
-// whole when it is cut off.
+// A chat whose chunks all have an empty finish_reason, "" in place of null, is not whole when
+// it is cut off.
 func TestEmptyFinishReason(t *testing.T) {
 	t.Parallel()
 	const (
@@ -39,8 +39,8 @@ func TestEmptyFinishReason(t *testing.T) {
 	}
 }
 
-// An error event whose blank line never comes is shown with one, wherever the stream is.
-func TestUnendedErrorEvent(t *testing.T) {
+// An error event without its blank line is shown with one, wherever in the stream it is.
+func TestErrorEventWithoutBlankLine(t *testing.T) {
 	t.Parallel()
 	chatError := "data: {\"error\":{\"message\":\"boom\",\"type\":\"server_error\"}}\n\n"
 	for _, tt := range []struct {
@@ -82,8 +82,8 @@ func TestUnendedErrorEvent(t *testing.T) {
 	})
 }
 
-// An answer is taken for what was asked for, whatever it says it is: a stream is seen to
-// its end, and the names of tools in it are the caller's, or there is an error.
+// An answer is treated as what was asked for, whatever its content type: a stream is followed
+// to its end, and tool names in it are the caller's, or there is an error.
 func TestContentTypes(t *testing.T) {
 	t.Parallel()
 	const (
@@ -144,8 +144,8 @@ func TestContentTypes(t *testing.T) {
 	}
 }
 
-// An encoding that changes nothing is no compression.
-func TestNoEncoding(t *testing.T) {
+// A Content-Encoding that changes nothing is not compression.
+func TestEncodingsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	for name, status := range map[string]int{"": 200, "none": 200, "UTF-8": 200, "identity, identity": 200, "identity, gzip": 502, "br": 502} {
 		r := newRig(t, &memory{}, nil)
@@ -159,8 +159,8 @@ func TestNoEncoding(t *testing.T) {
 	}
 }
 
-// A chat that has finished and is torn in an event behind that has no good end.
-func TestTornBehindTheFinish(t *testing.T) {
+// A chat that has finished and is cut inside a later event does not end cleanly.
+func TestCutBehindTheFinish(t *testing.T) {
 	t.Parallel()
 	const torn = `data: {"id":"c","choices":[],"usage":{"total_`
 	for _, tt := range []struct {
@@ -193,7 +193,7 @@ func TestTornBehindTheFinish(t *testing.T) {
 	}
 }
 
-// A response that is streamed once more, by its id, is as whole as its end.
+// A response that is streamed again by its id is as whole as its end.
 func TestResumedResponse(t *testing.T) {
 	t.Parallel()
 	const piece = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":4}\n\n"
@@ -216,8 +216,7 @@ func TestResumedResponse(t *testing.T) {
 	}
 }
 
-// Several choices are whole at [DONE] only: each prompt has one of its own, or as many as were
-// asked for.
+// Several choices are whole only at [DONE]: one for each prompt, or as many as n says.
 func TestSeveralChoices(t *testing.T) {
 	t.Parallel()
 	second := strings.Replace(chatFinish, `"index":0`, `"index":1`, 1)

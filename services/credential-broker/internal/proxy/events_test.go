@@ -97,7 +97,7 @@ func FuzzSkimChunk(f *testing.F) {
 	})
 }
 
-// caseVariant reports members that encoding/json takes although their case differs.
+// caseVariant reports members that encoding/json accepts although their case differs.
 func caseVariant(data []byte) bool {
 	lower := bytes.ToLower(data)
 	for _, name := range []string{`"error"`, `"finish_reason"`, `"choices"`, `"delta"`, `"text"`} {

@@ -15,8 +15,8 @@ import (
 
 type seen struct{ Name, Data string }
 
-// drive reads r the way the copy loop does and returns the events with data and
-// all bytes that would have been forwarded as whole events, and what was left.
+// drive reads r as the copy loop does and returns the events with data, all bytes of whole
+// events, and the rest.
 func drive(t testing.TB, r io.Reader, size int) (events []seen, whole, rest []byte) {
 	t.Helper()
 	f := frames{buf: make([]byte, size)}
@@ -77,8 +77,8 @@ var framings = []struct {
 	{"last name counts", "event: a\nevent: b\ndata: 1\n\n", []seen{{"b", "1"}}, ""},
 }
 
-// Every stream, cut into two reads at every position and into single bytes, gives
-// the same events, and all bytes come out again.
+// Every stream, split into two reads at every position and into single bytes, gives the same
+// events and the same bytes.
 func TestFramesSplits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range framings {
@@ -121,8 +121,8 @@ func TestFramesOverlong(t *testing.T) {
 	}
 }
 
-// Against package sse, an independent reader of the same format: the same events
-// from any bytes in any pieces, and no byte lost.
+// Compared with package sse, an independent reader of the format: the same events from any
+// bytes in any pieces, and no byte lost.
 func FuzzFrames(f *testing.F) {
 	for _, tt := range framings {
 		f.Add([]byte(tt.in), uint8(3))
@@ -165,8 +165,8 @@ func (s *stepper) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Wherever reads cut an overlong event, and whatever its lines end with, what is kept of it
-// is the same.
+// Wherever reads split an overlong event, and whatever its line endings, the same members are
+// kept.
 func TestFramesOverlongSplits(t *testing.T) {
 	t.Parallel()
 	head := "event: big\ndata: {\"x\":\"" + strings.Repeat("x", maxFrame) + "\",\ndata: \"a\":\"\\\"type\\\":\\\"no\\\"\",\n"

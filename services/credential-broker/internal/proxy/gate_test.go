@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// bySecret answers each account in its own way.
+// bySecret gives each account its own handler.
 func bySecret(answers map[string]http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -22,7 +22,7 @@ func bySecret(answers map[string]http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// then does one thing after the other.
+// then runs handlers one after the other.
 func then(all ...http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for _, h := range all {
@@ -128,8 +128,8 @@ func TestNotSwitched(t *testing.T) {
 	}
 }
 
-// A failure of the account's own that a stream reports when it has begun is the account's
-// all the same, although the caller has the answer as it is and nothing is tried again.
+// A failure of the account's own that a stream reports after the gate is counted against the
+// account, although the caller gets the answer as it is and nothing is retried.
 func TestFailureAfterTheGate(t *testing.T) {
 	t.Parallel()
 	const (
@@ -178,7 +178,7 @@ func TestFailureAfterTheGate(t *testing.T) {
 	}
 }
 
-// An error event that lost its blank line is given one, and says whose the failure is.
+// An error event without its blank line gets one, and says whose failure it is.
 func TestFailureAtTheVeryEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &memory{}, nil)
@@ -193,7 +193,7 @@ func TestFailureAtTheVeryEnd(t *testing.T) {
 	}
 }
 
-// What follows an error event and is cut is no clean end.
+// A stream that is cut behind an error event does not end cleanly.
 func TestCutAfterAFailure(t *testing.T) {
 	t.Parallel()
 	for name, upstream := range map[string]http.HandlerFunc{
@@ -207,7 +207,7 @@ func TestCutAfterAFailure(t *testing.T) {
 	}
 }
 
-// With every account tried, each once, the last answer goes back as it came.
+// When every account was tried, each once, the last answer goes back as it came.
 func TestAllAccountsTried(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -232,8 +232,9 @@ func TestAllAccountsTried(t *testing.T) {
 	}
 }
 
-// An overload inside a 200 that nobody is left to try: the same bytes, and the provider's
-// clean end, which clients take for the end of the error and not for a lost connection.
+// An overload inside a 200, with no other account to try, goes back as the same bytes with the
+// provider's clean end, which clients take for the end of the error and not for a lost
+// connection.
 func TestOverloadHandedBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -244,8 +245,7 @@ func TestOverloadHandedBack(t *testing.T) {
 	}
 }
 
-// A stream never ends cleanly without its terminal event, and what was whole of
-// it arrives.
+// A stream never ends cleanly without its terminal event, and all whole events of it arrive.
 func TestTruncationIsNeverClean(t *testing.T) {
 	t.Parallel()
 	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic broke the answer off\",\"code\":\"provider_broke_off\",\"details\":{\"error_code\":\"provider_broke_off\"}}}\n\n"
@@ -287,8 +287,8 @@ func TestTruncationIsNeverClean(t *testing.T) {
 	}
 }
 
-// An account that may not do what is asked for passes the request on, five times at most;
-// when two have refused it and nobody is left, the refusal goes back.
+// A request that an account lacks permission for goes to other accounts, five at most; when two
+// have refused it and none is left, the refusal goes back.
 func TestDenials(t *testing.T) {
 	t.Parallel()
 	denial := `{"type":"error","error":{"type":"permission_error","message":"not this model"}}`
@@ -309,7 +309,7 @@ func TestDenials(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, c := newChoosing(t)
+			r, c := newOrderedPool(t)
 			c.exhausted = &pool.Exhausted{Back: time.Now().Add(time.Minute), Reason: pool.RateLimited, Members: len(tt.answers)}
 			for i, a := range tt.answers {
 				c.all = append(c.all, r.account("anthropic", r.serve(a), fmt.Sprint("account-", i)))
@@ -331,8 +331,8 @@ func TestDenials(t *testing.T) {
 	}
 }
 
-// A good answer that says when a quota ends is reported with it.
-func TestQuotaEndIsTold(t *testing.T) {
+// A successful answer that says when a quota ends is reported with that time.
+func TestQuotaEndIsReported(t *testing.T) {
 	t.Parallel()
 	header := func(name string, in time.Duration) http.HandlerFunc {
 		return then(func(w http.ResponseWriter, _ *http.Request) {
@@ -360,9 +360,9 @@ func TestQuotaEndIsTold(t *testing.T) {
 	}
 }
 
-// When a quota ends says how long to wait where it is used up, and nowhere else: a
-// subscription's answers all say when its window ends.
-func TestQuotaEndIsNoWait(t *testing.T) {
+// The end of a quota is a time to wait only if the quota is used up: all answers of a
+// subscription say when its window ends.
+func TestQuotaEndIsNotAWait(t *testing.T) {
 	t.Parallel()
 	const (
 		limited = `{"type":"error","error":{"type":"rate_limit_error","message":"m"}}`
@@ -396,8 +396,8 @@ func TestQuotaEndIsNoWait(t *testing.T) {
 	}
 }
 
-// A plain answer that breaks off is not reported as a good one.
-func TestPlainAnswerBreaksOff(t *testing.T) {
+// A plain answer that breaks off is not reported as successful.
+func TestBrokenPlainAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
 	r.upstream("anthropic", then(answer(200, `{"id":"m1","content":[`, "Content-Length", "1000"), flush, cutting))
@@ -409,7 +409,7 @@ func TestPlainAnswerBreaksOff(t *testing.T) {
 	}
 }
 
-// What comes after the terminal event cannot spoil an answer that is whole.
+// Whatever follows the terminal event, a whole answer stays whole.
 func TestResetAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ provider, path, body string }{{"anthropic", messages, goodAnswer}, {"openai", chats, goodChat}} {
@@ -421,8 +421,9 @@ func TestResetAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A stream that ends before it began has shown nothing: an error with a status.
-func TestEndBeforeTheGate(t *testing.T) {
+// A stream that ends before the gate opened has shown nothing: the caller gets an error with a
+// status.
+func TestEndBeforeTheGateOpens(t *testing.T) {
 	t.Parallel()
 	for name, upstream := range map[string]http.HandlerFunc{
 		"nothing":        stream(""),
@@ -444,7 +445,7 @@ func TestEndBeforeTheGate(t *testing.T) {
 	}
 }
 
-// Held back are at most 64 KiB: more preamble than that opens the gate.
+// At most 64 KiB are held back: a longer preamble opens the gate.
 func TestGateSize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -456,7 +457,7 @@ func TestGateSize(t *testing.T) {
 	}
 }
 
-// Events larger than what is held in memory pass in pieces, and count when whole.
+// Events larger than the buffer pass in pieces, and count when they are whole.
 func TestOverlongEvents(t *testing.T) {
 	t.Parallel()
 	const responses = "/egress/openai/v1/responses"

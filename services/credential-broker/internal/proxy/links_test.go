@@ -13,8 +13,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// What an answer says of places at the provider leads through the proxy; elsewhere it
-// leads where it did.
+// URLs at the provider in an answer lead through the proxy; others stay as they are.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -57,7 +56,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Where somebody in front ended the caller's TLS, the caller is led back there.
+// If a proxy in front terminated the caller's TLS, URLs have the caller's scheme.
 func TestLinksBehindTLS(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -70,8 +69,8 @@ func TestLinksBehindTLS(t *testing.T) {
 	}
 }
 
-// A redirect below the base is handed on, and one that leads nowhere; elsewhere is a
-// stranger, who shall not have the caller's token.
+// A redirect below the base URL, or without a place, is handed on; one elsewhere is refused,
+// because a stranger would get the caller's token.
 func TestRedirects(t *testing.T) {
 	t.Parallel()
 	const moved = "the provider github answered with a redirect, which is not followed: moved to "
@@ -102,7 +101,7 @@ func TestRedirects(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			secret := strings.ToLower(long)
-			source := &redirecting{status: tt.status, location: strings.ReplaceAll(tt.location, "§", secret)}
+			source := &redirector{status: tt.status, location: strings.ReplaceAll(tt.location, "§", secret)}
 			r := newRig(t, &loopback{}, source.in)
 			account := r.account("github", "https://api.github.com", secret)
 			if tt.name == "the credential" {
@@ -127,15 +126,15 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-// redirecting is a transport that answers with a redirect.
-type redirecting struct {
+// redirector is a transport that answers with a redirect.
+type redirector struct {
 	status   int
 	location string
 }
 
-func (s *redirecting) in(c *proxy.Config) { c.Open = s }
+func (s *redirector) in(c *proxy.Config) { c.Open = s }
 
-func (s *redirecting) RoundTrip(req *http.Request) (*http.Response, error) {
+func (s *redirector) RoundTrip(req *http.Request) (*http.Response, error) {
 	h := http.Header{"Range": {"bytes=0-262143"}}
 	if s.location != "" {
 		h.Set("Location", s.location)
@@ -143,8 +142,8 @@ func (s *redirecting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: s.status, Header: h, Body: http.NoBody, Request: req}, nil
 }
 
-// The URL of a batch's results is where the SDK asks next: the caller's, in one batch and
-// in a list, and nothing else of the answer changes.
+// The URL of a batch's results, which the SDK requests next, leads through the proxy, in a
+// batch and in a list; nothing else of the answer changes.
 func TestResultsURL(t *testing.T) {
 	t.Parallel()
 	const api, batches = "https://api.anthropic.com", "/v1/messages/batches"

@@ -25,7 +25,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/upstream"
 )
 
-// A request that was never sent is sent once more, on the same account.
+// A request that was never sent is repeated once, on the same account.
 func TestConnectRefused(t *testing.T) {
 	t.Parallel()
 	var dials atomic.Int32
@@ -61,8 +61,8 @@ func TestConnectRefused(t *testing.T) {
 	}
 }
 
-// A request that may have been read is never sent again, not even with an
-// idempotency key.
+// A request that the provider may have read is never repeated, not even with an idempotency
+// key.
 func TestNotSentTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -86,7 +86,7 @@ func TestNotSentTwice(t *testing.T) {
 	}
 }
 
-// Streams, broken ends and cancels work over TLS too, with a connection for each,
+// Streams, broken ends and cancellation also work over TLS, with a connection for each stream,
 // whatever else the provider offers.
 func TestTLSUpstream(t *testing.T) {
 	t.Parallel()
@@ -152,8 +152,8 @@ func TestTLSFailure(t *testing.T) {
 	}
 }
 
-// An account whose base URL a workspace chose cannot reach the own network, also
-// where a name resolves to it.
+// An account whose base URL a workspace chose cannot reach the operator's network, not even by
+// a name that resolves there.
 func TestGuardedAddress(t *testing.T) {
 	t.Parallel()
 	guarded := upstream.New(upstream.Config{Control: target.Policy{}.Control})
@@ -175,7 +175,7 @@ func TestGuardedAddress(t *testing.T) {
 	}
 }
 
-// Many streams at once: each gets its own bytes and all of them.
+// Of many concurrent streams each gets its own bytes, and all of them.
 func TestConcurrentStreams(t *testing.T) {
 	t.Parallel()
 	const streams, events = 200, 60
@@ -225,13 +225,13 @@ func TestConcurrentStreams(t *testing.T) {
 	wg.Wait()
 	r.proxy.Wait()
 	want := map[string]float64{"requests ok": streams - streams/10, "requests broken": streams / 10, "open ": 0, "gate ": streams, "added ": streams}
-	if diff := cmp.Diff(want, r.measured()); diff != "" {
+	if diff := cmp.Diff(want, r.metricValues()); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
 }
 
-// measured returns the rig's metrics by their short names and outcomes.
-func (r *rig) measured() map[string]float64 {
+// metricValues returns the rig's metrics by short names and outcomes.
+func (r *rig) metricValues() map[string]float64 {
 	families, err := r.metrics.Gather()
 	if err != nil {
 		r.t.Fatal(err)
@@ -252,8 +252,8 @@ func (r *rig) measured() map[string]float64 {
 	return out
 }
 
-// A provider that cannot be reached is named, with the reason and, unless only the operator
-// is to know it, with its address.
+// The error for an unreachable provider names it, with the reason and, unless only the operator
+// may know it, its address.
 func TestWhyUnreachable(t *testing.T) {
 	t.Parallel()
 	var refused error

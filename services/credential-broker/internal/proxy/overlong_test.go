@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/pkg/price"
 )
 
-// What an event says that is too long to hold is known when it has ended, wherever in it
-// that stands; what its text quotes, and what is cut short, says nothing.
+// What an overlong event says is known once it has ended, wherever in it that is; text that
+// quotes it, and truncated text, says nothing.
 func TestOverlongEnds(t *testing.T) {
 	t.Parallel()
 	const responses = "/egress/openai/v1/responses"

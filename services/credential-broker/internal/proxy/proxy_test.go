@@ -161,8 +161,7 @@ func TestRequestHeaders(t *testing.T) {
 	}
 }
 
-// The provider is asked what the caller asks: a parameter goes nowhere but with the
-// caller's token in it.
+// The caller's query is forwarded, except for parameters that hold the caller's token.
 func TestQuery(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ provider, query, want string }{
@@ -175,7 +174,7 @@ func TestQuery(t *testing.T) {
 		{"google", "pageToken=t&fields=key", "pageToken=t&fields=key"},
 		{"google", "key=§&x=1", "x=1"},
 	} {
-		var f far
+		var f recorder
 		r := newRig(t, &loopback{}, nil)
 		r.upstream(tt.provider, f.then(answer(200, `{}`)))
 		token := r.token()
@@ -187,7 +186,7 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// A key of the caller's own, where a provider takes one beside the account's, is refused.
+// A key of the caller's own in a query parameter that the provider accepts is refused.
 func TestKeyInQuery(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"key", "access_token", "%6bey"} {
@@ -225,7 +224,7 @@ func TestTokenPlaces(t *testing.T) {
 	}
 }
 
-// Beside the token there may be a key of the caller's own, which goes no further.
+// A key of the caller's own beside the token is not forwarded.
 func TestTokenBesideKey(t *testing.T) {
 	t.Parallel()
 	const mine = "sk-mine-0123456789"
@@ -263,8 +262,8 @@ func TestTokenBesideKey(t *testing.T) {
 	}
 }
 
-// A path is what it says, however it is written: its route holds, and the provider gets
-// it in the usual form. What an escape is needed for stays escaped.
+// A path means the same however it is escaped: its route is recognised, and the provider gets
+// the usual form. Characters that need an escape stay escaped.
 func TestEscapedPath(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
@@ -387,8 +386,8 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-// A stream that comes compressed although that was refused cannot be seen to be whole,
-// and is an error; other answers pass unread.
+// A compressed stream, whose end cannot be seen, is an error; other compressed answers pass
+// unread.
 func TestCompressed(t *testing.T) {
 	t.Parallel()
 	const packed = "\x1f\x8b not really"
@@ -513,7 +512,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A provider that answers without reading the request: its answer arrives whole.
+// The answer of a provider that does not read the request arrives whole.
 func TestUnreadRequestBody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)
@@ -529,8 +528,8 @@ func TestUnreadRequestBody(t *testing.T) {
 	}
 }
 
-// What a mount is depends on the account's base URL; what is known of a route holds with
-// it and without.
+// What a mount stands for depends on the account's base URL; a route's rules apply with it and
+// without.
 func TestMounts(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ base, path, want string }{
@@ -539,7 +538,7 @@ func TestMounts(t *testing.T) {
 		{"", "/v1/chat/completions", "/v1/chat/completions"},
 		{"/x/v4", "/v1/chat/completions", "/x/v4/chat/completions"},
 	} {
-		var f far
+		var f recorder
 		r := newRig(t, &loopback{}, nil)
 		r.upstream("openai", f.then(stream(chatDelta)))
 		r.pool.all[0].Base.Path = tt.base
@@ -550,7 +549,7 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// An answer is of the type that its provider says, or of none.
+// An answer has the content type that the provider sent, or none.
 func TestNoContentType(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{200, 206, 404} {

@@ -21,7 +21,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// grants stores one account that somebody signed in to.
+// grants is a store of one account with a grant.
 type grants struct{ account store.Account }
 
 func (g *grants) Pool(_ context.Context, ws id.Workspace, _ string) (store.Pool, error) {
@@ -43,19 +43,19 @@ func (*grants) Used(context.Context, []store.Use) error { return nil }
 
 func (*grants) Learn(context.Context, store.Learned) error { return nil }
 
-// renewing gives another token whenever one was rejected, without end.
-type renewing struct{}
+// renewer returns a new token whenever one was rejected.
+type renewer struct{}
 
-func (renewing) Token(context.Context, oauth.Ref) (oauth.Token, error) {
+func (renewer) Token(context.Context, oauth.Ref) (oauth.Token, error) {
 	return oauth.Token{Secret: vault.NewSecret("token-number-1"), Version: 1}, nil
 }
 
-func (renewing) Rejected(_ context.Context, _ oauth.Ref, version int64) (oauth.Token, error) {
+func (renewer) Rejected(_ context.Context, _ oauth.Ref, version int64) (oauth.Token, error) {
 	return oauth.Token{Secret: vault.NewSecret(fmt.Sprint("token-number-", version+1)), Version: version + 1}, nil
 }
 
-// A 401 has the request sent once more with another token. If that is refused too, the
-// answer is the provider's.
+// After a 401 the request is repeated once with a new token. If that is refused too, the
+// provider's answer goes back.
 func TestRenewedOnce(t *testing.T) {
 	t.Parallel()
 	for good, want := range map[string][]string{
@@ -68,7 +68,7 @@ func TestRenewedOnce(t *testing.T) {
 		}
 		g := &grants{}
 		set, err := pool.New(pool.Config{
-			Store: g, Tokens: renewing{}, Profiles: profiles, CheckBase: func(*url.URL, bool) error { return nil }, Log: slog.New(slog.DiscardHandler),
+			Store: g, Tokens: renewer{}, Profiles: profiles, CheckBase: func(*url.URL, bool) error { return nil }, Log: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

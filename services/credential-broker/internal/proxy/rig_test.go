@@ -31,11 +31,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// canary is part of every secret in these tests; it must be found nowhere but in
-// requests to providers.
+// canary is part of every secret in these tests; it must appear only in requests to providers.
 const canary = "canary-5f1c0d"
 
-// accounts is a pool that hands its accounts out in order and keeps the reports.
+// accounts is a pool that hands its accounts out in order and records the reports.
 type accounts struct {
 	all []pool.Account
 	err error
@@ -52,7 +51,7 @@ type report struct {
 	Status  int
 }
 
-// outcomes are what the pool heard, whole.
+// outcomes returns everything that the pool was told.
 func (a *accounts) outcomes() []pool.Outcome {
 	a.got()
 	a.mu.Lock()
@@ -85,8 +84,8 @@ func (a *accounts) Report(_ context.Context, acc pool.Account, out pool.Outcome)
 	a.reports = append(a.reports, report{acc.Secret.Reveal(), out.Reason, out.Status})
 }
 
-// got returns the reports. A caller may have its answer a moment before the account
-// is reported on.
+// got returns the reports, for which it waits: a caller may have its answer a moment before the
+// account is reported on.
 func (a *accounts) got() []report {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -100,7 +99,7 @@ func (a *accounts) got() []report {
 	}
 }
 
-// lines is a log that tests read while it is written.
+// lines is a log that tests read while it is being written.
 type lines struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -118,8 +117,8 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// network is how the parts of a rig reach each other: over loopback, or in memory
-// where a test runs on synctest's clock.
+// network connects the parts of a rig: over loopback, or in memory for tests on synctest's
+// clock.
 type network interface {
 	listen(t testing.TB) net.Listener
 	dial(ctx context.Context, network, addr string) (net.Conn, error)
@@ -213,7 +212,7 @@ type rig struct {
 	client  *http.Client
 }
 
-// newRig starts a proxy. change may alter its configuration.
+// newRig starts a proxy; change may alter its configuration.
 func newRig(t testing.TB, n network, change func(*proxy.Config)) *rig {
 	t.Helper()
 	key, err := identity.NewKey()
@@ -267,7 +266,7 @@ func (r *rig) serve(h http.Handler) string {
 	return srv.URL
 }
 
-// account returns an account of a provider whose requests go to base.
+// account returns an account of a provider with that base URL.
 func (r *rig) account(provider, base, secret string) pool.Account {
 	profiles, err := profile.Load("1.2.3", profile.Shipped())
 	if err != nil {
@@ -306,7 +305,7 @@ func (r *rig) token() string {
 	return token
 }
 
-// request returns a request as an SDK makes it.
+// request returns a request like an SDK's.
 func (r *rig) request(ctx context.Context, path, body string) *http.Request {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+path, strings.NewReader(body))
 	if err != nil {
@@ -358,7 +357,7 @@ func stream(pieces ...string) http.HandlerFunc {
 	}
 }
 
-// cut breaks the connection off.
+// cut breaks off the connection.
 func cut() { panic(http.ErrAbortHandler) }
 
 // answer answers with a status and a JSON body.
@@ -373,7 +372,7 @@ func answer(status int, body string, headers ...string) http.HandlerFunc {
 	}
 }
 
-// Parts of streams as the providers send them.
+// Parts of streams as providers send them.
 const (
 	msgStart = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m1\",\"usage\":{\"input_tokens\":1}}}\n\n"
 	msgPing  = "event: ping\ndata: {\"type\": \"ping\"}\n\n"

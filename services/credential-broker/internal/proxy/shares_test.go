@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/proxy"
 )
 
-// A workspace has half of what may be open at most; the other half is for others. What
-// has ended is counted no more.
+// A workspace may use half of the open requests; the other half is for others. Requests that
+// have ended no longer count.
 func TestWorkspaceShare(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, func(c *proxy.Config) { c.Limits.Requests = 4 })
@@ -57,9 +57,9 @@ func TestWorkspaceShare(t *testing.T) {
 	}
 }
 
-// When all requests are taken, what ends makes place for the workspace that has the fewest,
-// and not for who came first.
-func TestRequestsByTurn(t *testing.T) {
+// When all slots are taken, one that becomes free goes to the workspace that holds the fewest,
+// not to the first caller.
+func TestRequestsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Requests = 4 })
@@ -103,9 +103,9 @@ func TestRequestsByTurn(t *testing.T) {
 	})
 }
 
-// A body counts until it was written, also when its answer has begun. Who finds no room in
-// the share waits for a while, and costs operators no warning.
-func TestUnreadBodyCounts(t *testing.T) {
+// A body counts until it is written, even if its answer has begun. A request without room in
+// its workspace's share waits for a while, and logs no warning.
+func TestUnwrittenBodyCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Body, c.Limits.Bodies = 1<<20, 2<<20 })
@@ -157,7 +157,7 @@ func TestUnreadBodyCounts(t *testing.T) {
 	})
 }
 
-// An answer that is held to be translated is not of the share: it has been paid for.
+// An answer that is held to be translated does not count against the share.
 func TestTranslatedBeyondShare(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &memory{}, func(c *proxy.Config) { c.Limits.Body, c.Limits.Bodies = 1<<20, 9<<20 })

@@ -21,24 +21,24 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// one is a pool of one account, and remembers nothing.
-type one struct{ account pool.Account }
+// onePool is a pool of one account without memory.
+type onePool struct{ account pool.Account }
 
-func (o *one) Select(_ context.Context, r pool.Request) (pool.Account, error) {
+func (o *onePool) Select(_ context.Context, r pool.Request) (pool.Account, error) {
 	if len(r.Tried) > 0 {
 		return pool.Account{}, pool.ErrExhausted
 	}
 	return o.account, nil
 }
-func (*one) Began(pool.Account)                                 {}
-func (*one) Report(context.Context, pool.Account, pool.Outcome) {}
+func (*onePool) Began(pool.Account)                                 {}
+func (*onePool) Report(context.Context, pool.Account, pool.Outcome) {}
 
-// anybody knows everybody, without a signature that would have to be computed.
-type anybody struct{ actor identity.Actor }
+// anyToken accepts every token, without a signature to compute.
+type anyToken struct{ actor identity.Actor }
 
-func (a anybody) Verify(string) (identity.Actor, error) { return a.actor, nil }
+func (a anyToken) Verify(string) (identity.Actor, error) { return a.actor, nil }
 
-// page is a caller that keeps what it gets.
+// page is a caller that keeps its answer.
 type page struct {
 	header http.Header
 	status int
@@ -52,10 +52,10 @@ func (p *page) SetReadDeadline(time.Time) error  { return nil }
 func (p *page) SetWriteDeadline(time.Time) error { return nil }
 func (p *page) Write(b []byte) (int, error)      { return p.body.Write(b) }
 
-// Any bytes in any pieces: a clean end has them all; a broken one has a beginning of them
-// and at most an error event, or the blank line that the provider's own error lacks. Without
-// sockets, signatures and logs, whose goroutines and numbers would have the fuzzer see
-// something new in every input and try to make that one smaller for a minute.
+// For any bytes in any pieces, a clean end has them all; a broken one has a prefix of them and
+// at most an error event, or the blank line that the provider's own error lacks. There are no
+// sockets, signatures or logs, whose goroutines and numbers would look new to the fuzzer in
+// every input.
 func FuzzStream(f *testing.F) {
 	for i, s := range []string{goodAnswer, goodChat, msgStart + msgPing + msgError, msgStart + msgPing + strings.TrimSpace(msgError), msgStart + msgBlock + msgDelta[:20], chatDelta + "data: [DONE]", strings.ReplaceAll(goodAnswer, "\n", "\r\n"), "\r\r\n\n"} {
 		f.Add([]byte(s), uint8(i), uint8(i))
@@ -77,9 +77,9 @@ func FuzzStream(f *testing.F) {
 		}
 		accounts = append(accounts, pool.Account{ID: id.New[id.Account](), Provider: provider, Origin: pool.Workspace, Profile: p, Base: base, Secret: vault.NewSecret(long)})
 	}
-	source, chosen := &canned{}, &one{}
+	source, chosen := &canned{}, &onePool{}
 	p, err := proxy.New(proxy.Config{
-		Pool: chosen, Profiles: profiles, Verifier: anybody{identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor, Service: "agent-runner"}},
+		Pool: chosen, Profiles: profiles, Verifier: anyToken{identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor, Service: "agent-runner"}},
 		Open: source, Guarded: source, Metrics: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -89,8 +89,8 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// The gate is shut until something is said: the caller sees no headers. Then it
-// opens at once; and if nothing is said for long, it opens with the preamble.
+// While the gate is shut the caller sees no headers. The first meaningful event opens it at
+// once, and the gate's time opens it with the preamble.
 func TestGateHoldsBack(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -131,7 +131,7 @@ func TestGateHoldsBack(t *testing.T) {
 	}
 }
 
-// An error after the gate's time is up is shown and not retried.
+// An error after the gate's time is shown and not retried.
 func TestErrorAfterGateTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestErrorAfterGateTime(t *testing.T) {
 	})
 }
 
-// A caller that reads nothing is cut off, and its upstream request with it.
+// A caller that does not read is cut off, and its upstream request with it.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// A caller that does not finish its request is told so and let go.
+// A caller that does not finish its request gets an error and is disconnected.
 func TestSlowRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestSlowRequest(t *testing.T) {
 	})
 }
 
-// One that arrives slowly is waited for, as long as it arrives; but not for ever.
+// A request that arrives slowly is waited for, but not for ever.
 func TestRequestArrives(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -220,7 +220,7 @@ func TestRequestArrives(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const piece = 16 << 10 // more than buffers on the way hold back
 				r := newRig(t, &memory{}, func(c *proxy.Config) { c.Timers.Body = 40 * time.Second })
-				var f far
+				var f recorder
 				r.upstream("anthropic", f.then(answer(200, `{}`)))
 				body, feed := io.Pipe()
 				var feeding sync.WaitGroup
@@ -250,7 +250,7 @@ func TestRequestArrives(t *testing.T) {
 	}
 }
 
-// When the caller goes, the upstream request goes, wherever it is.
+// When the caller leaves, the upstream request ends, wherever it is.
 func TestCancelReachesUpstream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -305,8 +305,8 @@ func TestCancelReachesUpstream(t *testing.T) {
 	}
 }
 
-// At shutdown open streams end with an error event and not cleanly, requests
-// without an answer get one, and new ones are refused.
+// At shutdown open streams end with an error event and a broken end, requests without an answer
+// get an error, and new ones are refused.
 func TestAbort(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, &loopback{}, nil)

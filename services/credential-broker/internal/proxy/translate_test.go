@@ -29,7 +29,7 @@ var (
 	wantSeed   = flag.Uint64("seed", 1, "where TestTranslatedStreams begins")
 )
 
-// profiled returns an account of a profile, shipped or one of another text.
+// profiled returns an account with a shipped profile, or one in the given text.
 func (r *rig) profiled(name, text, base, secret string) pool.Account {
 	r.t.Helper()
 	own := fstest.MapFS{}
@@ -51,8 +51,8 @@ func (r *rig) profiled(name, text, base, secret string) pool.Account {
 	return pool.Account{ID: id.New[id.Account](), Provider: "anthropic", Origin: pool.Workspace, Profile: p, Base: u, Secret: vault.NewSecret(secret)}
 }
 
-// far is a provider that keeps what it was sent.
-type far struct {
+// recorder is a provider that records what it was sent.
+type recorder struct {
 	uri    string
 	header http.Header
 	body   string
@@ -60,7 +60,7 @@ type far struct {
 	calls  int
 }
 
-func (f *far) then(h http.HandlerFunc) http.HandlerFunc {
+func (f *recorder) then(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		f.uri, f.header, f.body, f.length = r.RequestURI, r.Header.Clone(), string(b), r.ContentLength
@@ -78,11 +78,11 @@ func toolStart(name string) string {
 	return "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"" + name + "\",\"input\":{}}}\n\n"
 }
 
-// An unmodified SDK through anthropic-oauth: what the provider gets, and what comes
-// back, streamed and not.
+// An unmodified SDK through anthropic-oauth: what the provider gets, and what the caller gets,
+// streamed and not.
 func TestAnthropicOAuth(t *testing.T) {
 	t.Parallel()
-	var f far
+	var f recorder
 	r := newRig(t, &loopback{}, nil)
 	base := r.serve(f.then(func(w http.ResponseWriter, req *http.Request) {
 		switch {
@@ -127,10 +127,10 @@ func TestAnthropicOAuth(t *testing.T) {
 	}
 }
 
-// The next account has its own profile, and gets the caller's body as that wants it.
+// The next account's profile edits the caller's original body.
 func TestEachAccountItsProfile(t *testing.T) {
 	t.Parallel()
-	var first, second far
+	var first, second recorder
 	r := newRig(t, &loopback{}, nil)
 	refusing := r.serve(first.then(answer(429, rateLimited)))
 	serving := r.serve(second.then(stream(msgStart, toolStart("mcp_doc_create"), msgStop)))
@@ -161,7 +161,7 @@ routes:
 
 func TestSystemPrompt(t *testing.T) {
 	t.Parallel()
-	var f far
+	var f recorder
 	r := newRig(t, &loopback{}, nil)
 	base := r.serve(f.then(answer(200, `{}`)))
 	r.pool.all = []pool.Account{r.profiled("own", ownProfile, base, "k")}
@@ -171,7 +171,7 @@ func TestSystemPrompt(t *testing.T) {
 	if want := `{"system":[{"type":"text","text":"First."},{"type":"text","text":"You are Signalbox."}],"x":1}`; f.body != want {
 		t.Errorf("the provider got %s, want %s", f.body, want)
 	}
-	// A large body goes out in pieces, and another path as it is.
+	// A large body is sent in pieces, and a body on another path as it is.
 	large := `{"system":"Example","pad":"` + strings.Repeat("x", 300<<10) + `"}`
 	r.post(messages, large)
 	if want := strings.Replace(large, `"Example"`, `[{"type":"text","text":"First."},{"type":"text","text":"Signalbox"}]`, 1); f.body != want {
@@ -188,7 +188,7 @@ func TestSystemPrompt(t *testing.T) {
 	}
 }
 
-// Answers in which names cannot be found are not shown with the wrong ones.
+// An answer whose tool names cannot be translated is never shown with the wrong ones.
 func TestUntranslatable(t *testing.T) {
 	t.Parallel()
 	long := `{"content":[{"type":"text","text":"` + strings.Repeat("x", 9<<20) + `"}]}`
@@ -280,7 +280,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// What a provider says of its limits where it does not say Retry-After.
+// Limit headers count if there is no Retry-After.
 func TestLimitHeaders(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -309,19 +309,19 @@ func TestLimitHeaders(t *testing.T) {
 	}
 }
 
-// scribe writes a stream twice: as the caller shall have it and as the provider sends
-// it, with the prefix where it belongs.
-type scribe struct {
+// generator writes a stream twice: as the caller should see it, and as the provider sends it, with
+// prefixes.
+type generator struct {
 	rand       *rand.Rand
 	want, sent strings.Builder
 	events     int
 }
 
-func (s *scribe) pick(list ...string) string { return list[s.rand.IntN(len(list))] }
+func (s *generator) pick(list ...string) string { return list[s.rand.IntN(len(list))] }
 
-// event writes one event. Where data holds a §, the provider's has the prefix and the
-// caller's has nothing.
-func (s *scribe) event(name, data string) {
+// event writes one event. A § in data is the prefix in the provider's and nothing in the
+// caller's.
+func (s *generator) event(name, data string) {
 	s.events++
 	end := s.pick("\n", "\n", "\n", "\r\n", "\r")
 	var lines []string
@@ -342,24 +342,24 @@ func (s *scribe) event(name, data string) {
 	s.sent.WriteString(strings.ReplaceAll(frame, "§", s.pick("mcp_", "mcp_", "mcp_", `\u006dcp_`, `mcp\u005f`)))
 }
 
-// between puts white space between the members of an object, also a line break, which
-// makes several data lines of it.
-func (s *scribe) between(members ...string) string {
+// between puts white space between the members of an object, including line ends, which make
+// several data lines of it.
+func (s *generator) between(members ...string) string {
 	s.rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	gap := s.pick("", "", "", " ", "  ", "\n", "\t")
 	return "{" + gap + strings.Join(members, ","+gap) + gap + "}"
 }
 
-func (s *scribe) name() string {
+func (s *generator) name() string {
 	return s.pick("a", "doc_create", "mcp_a", "mcp_mcp_", "mcp_", "m", "mcp", `\u0061b`, `é`, `q\"q`, strings.Repeat("n", 100))
 }
 
-func (s *scribe) input() string {
+func (s *generator) input() string {
 	return s.pick(`{}`, `{"name":"mcp_a","type":"tool_use"}`, `{"n":9007199254740993,"x":[{"name":"mcp_"}]}`, `{"s":"\"name\":\"mcp_a\""}`)
 }
 
-// block returns how a block begins.
-func (s *scribe) block() string {
+// block returns the beginning of a block.
+func (s *generator) block() string {
 	id := `"id":"t` + strconv.Itoa(s.events) + `"`
 	switch s.rand.IntN(8) {
 	case 0:
@@ -377,7 +377,7 @@ func (s *scribe) block() string {
 }
 
 // message writes a whole answer with blocks open at the same time.
-func (s *scribe) message() {
+func (s *generator) message() {
 	s.event("message_start", `{"type":"message_start","message":{"id":"m","content":[],"usage":{"input_tokens":1}}}`)
 	for i := range 2 + s.rand.IntN(6) {
 		index := `"index":` + strconv.Itoa(i)
@@ -414,8 +414,8 @@ func (p *pieces) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Generated streams, whose tools' names have the prefix, come out as the same streams
-// without it, wherever they are cut into reads. `make translated` does so at length.
+// Generated streams with prefixed tool names come out as the same streams without the prefix,
+// however reads split them. `make translated` runs this for longer.
 func TestTranslatedStreams(t *testing.T) {
 	t.Parallel()
 	source := &canned{}
@@ -424,7 +424,7 @@ func TestTranslatedStreams(t *testing.T) {
 	const request = `{"stream":true,"tools":[{"name":"a"},{"type":"bash_20250124","name":"bash"},{"name":"mcp_native","type":"native_1"}]}`
 	events, streams := 0, 0
 	for seed := *wantSeed; events < *wantEvents; seed++ {
-		s := &scribe{rand: rand.New(rand.NewPCG(seed, 1))}
+		s := &generator{rand: rand.New(rand.NewPCG(seed, 1))}
 		s.message()
 		most := []int{1, 3, 50, 1000, 100_000}[s.rand.IntN(5)]
 		if s.sent.Len() > 1<<20 {
@@ -450,11 +450,11 @@ func TestTranslatedStreams(t *testing.T) {
 
 func around(s string, i int) string { return s[max(0, i-100):min(len(s), i+100)] }
 
-// The generator writes what the API could send: every event is JSON, and one in fifty at
-// least has a prefix.
-func TestScribe(t *testing.T) {
+// The generator writes what the API could send: every event is JSON, and at least one in fifty
+// has a prefix.
+func TestGenerator(t *testing.T) {
 	t.Parallel()
-	s := &scribe{rand: rand.New(rand.NewPCG(1, 1))}
+	s := &generator{rand: rand.New(rand.NewPCG(1, 1))}
 	for range 50 {
 		var v any
 		if b := s.block(); json.Unmarshal([]byte(strings.ReplaceAll(b, "§", "")), &v) != nil {
@@ -467,7 +467,7 @@ func TestScribe(t *testing.T) {
 	}
 }
 
-// BenchmarkTranslate is BenchmarkStream with a prefix to take off.
+// BenchmarkTranslate is BenchmarkStream with a prefix to remove.
 func BenchmarkTranslate(b *testing.B) {
 	in := []byte(msgStart + toolStart("mcp_a") + strings.Repeat(msgDelta, chunks-3) + msgStop)
 	source := &canned{body: func() io.Reader { return &steps{in, len(msgDelta)} }}

@@ -14,8 +14,8 @@ import (
 
 var wants = [][]string{{"type"}, {"usage"}, {"response", "usage"}, {"choices", "index"}, {"choices", "finish_reason"}}
 
-// sift filters a text in pieces of n bytes.
-func sift(in string, n int) (string, bool) {
+// filter filters a text in pieces of n bytes.
+func filter(in string, n int) (string, bool) {
 	s := scan.NewPathFilter(wants...)
 	for piece := range slices.Chunk([]byte(in), n) {
 		s.Write(piece)
@@ -62,7 +62,7 @@ func TestPathFilter(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			for _, n := range []int{1, 7, 4096, 1 << 20} {
-				if got, ok := sift(tt.in, n); got != tt.want || ok != tt.ok {
+				if got, ok := filter(tt.in, n); got != tt.want || ok != tt.ok {
 					t.Errorf("in pieces of %d: %q, %v, want %q, %v", n, got, ok, tt.want, tt.ok)
 				}
 			}
@@ -80,12 +80,12 @@ func FuzzPathFilter(f *testing.F) {
 		f.Add([]byte(s), uint8(1))
 	}
 	f.Fuzz(func(t *testing.T, in []byte, n uint8) {
-		got, ok := sift(string(in), int(n)+1)
+		got, ok := filter(string(in), int(n)+1)
 		if !json.Valid(in) {
 			return // it need not notice, but must return
 		}
 		if short := bytes.TrimSpace(in); len(short) > 1 && (short[0] == '{' || short[0] == '[') {
-			if kept, whole := sift(string(short[:len(short)-1]), int(n)+1); whole {
+			if kept, whole := filter(string(short[:len(short)-1]), int(n)+1); whole {
 				t.Fatalf("%q without its end is whole: %q", short, kept)
 			}
 		}
@@ -161,7 +161,7 @@ func BenchmarkPathFilter(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if _, ok := sift(body, 32<<10); !ok {
+				if _, ok := filter(body, 32<<10); !ok {
 					b.Fatal("not whole")
 				}
 			}

@@ -41,8 +41,8 @@ func pair(t testing.TB) (here, there net.Conn) {
 	return here, there
 }
 
-// Whatever is written in one direction and the other at the same time arrives,
-// also when it is more than the sockets hold.
+// Everything written in both directions at the same time arrives, even if it is more than the
+// sockets hold.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	here, there := pair(t)
@@ -183,8 +183,7 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// BenchmarkPing sends 300 bytes there and back, over wrapped connections and as
-// they come.
+// BenchmarkPing sends 300 bytes there and back, over wrapped and unwrapped connections.
 func BenchmarkPing(b *testing.B) {
 	for _, tt := range []struct {
 		name string

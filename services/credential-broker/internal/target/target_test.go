@@ -150,8 +150,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// Whatever a base URL looks like: when it names an address, what Parse allows,
-// Control allows too, and nothing passes that is not https or private.
+// For any base URL that names an address, Control allows what Parse allows, and nothing passes
+// that is not https or private.
 func FuzzParse(f *testing.F) {
 	f.Add("https://[64:ff9b::7f00:1]:1/x", false)
 	f.Add("http://2130706433/", true)

@@ -21,7 +21,7 @@ var (
 	told     = transform.Rules{System: []string{`You are "Signalbox".`, "Second\n<b>"}}
 )
 
-// apply returns a body as it is sent.
+// apply returns the edited body as it is sent.
 func apply(t testing.TB, r transform.Rules, body string) string {
 	t.Helper()
 	edits, _, err := transform.NewMessages(r).Request([]byte(body))
@@ -179,7 +179,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// escaped returns a JSON string in which everything is escaped.
+// escaped returns a JSON string with every character escaped.
 func escaped(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -243,7 +243,7 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-//nolint:paralleltest // testing.AllocsPerRun counts everybody's
+//nolint:paralleltest // testing.AllocsPerRun counts the allocations of all goroutines
 func TestEventDoesNotAllocate(t *testing.T) {
 	_, answers, err := transform.NewMessages(prefixed).Request([]byte(`{"tools":[{"name":"bash","type":"bash_1"}]}`))
 	if err != nil {
@@ -321,7 +321,7 @@ func TestBody(t *testing.T) {
 	}
 }
 
-// reference does with decoded JSON what Request does with bytes.
+// reference does on decoded JSON what Request does on bytes.
 func reference(body []byte, prefix string) any {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
@@ -393,8 +393,8 @@ func reference(body []byte, prefix string) any {
 	return v
 }
 
-// twice reports whether an object anywhere in JSON has a name that is there
-// twice: what a parser makes of it is not what this package promises.
+// twice reports whether any object in JSON has a duplicate name, which parsers treat
+// differently.
 func twice(dec *json.Decoder) bool {
 	tok, err := dec.Token()
 	if err != nil {
@@ -425,8 +425,8 @@ func twice(dec *json.Decoder) bool {
 	return false
 }
 
-// Valid JSON comes out as decoding, changing and encoding it would give; what is none
-// does not become some; and without the insertions it is what it was.
+// Valid JSON comes out as if it had been decoded, changed and encoded; invalid JSON does not
+// become valid; and apart from the insertions every byte stays.
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{
 		`{"tools":[{"name":"a"},{"type":"web_search_1","name":"w"}],"messages":[{"content":[{"type":"tool_use","name":"a"},{"name":"w","type":"tool_use"}]}],"tool_choice":{"type":"tool","name":"w"}}`,

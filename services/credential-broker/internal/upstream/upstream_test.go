@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is net/http's, which counts the connections.
+// server is net/http's server and counts connections.
 type server struct {
 	*httptest.Server
 	conns atomic.Int32
@@ -55,7 +55,7 @@ func transport(t *testing.T, cfg upstream.Config) *upstream.Transport {
 	return tr
 }
 
-func ask(ctx context.Context, t *testing.T, method, url, body string) *http.Request {
+func newRequest(ctx context.Context, t *testing.T, method, url, body string) *http.Request {
 	t.Helper()
 	var r io.Reader
 	if body != "" {
@@ -68,8 +68,8 @@ func ask(ctx context.Context, t *testing.T, method, url, body string) *http.Requ
 	return req
 }
 
-// got sends a request and returns the answer in one line: its status, body and end.
-func got(tr *upstream.Transport, req *http.Request) string {
+// got sends a request and returns the answer on one line: status, body and how the body ended.
+func roundTrip(tr *upstream.Transport, req *http.Request) string {
 	res, err := tr.RoundTrip(req)
 	if err != nil {
 		return fmt.Sprint("error: ", err)
@@ -79,7 +79,7 @@ func got(tr *upstream.Transport, req *http.Request) string {
 	return fmt.Sprintf("%d %q %v", res.StatusCode, b, err)
 }
 
-// A request arrives as it was made, and connections are used again.
+// A request arrives as it was made, and connections are reused.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -96,14 +96,14 @@ func TestRequests(t *testing.T) {
 		{"POST", "/long", strings.Repeat("x", 5<<20), `POST /long ` + host + ` 5242880 [\"1\" \"2\"] 5242880`},
 		{"POST", "/edge", strings.Repeat("x", 32<<10), `POST /edge ` + host + ` 32768 [\"1\" \"2\"] 32768`},
 	} {
-		req := ask(t.Context(), t, tt.method, s.URL+tt.path, tt.body)
+		req := newRequest(t.Context(), t, tt.method, s.URL+tt.path, tt.body)
 		req.Header["X-Two"] = []string{"1", "2"}
-		if g, want := got(tr, req), `200 "`+tt.want+`" <nil>`; g != want {
+		if g, want := roundTrip(tr, req), `200 "`+tt.want+`" <nil>`; g != want {
 			t.Errorf("%s %s:\n got %s\nwant %s", tt.method, tt.path, g, want)
 		}
 	}
-	req := ask(t.Context(), t, "HEAD", s.URL+"/", "")
-	if g := got(tr, req); g != `200 "" <nil>` {
+	req := newRequest(t.Context(), t, "HEAD", s.URL+"/", "")
+	if g := roundTrip(tr, req); g != `200 "" <nil>` {
 		t.Errorf("HEAD: got %s", g)
 	}
 	if n := s.conns.Load(); n != 1 {
@@ -111,13 +111,13 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// A server that closes an idle connection costs no request.
+// A server that closes an idle connection does not fail a request.
 func TestClosedWhileIdle(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	tr := transport(t, upstream.Config{})
 	for i := range 3 {
-		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "" <nil>` {
+		if g := roundTrip(tr, newRequest(t.Context(), t, "POST", s.URL, "x")); g != `200 "" <nil>` {
 			t.Fatalf("request %d: %s", i, g)
 		}
 		s.CloseClientConnections()
@@ -127,7 +127,7 @@ func TestClosedWhileIdle(t *testing.T) {
 	}
 }
 
-// What a server may have seen is not sent twice, unless it may be asked twice.
+// A request that the server may have seen is not repeated, unless its method is idempotent.
 func TestNotTwice(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -145,10 +145,10 @@ func TestNotTwice(t *testing.T) {
 				}
 			})
 			tr := transport(t, upstream.Config{})
-			if g := got(tr, ask(t.Context(), t, "GET", s.URL, "")); g != `200 "" <nil>` {
+			if g := roundTrip(tr, newRequest(t.Context(), t, "GET", s.URL, "")); g != `200 "" <nil>` {
 				t.Fatal(g)
 			}
-			if g := got(tr, ask(t.Context(), t, tt.method, s.URL, "")); g != tt.want {
+			if g := roundTrip(tr, newRequest(t.Context(), t, tt.method, s.URL, "")); g != tt.want {
 				t.Errorf("got %s, want %s", g, tt.want)
 			}
 			if n := calls.Load(); n != tt.calls {
@@ -158,7 +158,7 @@ func TestNotTwice(t *testing.T) {
 	}
 }
 
-// net/http would repeat a request that has such a key and no body.
+// net/http would repeat a request with such a key and no body.
 func TestNotTwiceWithKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
@@ -175,9 +175,9 @@ func TestNotTwiceWithKey(t *testing.T) {
 			})
 			tr := transport(t, upstream.Config{})
 			for _, want := range []string{`200 "" <nil>`, "error: unexpected EOF"} {
-				req := ask(t.Context(), t, "POST", s.URL, "")
+				req := newRequest(t.Context(), t, "POST", s.URL, "")
 				req.Header.Set(key, "k")
-				if g := got(tr, req); g != want {
+				if g := roundTrip(tr, req); g != want {
 					t.Errorf("got %s, want %s", g, want)
 				}
 			}
@@ -188,7 +188,7 @@ func TestNotTwiceWithKey(t *testing.T) {
 	}
 }
 
-// A server may answer before it has read a long request, and close then or not.
+// A server may answer before it has read a long request, and then close the connection or not.
 func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"close", "stay"} {
@@ -203,7 +203,7 @@ func TestEarlyAnswer(t *testing.T) {
 				<-over
 			})
 			tr := transport(t, upstream.Config{})
-			if g := got(tr, ask(t.Context(), t, "POST", url, strings.Repeat("x", 16<<20))); g != `413 "big" <nil>` {
+			if g := roundTrip(tr, newRequest(t.Context(), t, "POST", url, strings.Repeat("x", 16<<20))); g != `413 "big" <nil>` {
 				t.Errorf("got %s", g)
 			}
 			close(over)
@@ -211,8 +211,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// raw starts a server that does with a connection what it likes, once the head of
-// a request has come.
+// raw starts a server that gives its connections to h once the head of a request has arrived.
 func raw(t testing.TB, h func(net.Conn, *bufio.Reader)) (url string) {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -246,7 +245,7 @@ func raw(t testing.TB, h func(net.Conn, *bufio.Reader)) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// Answers as servers make them, and as they should not.
+// Answers as servers send them, valid and not.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, answer, want string }{
@@ -271,15 +270,15 @@ func TestAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			url := raw(t, func(c net.Conn, _ *bufio.Reader) { _, _ = io.WriteString(c, tt.answer) })
-			if g := got(transport(t, upstream.Config{}), ask(t.Context(), t, "GET", url, "")); g != tt.want {
+			if g := roundTrip(transport(t, upstream.Config{}), newRequest(t.Context(), t, "GET", url, "")); g != tt.want {
 				t.Errorf("got %s, want %s", g, tt.want)
 			}
 		})
 	}
 }
 
-// After an answer that does not leave the connection clean, it is not used again. Over
-// TLS the pieces of an answer are records, which arrive together.
+// A connection is not reused after an answer that does not leave it clean. Over TLS the pieces
+// of an answer are records, which arrive holdingConn.
 func TestNotKept(t *testing.T) {
 	t.Parallel()
 	const more = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
@@ -312,7 +311,7 @@ func TestNotKept(t *testing.T) {
 					_, _ = io.Copy(io.Discard, r)
 				})
 				if scheme == "https" {
-					url, cfg = rawTLS(t, func(c *tls.Conn, w *together, r *bufio.Reader) {
+					url, cfg = rawTLS(t, func(c *tls.Conn, w *holdingConn, r *bufio.Reader) {
 						conns.Add(1)
 						w.hold = true
 						for _, piece := range tt.answer {
@@ -329,7 +328,7 @@ func TestNotKept(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // on a kept one nobody answers
 				defer cancel()
 				for range 2 {
-					res, err := tr.RoundTrip(ask(ctx, t, "GET", url, ""))
+					res, err := tr.RoundTrip(newRequest(ctx, t, "GET", url, ""))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -351,8 +350,8 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// rawTLS is raw over TLS. What is written goes out at once, or is held.
-func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url string, cfg upstream.Config) {
+// rawTLS is raw over TLS. What the server writes is sent at once, or held.
+func rawTLS(t testing.TB, h func(*tls.Conn, *holdingConn, *bufio.Reader)) (url string, cfg upstream.Config) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
 	s.StartTLS() // for its certificate
@@ -371,7 +370,7 @@ func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url stri
 			if err != nil {
 				return
 			}
-			w := &together{Conn: plain}
+			w := &holdingConn{Conn: plain}
 			c := tls.Server(w, &tls.Config{Certificates: s.TLS.Certificates, MinVersion: tls.VersionTLS12})
 			r := bufio.NewReader(c)
 			for line := "x"; line != "\r\n"; {
@@ -392,14 +391,14 @@ func rawTLS(t testing.TB, h func(*tls.Conn, *together, *bufio.Reader)) (url stri
 	return "https://" + l.Addr().String(), upstream.Config{TLS: &tls.Config{RootCAs: roots}}
 }
 
-// together holds what is written, so that it can be sent at once.
-type together struct {
+// holdingConn holds what is written, to send it at once.
+type holdingConn struct {
 	net.Conn
 	hold bool
 	held []byte
 }
 
-func (w *together) Write(b []byte) (int, error) {
+func (w *holdingConn) Write(b []byte) (int, error) {
 	if !w.hold {
 		return w.Conn.Write(b)
 	}
@@ -407,8 +406,8 @@ func (w *together) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What is cancelled ends at once, wherever it is, with the cause; and the server
-// sees the connection close.
+// A cancelled request ends at once, wherever it is, with the cause; and the server sees the
+// connection close.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	why := errors.New("stop was pressed")
@@ -434,7 +433,7 @@ func TestCancel(t *testing.T) {
 				_, _ = io.Copy(io.Discard, r)
 				close(closed)
 			})
-			g := got(transport(t, upstream.Config{}), ask(ctx, t, "POST", url, tt.body))
+			g := roundTrip(transport(t, upstream.Config{}), newRequest(ctx, t, "POST", url, tt.body))
 			if g != tt.want && (tt.answer == "" || g != "error: stop was pressed") {
 				t.Errorf("got %s, want %s", g, tt.want)
 			}
@@ -449,15 +448,14 @@ func TestCancel(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})
-		_, err := tr.RoundTrip(ask(ctx, t, "GET", "http://127.0.0.1:1", "")) //nolint:bodyclose // there is none
+		_, err := tr.RoundTrip(newRequest(ctx, t, "GET", "http://127.0.0.1:1", "")) //nolint:bodyclose // there is none
 		if !errors.Is(err, why) || !errors.Is(err, upstream.ErrNotSent) {
 			t.Errorf("RoundTrip = %v, want %v and %v", err, why, upstream.ErrNotSent)
 		}
 	})
 }
 
-// Over TLS nothing but HTTP/1.1 is offered, a certificate is looked at, and connections
-// are used again.
+// Over TLS only HTTP/1.1 is offered, certificates are verified, and connections are reused.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	s := &server{Server: httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -472,21 +470,21 @@ func TestTLS(t *testing.T) {
 	roots.AddCert(s.Certificate())
 	tr := transport(t, upstream.Config{TLS: &tls.Config{RootCAs: roots}})
 	for range 2 {
-		if g := got(tr, ask(t.Context(), t, "POST", s.URL, "x")); g != `200 "HTTP/1.1" <nil>` {
+		if g := roundTrip(tr, newRequest(t.Context(), t, "POST", s.URL, "x")); g != `200 "HTTP/1.1" <nil>` {
 			t.Errorf("got %s", g)
 		}
 	}
 	if n := s.conns.Load(); n != 1 {
 		t.Errorf("%d connections were made for requests one after the other, want 1", n)
 	}
-	_, err := transport(t, upstream.Config{}).RoundTrip(ask(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
+	_, err := transport(t, upstream.Config{}).RoundTrip(newRequest(t.Context(), t, "POST", s.URL, "x")) //nolint:bodyclose // there is none
 	if !errors.Is(err, upstream.ErrNotSent) || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("with a certificate that nobody trusts: %v", err)
 	}
 }
 
-// Nothing gets into a head that would be more than its header; and an error does
-// not tell the value, which may be a secret.
+// Header values cannot inject anything into the head; and an error does not reveal the value,
+// which may be a secret.
 func TestHead(t *testing.T) {
 	t.Parallel()
 	tr := upstream.New(upstream.Config{Dial: func(context.Context, string, string) (net.Conn, error) {
@@ -510,7 +508,7 @@ func TestHead(t *testing.T) {
 		{"host", func(r *http.Request) { r.Host = "a\r\nX-Evil: 1" }},
 		{"query", func(r *http.Request) { r.URL.RawQuery = "a=b c" }},
 	} {
-		req := ask(t.Context(), t, "GET", "http://h.test", "")
+		req := newRequest(t.Context(), t, "GET", "http://h.test", "")
 		tt.change(req)
 		_, err := tr.RoundTrip(req) //nolint:bodyclose // there is none
 		if err == nil || tt.name != "method" && strings.Contains(err.Error(), "secret") {
@@ -544,7 +542,7 @@ func TestIdle(t *testing.T) {
 		}})
 		use := func() {
 			t.Helper()
-			if g := got(tr, ask(t.Context(), t, "POST", "http://h.test", "x")); g != `200 "" <nil>` {
+			if g := roundTrip(tr, newRequest(t.Context(), t, "POST", "http://h.test", "x")); g != `200 "" <nil>` {
 				t.Fatal(g)
 			}
 			synctest.Wait()
@@ -569,8 +567,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// Whatever a server answers, the exchange ends, and a connection that is used
-// again begins with nothing left of it.
+// Whatever a server answers, the exchange ends, and nothing of it is left on a connection that
+// is reused.
 func FuzzAnswer(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
@@ -598,14 +596,14 @@ func FuzzAnswer(f *testing.F) {
 			return here, nil
 		}})
 		defer tr.CloseIdleConnections()
-		_ = got(tr, ask(t.Context(), t, "GET", "http://h.test", ""))
-		if g := got(tr, ask(t.Context(), t, "GET", "http://h.test", "")); dials > 1 && g != `200 "second" <nil>` {
+		_ = roundTrip(tr, newRequest(t.Context(), t, "GET", "http://h.test", ""))
+		if g := roundTrip(tr, newRequest(t.Context(), t, "GET", "http://h.test", "")); dials > 1 && g != `200 "second" <nil>` {
 			t.Errorf("the answer after %q: %s", answer, g)
 		}
 	})
 }
 
-// BenchmarkFirstByte measures a short exchange over loopback, beside net/http's.
+// BenchmarkFirstByte measures a short exchange over loopback, compared with net/http's own.
 func BenchmarkFirstByte(b *testing.B) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -22,8 +22,8 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// choosing is a pool that says in which order it was called.
-type choosing struct {
+// orderedPool is a pool that records the order of its calls.
+type orderedPool struct {
 	accounts
 	exhausted *pool.Exhausted // what Select returns when none is left
 
@@ -31,35 +31,35 @@ type choosing struct {
 	calls []string
 }
 
-func (c *choosing) say(format string, args ...any) {
+func (c *orderedPool) record(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, fmt.Sprintf(format, args...))
 }
 
-func (c *choosing) said() string {
+func (c *orderedPool) history() string {
 	c.got() // all that is to come
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.calls, ", ")
 }
 
-func (c *choosing) Select(ctx context.Context, r pool.Request) (pool.Account, error) {
+func (c *orderedPool) Select(ctx context.Context, r pool.Request) (pool.Account, error) {
 	a, err := c.accounts.Select(ctx, r)
 	if err != nil {
-		c.say("none")
+		c.record("none")
 		if c.exhausted != nil {
 			return a, c.exhausted
 		}
 		return a, err
 	}
-	c.say("%s for %s", a.Secret.Reveal(), r.Model)
+	c.record("%s for %s", a.Secret.Reveal(), r.Model)
 	return a, nil
 }
 
-func (c *choosing) Began(a pool.Account) { c.say("%s began", a.Secret.Reveal()) }
+func (c *orderedPool) Began(a pool.Account) { c.record("%s began", a.Secret.Reveal()) }
 
-func (c *choosing) Report(ctx context.Context, a pool.Account, o pool.Outcome) {
+func (c *orderedPool) Report(ctx context.Context, a pool.Account, o pool.Outcome) {
 	text := fmt.Sprintf("%s %s", a.Secret.Reveal(), o.Reason)
 	if o.Unsent {
 		text += " unsent"
@@ -67,21 +67,21 @@ func (c *choosing) Report(ctx context.Context, a pool.Account, o pool.Outcome) {
 	if o.RetryAfter > 0 {
 		text += fmt.Sprintf(" %s (%s)", o.RetryAfter, o.Raw)
 	}
-	c.say("%s", text)
+	c.record("%s", text)
 	c.accounts.Report(ctx, a, o)
 }
 
-func newChoosing(t *testing.T) (*rig, *choosing) {
-	c := &choosing{}
+func newOrderedPool(t *testing.T) (*rig, *orderedPool) {
+	c := &orderedPool{}
 	r := newRig(t, &memory{}, func(cfg *proxy.Config) { cfg.Pool = c })
 	return r, c
 }
 
-// The pool hears of a failure before it chooses again, once, and what the request asks
-// for.
-func TestPoolHears(t *testing.T) {
+// The pool is told of a failure once, before it chooses again, and is told what the request
+// asks for.
+func TestPoolIsTold(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	limited := r.serve(answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`, "Retry-After", "7"))
 	good := r.serve(stream(msgStart, msgBlock, msgStop))
 	c.all = []pool.Account{r.account("anthropic", limited, "account-1"), r.account("anthropic", good, "account-2")}
@@ -89,14 +89,14 @@ func TestPoolHears(t *testing.T) {
 		t.Errorf("answer %+v, want the second account's", got)
 	}
 	want := "account-1 for m, account-1 RATE_LIMIT_EXCEEDED 7s (retry-after: 7), account-2 for m, account-2 began, account-2 OK"
-	if diff := cmp.Diff(want, c.said()); diff != "" {
+	if diff := cmp.Diff(want, c.history()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
-// A ping that the caller is shown when the gate's time is up says nothing good of the
-// account: what it had used up stays used up.
-func TestPingIsNoBeginning(t *testing.T) {
+// A ping that the caller sees when the gate's time is up says nothing good about the account:
+// its limits stay as they were.
+func TestPingIsNotABeginning(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ last, want string }{
 		"a failure": {"event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"billing_error\",\"message\":\"x\"}}\n\n", "account-1 QUOTA_EXHAUSTED"},
@@ -105,7 +105,7 @@ func TestPingIsNoBeginning(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r, c := newChoosing(t)
+				r, c := newOrderedPool(t)
 				c.all = []pool.Account{r.account("anthropic", r.serve(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 					for range 2 { // meanwhile the gate opens
 						stream(msgPing)(w, req)
@@ -116,7 +116,7 @@ func TestPingIsNoBeginning(t *testing.T) {
 				if got := r.post(messages, asking); got.status != 200 || !strings.HasPrefix(got.body, msgPing) {
 					t.Errorf("answer %+v, want a stream that begins with a ping", got)
 				}
-				if diff := cmp.Diff("account-1 for m, "+tt.want, c.said()); diff != "" {
+				if diff := cmp.Diff("account-1 for m, "+tt.want, c.history()); diff != "" {
 					t.Errorf("calls (-want +got):\n%s", diff)
 				}
 			})
@@ -124,51 +124,53 @@ func TestPingIsNoBeginning(t *testing.T) {
 	}
 }
 
-// An event that is shown before it is whole is a beginning: the account's use is on record.
+// An event that is shown before it is whole counts as a beginning: the account's use is
+// recorded.
 func TestOverlongBeginning(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	long := "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"x\":\"" + strings.Repeat("x", 3<<20)
 	c.all = []pool.Account{r.account("anthropic", r.serve(stream(long)), "account-1")}
 	if got := r.post(messages, asking); got.status != 200 || got.err == nil {
 		t.Errorf("answer %d, %v, want one that breaks off", got.status, got.err)
 	}
-	if diff := cmp.Diff("account-1 for m, account-1 began, account-1 UNREACHABLE", c.said()); diff != "" {
+	if diff := cmp.Diff("account-1 for m, account-1 began, account-1 UNREACHABLE", c.history()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
-func TestUnsentIsSaid(t *testing.T) {
+func TestUnsentIsReported(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	c.all = []pool.Account{r.account("anthropic", "http://nobody.test", "account-1")}
 	if got := r.post(messages, asking); got.status != 502 {
 		t.Errorf("answer %+v, want 502", got)
 	}
-	if diff := cmp.Diff("account-1 for m, account-1 UNREACHABLE unsent", c.said()); diff != "" {
+	if diff := cmp.Diff("account-1 for m, account-1 UNREACHABLE unsent", c.history()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
-// A request that cannot be changed as the account's profile wants is refused before anything
-// is sent: it costs the account no token.
+// A request that cannot be edited for the account's profile is refused before anything is sent,
+// and costs the account no token.
 func TestRefusedEditIsUnsent(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	c.all = []pool.Account{r.profiled("anthropic-oauth", "", "http://nobody.test", "account-1")}
 	body := `{"model":"m","tools":[` + strings.Repeat(`{"name":"t"},`, 70_000) + `{"name":"t"}],"messages":[]}`
 	if got := r.post(messages, body); got.status != 400 || !strings.Contains(got.body, "more tools") {
 		t.Errorf("answer %d %.200s, want a refusal that says why", got.status, got.body)
 	}
-	if diff := cmp.Diff("account-1 for m, account-1 CALLER unsent", c.said()); diff != "" {
+	if diff := cmp.Diff("account-1 for m, account-1 CALLER unsent", c.history()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 }
 
-// Who comes when the answer says is not refused again for a part of a second.
+// A caller that waits as long as Retry-After says is not refused again for a fraction of a
+// second.
 func TestRetryAfterIsRoundedUp(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	c.all, c.err = []pool.Account{{}}, pool.ErrExhausted
 	for range 3 {
 		back := time.Now().Add(90*time.Second + 300*time.Millisecond)
@@ -181,7 +183,7 @@ func TestRetryAfterIsRoundedUp(t *testing.T) {
 	}
 }
 
-// A client that cannot know better is told not to sleep out a long wait.
+// An SDK is told not to sleep through a long wait.
 func TestLongWait(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -193,7 +195,7 @@ func TestLongWait(t *testing.T) {
 		{time.Hour, "X-Api-Key", "false"},
 		{time.Hour, identity.Header, ""},
 	} {
-		r, c := newChoosing(t)
+		r, c := newOrderedPool(t)
 		c.all, c.err = []pool.Account{{}}, pool.ErrExhausted
 		c.exhausted = &pool.Exhausted{Back: time.Now().Add(tt.wait), Reason: pool.RateLimited, Members: 2}
 		req := r.request(t.Context(), messages, asking)
@@ -207,8 +209,8 @@ func TestLongWait(t *testing.T) {
 	}
 }
 
-// When no account is left the answer says when one comes back, in the provider's shape;
-// an account that is alone answers for itself.
+// When no account is left, the answer says when one is ready, in the provider's shape; a pool's
+// only account answers for itself.
 func TestExhausted(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -227,7 +229,7 @@ func TestExhausted(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, c := newChoosing(t)
+			r, c := newOrderedPool(t)
 			tt.e.Back = time.Now().Add(42 * time.Second)
 			c.exhausted = &tt.e
 			base := r.serve(answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"its own words"}}`, "Retry-After", "42"))
@@ -246,9 +248,9 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// The 429 of an account that is alone says when to come again, also where the provider does
-// not; what the provider says stays.
-func TestSoleAccountSaysWhen(t *testing.T) {
+// The 429 of a pool's only account says when to try again even if the provider does not; what
+// the provider says stays.
+func TestOnlyAccountGetsRetryAfter(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		status int
@@ -257,7 +259,7 @@ func TestSoleAccountSaysWhen(t *testing.T) {
 	}{
 		{429, nil, "42"}, {429, []string{"Retry-After", "7"}, "7"}, {429, []string{"Retry-After-Ms", "7000"}, ""}, {403, nil, ""},
 	} {
-		r, c := newChoosing(t)
+		r, c := newOrderedPool(t)
 		base := r.serve(answer(tt.status, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`, tt.header...))
 		c.all = []pool.Account{r.account("anthropic", base, "account-1")}
 		c.exhausted = &pool.Exhausted{Back: time.Now().Add(41*time.Second + 500*time.Millisecond), Reason: pool.RateLimited, Members: 1}
@@ -267,11 +269,11 @@ func TestSoleAccountSaysWhen(t *testing.T) {
 	}
 }
 
-// Whatever accounts do: each is asked once, each is reported on once, before the next
-// is chosen, and none is chosen after an answer has begun.
+// Whatever accounts answer, each is tried once and reported on once before the next is chosen,
+// and none is chosen after an answer has begun.
 func TestAccountsAtRandom(t *testing.T) {
 	t.Parallel()
-	r, c := newChoosing(t)
+	r, c := newOrderedPool(t)
 	all := map[string]pool.Account{"away": r.account("anthropic", "http://nobody.test", "")}
 	for name, h := range map[string]http.HandlerFunc{
 		"limited":    answer(429, `{"type":"error","error":{"type":"rate_limit_error","message":"x"}}`),
@@ -293,7 +295,7 @@ func TestAccountsAtRandom(t *testing.T) {
 	names := []string{"limited", "refused", "quota", "service", "caller", "overloaded", "good", "midway", "cut", "nothing", "away", "limited", "overloaded"}
 	rnd := rand.New(rand.NewPCG(1, 7))
 	for n := range 500 {
-		*c = choosing{}
+		*c = orderedPool{}
 		var kinds []string
 		for i := range 1 + rnd.IntN(5) {
 			kind := names[rnd.IntN(len(names))]
@@ -304,16 +306,16 @@ func TestAccountsAtRandom(t *testing.T) {
 		}
 		c.exhausted = &pool.Exhausted{Back: time.Now(), Reason: pool.RateLimited, Members: len(kinds)}
 		got := r.post(messages, asking)
-		if err := follows(c.said()); err != nil {
-			t.Fatalf("request %d with %v, answered with %d: %v:\n%s", n, kinds, got.status, err, c.said())
+		if err := checkOrder(c.history()); err != nil {
+			t.Fatalf("request %d with %v, answered with %d: %v:\n%s", n, kinds, got.status, err, c.history())
 		}
 	}
 }
 
-// follows checks the order of calls of one request.
-func follows(said string) error {
+// checkOrder checks the order of calls of one request.
+func checkOrder(calls string) error {
 	chosen, open, began := map[string]bool{}, "", false
-	for call := range strings.SplitSeq(said, ", ") {
+	for call := range strings.SplitSeq(calls, ", ") {
 		account, what, _ := strings.Cut(call, " ")
 		switch {
 		case call == "none":
@@ -343,4 +345,4 @@ func follows(said string) error {
 	return nil
 }
 
-var _ proxy.Pool = (*choosing)(nil)
+var _ proxy.Pool = (*orderedPool)(nil)
