@@ -30,8 +30,8 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// connector is a broker with a provider that tools connect to, sim, and one that is for
-// owners' accounts alone, model; both have the same authorisation server.
+// connector is a broker with two providers that share an authorisation server: sim, which
+// tools connect to, and model, which is only for owners' accounts.
 type connector struct {
 	*broker
 	server *authserver.Server
@@ -63,7 +63,7 @@ func (c *connector) connections(service string) credentialv1connect.ConnectionSe
 	return credentialv1connect.NewConnectionServiceClient(c.http, c.url, opts...)
 }
 
-// consent returns what the provider sends the browser back with.
+// consent returns the query with which the provider sends the browser back.
 func (c *connector) consent(ctx context.Context, link string) (state, code string) {
 	c.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -83,7 +83,7 @@ func (c *connector) consent(ctx context.Context, link string) (state, code strin
 	return back.Query().Get("state"), back.Query().Get("code")
 }
 
-// of returns how the connection to sim stands.
+// of returns the state of the connection to sim.
 func (c *connector) of(ctx context.Context, service string) *credentialv1.Connection {
 	c.t.Helper()
 	res, err := c.connections(service).ListConnections(ctx, &credentialv1.ListConnectionsRequest{})
@@ -128,7 +128,7 @@ func complete(ctx context.Context, gate credentialv1connect.ConnectionServiceCli
 	return res.GetConnection(), err
 }
 
-// exec changes tables behind the broker's back.
+// exec changes tables without the broker.
 func (b *broker) exec(sql string, args ...any) {
 	b.t.Helper()
 	admin, err := pgx.Connect(b.t.Context(), b.adminDB)
@@ -205,9 +205,9 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreNoDoorToAccounts: who may connect tools completes no sign-in that an
-// owner began for a model, and through other services nobody connects anything.
-func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
+// TestConnectionPurpose: a member who may connect tools cannot complete a sign-in that an
+// owner began for a model, and nobody can connect anything through other services.
+func TestConnectionPurpose(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
 	owner := member(identity.Owner)
@@ -230,7 +230,7 @@ func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
 		t.Error("the code was exchanged")
 	}
 
-	// Nor one for the account behind a connection, nor the other way round.
+	// Nor one for the account behind a connection, nor vice versa.
 	mine := identity.With(t.Context(), less)
 	c.connect(mine, gate)
 	own, err := c.client().ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
@@ -267,7 +267,7 @@ func TestConnectionsAreNoDoorToAccounts(t *testing.T) {
 	}
 }
 
-// TestConnectAgain repeats what begins and what completes a connection.
+// TestConnectAgain repeats the start and the completion of a connection.
 func TestConnectAgain(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
@@ -287,7 +287,7 @@ func TestConnectAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As if the broker had died before it asked whom the connection belongs to.
+	// As if the broker had died before it asked for the subject.
 	c.exec(`UPDATE credentials.connections SET subject = ''`)
 	again, err := complete(ctx, gate, state, code)
 	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" || err != nil {
@@ -306,7 +306,7 @@ func TestConnectAgain(t *testing.T) {
 	wantCode(t, "CompleteConnection() of what was disconnected", err, fault.Conflict, "LOGIN_UNKNOWN")
 }
 
-// TestConnectedMeanwhile has several members come back at different times.
+// TestConnectedMeanwhile lets several members return from the provider at different times.
 func TestConnectedMeanwhile(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
@@ -328,7 +328,7 @@ func TestConnectedMeanwhile(t *testing.T) {
 		return back{state, code}
 	}
 
-	// Of a new one the first has it.
+	// The first member to return gets a new connection.
 	first, second, other := begin(ada), begin(ada), begin(bob)
 	if _, err := complete(as(ada), gate, first.state, first.code); err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestConnectedMeanwhile(t *testing.T) {
 	wantCode(t, "who comes second, again", err, fault.Conflict, "CONNECTED_MEANWHILE")
 	of(ada)
 
-	// An owner who has begun to replace it and is none any more.
+	// A former owner, who began to replace it while an owner.
 	demoted := begin(owner)
 	less := owner
 	less.Role = identity.Editor
@@ -359,7 +359,7 @@ func TestConnectedMeanwhile(t *testing.T) {
 	}
 	of(owner)
 
-	// One that is of no use any more all may connect again: the first has it.
+	// Anybody may replace a connection that no longer works: the first to return gets it.
 	c.exec(`UPDATE credentials.grants SET state = 'reauthorize'`)
 	late, early := begin(ada), begin(bob)
 	if _, err := complete(as(bob), gate, early.state, early.code); err != nil {
@@ -370,7 +370,7 @@ func TestConnectedMeanwhile(t *testing.T) {
 	of(bob)
 }
 
-// TestConnectAtOnce has many members come back at the same moment: there is one account.
+// TestConnectAtOnce lets many members return at the same moment: there is one account.
 func TestConnectAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
@@ -402,8 +402,8 @@ func TestConnectAtOnce(t *testing.T) {
 	}
 }
 
-// TestOwnerSignsInToConnection: an account that an owner has signed in to is nobody's
-// connection any more.
+// TestOwnerSignsInToConnection: once an owner has signed in to an account, it is no longer a
+// member's connection.
 func TestOwnerSignsInToConnection(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
@@ -441,7 +441,7 @@ func TestOwnerSignsInToConnection(t *testing.T) {
 	wantCode(t, "CompleteConnection() by who had connected it", err, fault.Conflict, "LOGIN_UNKNOWN")
 }
 
-// TestSharedConnection is one that the operator has for all, until a workspace has its own.
+// TestSharedConnection: the operator shares a connection until a workspace has its own.
 func TestSharedConnection(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)

@@ -12,8 +12,8 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 )
 
-// TestGoneElsewhere: an account that was signed out or removed through one instance is used
-// by another one for a second at most, also where nothing carries the news.
+// TestGoneElsewhere: an account that was signed out or removed through one instance is used by
+// another one for at most a second, even without a bus.
 func TestGoneElsewhere(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)

@@ -19,8 +19,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/oauth"
 )
 
-// skipped waits until the command line's status of an account says that it is passed over,
-// or that it is not.
+// skipped waits until the command line reports an account as passed over, or as not.
 func (b *broker) skipped(a *admin.Accounts, account string, want bool) []admin.Cooldown {
 	b.t.Helper()
 	parsed, err := id.Parse[id.Account](account)
@@ -37,8 +36,8 @@ func (b *broker) skipped(a *admin.Accounts, account string, want bool) []admin.C
 	return found.Cooldowns
 }
 
-// A base URL that cannot be reached is left after one failure, which no caller sees, and
-// status says so until somebody resets the account.
+// An account whose base URL cannot be reached is passed over after one failure, which no
+// caller sees, and status says so until the account is reset.
 func TestUnreachableServer(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
@@ -83,8 +82,7 @@ func TestUnreachableServer(t *testing.T) {
 	b.skipped(a, first, false)
 }
 
-// What an account may not do shows in status with its end, for the model alone, and reset
-// clears it.
+// A limit for one model shows in status with its end, and reset clears it.
 func TestRefusedModelShows(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
@@ -128,8 +126,8 @@ func TestRefusedModelShows(t *testing.T) {
 	b.skipped(a, first, false)
 }
 
-// An account that waits for a sign-in loses no health, and is used at once when somebody has
-// signed in again, also where that is done beside the broker.
+// An account that needs a sign-in loses no health, and is used at once after the sign-in, even
+// through another instance.
 func TestSignedInAgainIsUsed(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
@@ -148,7 +146,7 @@ func TestSignedInAgainIsUsed(t *testing.T) {
 	if err != nil || found.Health != 100 {
 		t.Errorf("the account has health %v, %v, want all of it: nothing was sent", found.Health, err)
 	}
-	// A parking from before, as after a 401.
+	// An earlier limit, as after a 401.
 	s.exec(`INSERT INTO credentials.account_limits (workspace_id, provider, account_id, family, at, until, soon, step, reason, status, raw)
 		VALUES ($1, 'sim', $2, '', now(), now() + interval '1 hour', now() + interval '1 hour', 1, 'QUOTA_EXHAUSTED', 403, '')`, ref.Workspace, ref.Account)
 	s.eventually("the account is parked", func() bool {
@@ -177,7 +175,7 @@ func (b *broker) eventually(what string, is func() bool) {
 	}
 }
 
-// signInAgain signs in again for an account at another instance, and does not tell this one.
+// signInAgain signs in again for an account at another instance, which does not notify this one.
 func (s *signedIn) signInAgain(a identity.Actor, ref oauth.Ref) {
 	s.t.Helper()
 	who := oauth.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"}

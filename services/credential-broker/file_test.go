@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/services/credential-broker/admin"
 )
 
-// TestFileServesWorkspaces has a broker without a database serve the shared accounts to
-// everybody, and refuse what only a database has.
+// TestFileServesWorkspaces: a broker without a database serves the shared accounts to
+// everybody, and refuses what needs a database.
 func TestFileServesWorkspaces(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "accounts.json")
@@ -62,7 +62,7 @@ func TestFileServesWorkspaces(t *testing.T) {
 		t.Errorf("/ready: %s", page)
 	}
 
-	// Nothing that works on the file takes the secret out of the vault.
+	// Nothing that works on the file reveals the secret.
 	text, err := os.ReadFile(path)
 	if err != nil || strings.Contains(string(text), canary) || strings.Contains(b.log.String(), canary) {
 		t.Errorf("the file or the log holds the secret (%v)", err)
@@ -90,7 +90,7 @@ func get(t *testing.T, b *broker, path string) string {
 	return string(text)
 }
 
-// TestAuditCannotBeWritten is told of when the broker starts, which serves all the same.
+// TestAuditCannotBeWritten: the broker logs it when it starts, and serves anyway.
 func TestAuditCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "accounts.json")
@@ -104,7 +104,7 @@ func TestAuditCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestFileAndDatabase refuses both, and neither.
+// TestFileAndDatabase: exactly one of the two is needed.
 func TestFileAndDatabase(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]credentialbroker.Config{
@@ -115,7 +115,7 @@ func TestFileAndDatabase(t *testing.T) {
 			t.Errorf("%s: Validate = %v", name, err)
 		}
 	}
-	// One who cannot have the file is told which one it is.
+	// The error of a locked file names it.
 	dir := t.TempDir()
 	_, err := admin.Open(admin.Config{File: dir, KeyFile: filepath.Join(dir, "k")})
 	if err == nil || !strings.Contains(err.Error(), dir) {

@@ -20,7 +20,7 @@ import (
 
 const keyInURL = "base64key://smGbjm71Nxd1Ig5FS0wj9SlbzAIrnolCz9bQQ6uAhl4="
 
-// From a key file to a key service, while a broker runs that has both.
+// A change from a key file to a key service, while a broker with both runs.
 func TestKeyFileToService(t *testing.T) {
 	t.Parallel()
 	m := credentialbroker.Migrations()
@@ -60,8 +60,8 @@ func TestKeyFileToService(t *testing.T) {
 	}
 }
 
-// A rotation is on record before it changes anything, and what came of it after, also of one
-// that did not come to its end.
+// A rotation is recorded before it changes anything, and its outcome afterwards, even if it
+// was interrupted.
 func TestRotationOnRecord(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -99,7 +99,7 @@ func TestRotationOnRecord(t *testing.T) {
 			if _, err := accounts.RotateKeys(t.Context(), true, nil); err != nil {
 				t.Fatal(err)
 			}
-			// Whoever dies here leaves what there is.
+			// The process dies here.
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			dies := func(k admin.KeyRotation) {
@@ -132,7 +132,7 @@ func TestRotationOnRecord(t *testing.T) {
 	}
 }
 
-// TestStrangeKey: a broker whose key opens nothing serves, and says so at once.
+// TestStrangeKey: a broker whose key decrypts nothing serves, and logs it at once.
 func TestStrangeKey(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})

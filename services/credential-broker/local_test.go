@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/services/credential-broker/admin"
 )
 
-// Where one machine is all of a Signalbox, the accounts that its operator shares may be on
-// that machine, and those of workspaces not. Such a server may want no key.
+// In a Signalbox on one machine, shared accounts may use servers on that machine, which may
+// need no key; accounts of workspaces may not.
 func TestLocalAccounts(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowLoopback: true})
@@ -43,7 +43,7 @@ func TestLocalAccounts(t *testing.T) {
 	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "base_url: ") {
 		t.Errorf("AddAccount = %v, want Invalid", err)
 	}
-	// A broker that is not of one machine does not use such an account either.
+	// A broker of a deployment does not use such an account either.
 	strict := start(t, credentialbroker.Config{})
 	lax, err := admin.Open(admin.Config{DB: strict.db, KeyFile: strict.keyFile, AllowLoopback: true})
 	if err != nil {

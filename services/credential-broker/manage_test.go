@@ -21,7 +21,7 @@ import (
 	"signalbox.dev/services/credential-broker/admin"
 )
 
-// calls are all that owners may do with an account, each as it is made with its id.
+// calls are the calls that owners may make about an account.
 func calls(b *broker, service, account string) map[string]func(ctx context.Context) (proto.Message, error) {
 	c := b.clientOf(service)
 	return map[string]func(ctx context.Context) (proto.Message, error){
@@ -82,7 +82,7 @@ func calls(b *broker, service, account string) map[string]func(ctx context.Conte
 	}
 }
 
-// TestOwnersOnly has everybody else refused, and owners kept to their own.
+// TestOwnersOnly: others are refused, and owners cannot reach other workspaces' accounts.
 func TestOwnersOnly(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -152,7 +152,7 @@ func (b *broker) used(owner identity.Actor, n int) string {
 	}
 }
 
-// TestManageAccount goes through an account's life as the console sees it.
+// TestManageAccount goes through an account's life as the console does.
 func TestManageAccount(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
@@ -198,7 +198,7 @@ func TestManageAccount(t *testing.T) {
 	if _, err := c.SetPool(ctx, &credentialv1.SetPoolRequest{Provider: "sim", Settings: &credentialv1.PoolSettings{Strategy: new("best")}}); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("SetPool with a strategy that is none = %v, want Invalid", err)
 	}
-	// What a newer broker has stored meanwhile stays, and the rest counts.
+	// Settings of a newer broker are kept, and the known ones apply.
 	var kept string
 	err = s.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE pools SET settings = settings || '{"of_tomorrow": 7}'`)
@@ -260,7 +260,7 @@ func TestManageAccount(t *testing.T) {
 	}
 }
 
-// TestResetReachesBrokers resets an account from outside: a broker that has parked it
+// TestResetReachesBrokers resets an account at the command line: a broker that has parked it
 // uses it again.
 func TestResetReachesBrokers(t *testing.T) {
 	t.Parallel()
@@ -292,7 +292,7 @@ func TestResetReachesBrokers(t *testing.T) {
 	if a, err := operator.Operator(owner.Workspace).Reset(t.Context(), ref.Account); err != nil || len(a.Cooldowns) != 0 || a.Health != 100 {
 		t.Errorf("Reset = %+v, %v, want no cooldown", a, err)
 	}
-	// The broker reads accounts again when what it knows is a second old.
+	// The broker reads accounts again after a second.
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		status, _, err := s.ask(owner, "/egress/sim/thing")
 		if err != nil {

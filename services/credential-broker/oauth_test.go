@@ -35,7 +35,7 @@ type signedIn struct {
 	cfg    credentialbroker.Config
 }
 
-// startSignedIn takes more endpoints of the authorisation server, as ", revoke: $FRONT/…".
+// startSignedIn accepts more endpoints of the authorisation server, as ", revoke: $FRONT/…".
 func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	t.Helper()
 	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, ReuseEnds: true, EndsAccess: true})
@@ -106,7 +106,7 @@ func TestSignedInAccount(t *testing.T) {
 	ref := s.add(owner)
 	s.wantAnswer("a token that is good", owner, http.StatusOK)
 
-	// Another instance renews, which ends the token that this one holds.
+	// Another instance renews the token, which invalidates the one that this instance holds.
 	if err := s.other.Refresh(t.Context(), oauth.Actor{}, ref); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestSignedInAccount(t *testing.T) {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
 
-	// A token that the provider does not take although it is new: the 401 is handed on.
+	// The provider refuses a new token: the 401 is passed on.
 	token, err := s.other.Token(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// operator is who works on a broker's accounts beside it.
+// operator opens the accounts as the command line does, beside the broker.
 func (b *broker) operator(change func(*admin.Config)) *admin.Accounts {
 	b.t.Helper()
 	cfg := admin.Config{DB: b.db, KeyFile: b.keyFile, AllowPrivate: true, Operator: "ann@desk"}
@@ -44,7 +44,7 @@ func (b *broker) operator(change func(*admin.Config)) *admin.Accounts {
 	return a
 }
 
-// audit returns a workspace's rows, newest first: what, through whom, from where.
+// audit returns a workspace's rows, newest first: action, service, address.
 func audit(t *testing.T, s *admin.Scope) []string {
 	t.Helper()
 	rows, _, err := s.Audit(t.Context(), 0, 100)
@@ -58,7 +58,7 @@ func audit(t *testing.T, s *admin.Scope) []string {
 	return out
 }
 
-// Whoever changes something is on record with where they did it from.
+// Changes are recorded with the actor and their address.
 func TestAuditSaysFromWhere(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -90,7 +90,7 @@ func TestAuditSaysFromWhere(t *testing.T) {
 	} else {
 		t.Errorf("%q and %q do not name the API key", got[0], got[1])
 	}
-	// Of somebody whose address the gateway did not say there is the gateway's.
+	// If the gateway does not pass on the address, its own is recorded.
 	if before, _, ok := strings.Cut(got[1], ":"); ok && strings.HasPrefix(got[1], "changed by gateway from 127.0.0.1:") {
 		got[1] = before + ": disabled"
 	}
@@ -100,7 +100,7 @@ func TestAuditSaysFromWhere(t *testing.T) {
 	}
 }
 
-// A renewal that somebody asked for is theirs.
+// A requested renewal is recorded as the requester's.
 func TestAuditSaysWhoRenewed(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
@@ -116,7 +116,7 @@ func TestAuditSaysWhoRenewed(t *testing.T) {
 	}
 }
 
-// An account that somebody signed in to is taken back at the provider when it is removed.
+// Removing an account with a sign-in revokes it at the provider.
 func TestRemoveTellsProvider(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -156,9 +156,9 @@ func TestRemoveTellsProvider(t *testing.T) {
 	}
 }
 
-// TestKeyTakesNoSignInAway: an API key removes keys, and no account that a person signed
+// TestAPIKeyRemovesNoSignIn: an API key can remove keys, but no account that a person signed
 // in to.
-func TestKeyTakesNoSignInAway(t *testing.T) {
+func TestAPIKeyRemovesNoSignIn(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t, ", revoke: $FRONT/oauth/revoke")
 	person := member(identity.Owner)
@@ -189,7 +189,7 @@ func TestKeyTakesNoSignInAway(t *testing.T) {
 	}
 }
 
-// What is brought along is there with all that is known of it, once, however many bring it.
+// Concurrent imports store each account once, with everything known of it.
 func TestImportAtOnce(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -246,7 +246,7 @@ func TestImportAtOnce(t *testing.T) {
 	}
 }
 
-// TestImportKeysAtOnce: a key is brought along once to each scope, however many bring it.
+// TestImportKeysAtOnce: concurrent imports store a key once in each scope.
 func TestImportKeysAtOnce(t *testing.T) {
 	t.Parallel()
 	const times = 3 // each costs two slow hashes per key
@@ -327,7 +327,7 @@ func TestImportKeysAtOnce(t *testing.T) {
 	}
 }
 
-// TestImportLost: a key that is here and does not open is left out until it is removed.
+// TestImportLost: a stored key that cannot be decrypted is not imported again until it is removed.
 func TestImportLost(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -350,8 +350,8 @@ func TestImportLost(t *testing.T) {
 	}
 }
 
-// TestImportForAnother leaves a sign-in out that is an account already, whosever, for the
-// renewal of the one would end the other; a key can be several.
+// TestImportForAnother: a sign-in that is an account already, in any workspace, is not imported,
+// because renewals of one would end the other; a key can have several accounts.
 func TestImportForAnother(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -425,8 +425,8 @@ func (b *broker) post(a identity.Actor, path, body string) int {
 	return res.StatusCode
 }
 
-// A reset from outside ends what a broker has learned a moment ago and written nowhere, a
-// limit of models too.
+// A reset at the command line clears what a broker has just learned and not yet written,
+// including limits of models.
 func TestResetWins(t *testing.T) {
 	t.Parallel()
 	var limited atomic.Bool
@@ -528,7 +528,7 @@ func TestCost(t *testing.T) {
 	if flat, err := scope.SetFlatRate(t.Context(), account, true); err != nil || !flat.FlatRate {
 		t.Fatalf("SetFlatRate = %+v, %v", flat, err)
 	}
-	// The broker takes notice when it looks again.
+	// The broker notices when it reads the accounts again.
 	n := int64(1)
 	for before := int64(-1); ; {
 		ask()
@@ -566,8 +566,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestRemoveDuringRenewal: an account whose token is being renewed stays until it is known
-// what is to be taken back.
+// TestRemoveDuringRenewal: an account whose token is being renewed cannot be removed until it
+// is known which token to revoke.
 func TestRemoveDuringRenewal(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t, ", revoke: $FRONT/oauth/revoke")
@@ -607,9 +607,9 @@ func TestRemoveDuringRenewal(t *testing.T) {
 	}
 }
 
-// TestSignInDuringARenewal: tokens that a renewal brings do not replace those of a sign-in
-// that came while it was under way.
-func TestSignInDuringARenewal(t *testing.T) {
+// TestSignInDuringRenewal: the tokens of a renewal do not replace those of a sign-in that was
+// completed meanwhile.
+func TestSignInDuringRenewal(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
 	owner := member(identity.Owner)
@@ -635,12 +635,12 @@ func TestSignInDuringARenewal(t *testing.T) {
 	}
 	close(answer)
 	<-done
-	// The provider refuses the token of the sign-in from now on, and takes the renewed one.
+	// From now on the provider refuses the token of the sign-in, and accepts the renewed one.
 	s.server.End(signedIn.Secret.Reveal())
 	s.wantAnswer("the token of the sign-in, which is withdrawn", owner, http.StatusUnauthorized)
 }
 
-// TestSameAccountAgain: a call is the same when all of it is.
+// TestSameAccountAgain: a call is a repeat only if everything in it is the same.
 func TestSameAccountAgain(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -670,8 +670,8 @@ func TestSameAccountAgain(t *testing.T) {
 	}
 }
 
-// TestStrangersID: under the id of another workspace's account there is none for anybody
-// else, and nobody is told whose it is, or what.
+// TestStrangersID: the id of another workspace's account is unusable, and nothing about that
+// account is revealed.
 func TestStrangersID(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/pool"
 )
 
-// Every setting has a field of the message under its own name, and comes back through it.
+// Every setting has a message field of its own name, and survives the round trip.
 func TestSettingsMessage(t *testing.T) {
 	t.Parallel()
 	want := admin.Settings{

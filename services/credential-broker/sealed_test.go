@@ -13,8 +13,8 @@ import (
 	credentialbroker "signalbox.dev/services/credential-broker"
 )
 
-// The body of a public request is opened, read and checked here, and a secret that is sealed
-// in it once more opens for the workspace, the provider and the base URL of the request.
+// The sealed body of a public request is opened, read and checked, and a secret sealed in it
+// once more opens only for the workspace, provider and base URL of the request.
 func TestSealedBody(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})

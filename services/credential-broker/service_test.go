@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 
 const canary = "canary-7d31aa-secret-key"
 
-// lines is a log that tests read while it is written.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -66,7 +66,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// broker is a running service and those who call it.
+// broker is a running service and its callers.
 type broker struct {
 	t       *testing.T
 	adminDB string // empty where there is no database
@@ -184,7 +184,7 @@ func (b *broker) askWith(service string, a identity.Actor, path, text string) (s
 	return res.StatusCode, string(answer), err
 }
 
-// provider is an upstream that says which key it was asked with.
+// provider is an upstream that returns the key of the request.
 func provider(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -254,7 +254,7 @@ func TestAccountsOverConnect(t *testing.T) {
 	b.hides(canary, fmt.Sprint(added, listed, providers, body))
 }
 
-// TestLabelOfBlanks: a label is what people see of it.
+// TestLabelOfBlanks: surrounding spaces do not belong to a label.
 func TestLabelOfBlanks(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{})
@@ -267,8 +267,7 @@ func TestLabelOfBlanks(t *testing.T) {
 	}
 }
 
-// TestListOfAll: a list of as many accounts as a workspace can have, and the operator, each
-// with all that an account says of itself, comes whole.
+// TestListOfAll: the longest possible list, of the largest accounts, fits into a response.
 func TestListOfAll(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
@@ -294,7 +293,7 @@ func TestListOfAll(t *testing.T) {
 	}
 }
 
-// hides looks for a secret in everything that the broker told or kept.
+// hides looks for a secret in everything that the broker returned, logged or stored.
 func (b *broker) hides(secret, told string) {
 	b.t.Helper()
 	places := map[string]string{"answers": told, "log": b.log.String()}
@@ -370,8 +369,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestCallers sees that a service does no more here than it was made for, whatever
-// the role of the member for whom it calls.
+// TestCallers: a service can make only the calls that it needs, whatever the role of the member.
 func TestCallers(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowPrivate: true})
@@ -490,7 +488,7 @@ func TestOperatorsAccounts(t *testing.T) {
 	if err != nil || !strings.Contains(string(asJSON), `"label":"team"`) || !strings.Contains(string(asJSON), `"last_used_at":"`) {
 		t.Errorf("as JSON: %s, %v", asJSON, err)
 	}
-	// Of the shared account a tenant learns only that it is there, and cannot remove it.
+	// A tenant learns only that the shared account exists, and cannot remove it.
 	c, asOwner := b.client(), identity.With(ctx, owner)
 	res, err := c.ListAccounts(asOwner, &credentialv1.ListAccountsRequest{})
 	if err != nil || len(res.GetAccounts()) != 2 {
@@ -522,8 +520,8 @@ func TestOperatorsAccounts(t *testing.T) {
 	b.hides(canary, string(asJSON)+fmt.Sprint(res, shared, own))
 }
 
-// A row that was copied into another workspace or account does not open, and
-// nothing else takes its place.
+// A row that was copied into another workspace or account cannot be decrypted, and no other
+// credential takes its place.
 func TestCopiedRows(t *testing.T) {
 	t.Parallel()
 	b := start(t, credentialbroker.Config{AllowPrivate: true, SimulatorURL: provider(t)})
@@ -534,7 +532,7 @@ func TestCopiedRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nor does it in another row of its own workspace.
+	// Nor can it in another row of its own workspace.
 	mover := member(identity.Owner)
 	for _, provided := range []string{"anthropic", "openai"} {
 		if _, err := c.AddAccount(identity.With(t.Context(), mover), &credentialv1.AddAccountRequest{Provider: provided, Secret: canary, BaseUrl: provider(t)}); err != nil {
@@ -582,7 +580,7 @@ func TestEnvironmentAndSimulator(t *testing.T) {
 			t.Errorf("%s: %d %s, %v, want %s", path, status, body, err, want)
 		}
 	}
-	// The simulator answers for nobody else.
+	// The simulator answers in place of no other provider.
 	if status, body, _ := b.ask(a, messages); status != 401 || !strings.Contains(body, "signalbox accounts add anthropic") {
 		t.Errorf("a provider without an account: %d %s, want 401 and how to add one", status, body)
 	}
@@ -603,8 +601,8 @@ func TestEnvironmentAndSimulator(t *testing.T) {
 	b.hides(canary, res.String())
 }
 
-// Told to stop, a broker lets open streams go on for a while, then ends them with
-// an error event and without a clean end.
+// A broker that is told to stop lets open streams continue for a while, then ends them with an
+// error event and a broken connection.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 2)

@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// awayKeys is the driver of a key service that is away.
+// awayKeys is the driver of an unavailable key service.
 type awayKeys struct{}
 
 func (awayKeys) OpenKeeperURL(context.Context, *url.URL) (*secrets.Keeper, error) {
@@ -36,7 +36,7 @@ func (awayKeys) Close() error                                    { return nil }
 func (awayKeys) ErrorAs(error, any) bool                         { return false }
 func (awayKeys) ErrorCode(error) gcerrors.ErrorCode              { return gcerrors.Unknown }
 
-// TestUnusable has accounts whose credentials do not open here say so, and no others.
+// TestUnusable: exactly the accounts whose credentials cannot be decrypted are reported as unusable.
 func TestUnusable(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
@@ -111,7 +111,7 @@ func TestUnusable(t *testing.T) {
 		t.Errorf("with another key (-want +got):\n%s", diff)
 	}
 
-	// While nobody can tell, all is as it was.
+	// If the key service is unavailable, nothing is reported.
 	away, err := vault.OpenURL(t.Context(), "away://key")
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// Requests go to the accounts that open.
+// Requests use the accounts that can be decrypted.
 func TestUnusableIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := startSignedIn(t)
@@ -145,7 +145,7 @@ func TestUnusableIsLeftOut(t *testing.T) {
 	}
 }
 
-// statuses are those of all accounts, by their ids, with the reasons.
+// statuses returns the status and reason of all accounts, by their ids.
 func statuses(t *testing.T, accounts *admin.Accounts) map[string]string {
 	t.Helper()
 	all, err := accounts.List(t.Context())
@@ -159,7 +159,7 @@ func statuses(t *testing.T, accounts *admin.Accounts) map[string]string {
 	return got
 }
 
-// A connection whose tokens do not open is to be made again, and may be by everybody.
+// A connection whose tokens cannot be decrypted must be made again, and anybody may do so.
 func TestUnusableConnection(t *testing.T) {
 	t.Parallel()
 	c := startConnector(t, consolePage)
@@ -181,7 +181,7 @@ func TestUnusableConnection(t *testing.T) {
 	}
 }
 
-// The file of a single user says the same.
+// The same with the file of a single user.
 func TestUnusableInFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

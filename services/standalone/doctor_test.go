@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/standalone"
 )
 
-// The doctor reads the file with prices, as a start does.
+// The doctor reads the file with prices, as Up does.
 func TestDoctorReadsPrices(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "prices.json")

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// single is what one user has: a broker without a database, providers, and a command line.
+// single is the setup of a single user: a broker without a database, providers, and a command line.
 type single struct {
 	t       *testing.T
 	dir     string
@@ -193,7 +193,7 @@ func (s *single) ask(p *process, path, body string) (int, string) {
 
 const question = `{"model":"m","max_tokens":100,"stream":true,"messages":[{"role":"user","content":"hello"}]}`
 
-// answered asks and wants the whole answer, within the second that a change takes.
+// answered expects a complete answer within the second that a change takes.
 func (s *single) answered(p *process) {
 	s.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -207,8 +207,7 @@ func (s *single) answered(p *process) {
 	}
 }
 
-// commandLine does something as `signalbox accounts` would, in a process of its own as
-// far as the file is concerned.
+// commandLine opens the accounts as `signalbox accounts` does, as another process would.
 func (s *single) commandLine(do func(ctx context.Context, a *admin.Accounts, shared *admin.Scope) error) {
 	s.t.Helper()
 	a, err := admin.Open(s.cfg)
@@ -247,8 +246,8 @@ func (s *single) requests() map[string]int64 {
 	return n
 }
 
-// TestWithoutDatabase is a day of a single user: accounts are added and changed beside a
-// running broker, which is stopped, killed and started again.
+// TestWithoutDatabase adds and changes accounts beside a running broker, which is stopped,
+// killed and started again.
 func TestWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
@@ -271,7 +270,7 @@ func TestWithoutDatabase(t *testing.T) {
 		t.Errorf("what the accounts did was not written: %v", before)
 	}
 
-	// Started again, all of it is there.
+	// After a restart, all accounts exist.
 	p = s.start()
 	for range 4 {
 		s.answered(p)
@@ -283,7 +282,7 @@ func TestWithoutDatabase(t *testing.T) {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 
-	// Killed, what was added is there.
+	// After a kill, the added account exists.
 	p = s.start()
 	s.answered(p)
 	third := s.add("third")
@@ -365,8 +364,8 @@ func (p *process) ready() int {
 	return res.StatusCode
 }
 
-// TestDamagedAtStart uses no other credential in the place of those that are in the file,
-// says what became of it, and is well when it was put back.
+// TestDamagedAtStart: with a damaged file no other credential is used, the log says where the
+// file went, and the broker recovers when it is restored.
 func TestDamagedAtStart(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
@@ -406,7 +405,7 @@ func TestDamagedAtStart(t *testing.T) {
 	}
 }
 
-// TestDamagedMeanwhile goes on with the accounts that it knows.
+// TestDamagedMeanwhile: the broker continues with the accounts that it has read.
 func TestDamagedMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)
@@ -430,7 +429,7 @@ func TestDamagedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestSettingsThatDoNotFit says what is wrong before anything is opened.
+// TestSettingsThatDoNotFit: inconsistent settings are refused before anything is opened.
 func TestSettingsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	s := newSingle(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// TestDatabaseRefuses: whoever names the database is told why it cannot be used, without
-// the password.
+// TestDatabaseRefuses: the error says why the named database cannot be used, without the
+// password.
 func TestDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, t.TempDir())
@@ -70,7 +70,7 @@ func TestDatabaseRefuses(t *testing.T) {
 	}
 }
 
-// refusing returns the address of a server of databases that lets nobody in.
+// refusing returns the address of a database server that refuses every login.
 func refusing(t *testing.T, code, message string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

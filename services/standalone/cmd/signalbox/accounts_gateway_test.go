@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/seal"
 )
 
-// Through a gateway a key is sealed before it leaves the command.
+// With --gateway a key is sealed before it leaves the command.
 func TestAddThroughGateway(t *testing.T) {
 	t.Parallel()
 	const key, workspace = "sk-planted-secret-0001", "0198a000-0000-7000-8000-000000000001"

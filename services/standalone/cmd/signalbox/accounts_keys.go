@@ -86,7 +86,7 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 		fmt.Fprintf(r.cli.err, "%s, %s\n", chat.Plural(k.Workspaces, "workspace"), chat.Plural(k.Sealed, "secret"))
 	})
 	if err != nil {
-		return fmt.Errorf("%s (%s done; run it again)", inContext(err), chat.Plural(done.Workspaces, "workspace"))
+		return fmt.Errorf("%w (%s done; run it again)", inContext(err), chat.Plural(done.Workspaces, "workspace"))
 	}
 	err = r.say(done, "%s: %s wrapped anew, %d made, %d removed; %s sealed anew",
 		chat.Plural(done.Workspaces, "workspace"), chat.Plural(done.Wrapped, "data key"), done.Made, done.Removed, chat.Plural(done.Sealed, "secret"))

@@ -63,7 +63,7 @@ func (r *accountsRun) manage(ctx context.Context) error {
 func (r *accountsRun) subcommand(ctx context.Context, args ...string) error {
 	inner := *r.cli
 	inner.opened, inner.shown = r.accounts, r.screen
-	cmd := inner.accounts()
+	cmd := inner.accounts() //nolint:contextcheck // ExecuteContext passes it
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	if r.workspace != "" {
 		args = append([]string{args[0], "--workspace", r.workspace}, args[1:]...)

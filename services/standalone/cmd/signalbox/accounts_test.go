@@ -86,8 +86,8 @@ func newPlaceIn(t *testing.T, dir, adminURL, setting string) *place {
 	}}
 }
 
-// models is a provider that takes one key at /api and none at /open, and elsewhere does not
-// know what it is asked for.
+// models is a provider that requires one key at /api and none at /open, and answers 404
+// elsewhere.
 func models(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Authorization")
 	switch path := r.URL.Path; {
@@ -107,18 +107,18 @@ func models(w http.ResponseWriter, r *http.Request) {
 //	id <name> <from>    takes the first id of a file, or stdout, into a variable
 //	replace <file> a b  the first a in a file by b
 //	grant <file>        signs somebody in without the ceremony, for an import of a file
-//	status <n> <…>      runs a program that is to end with a code
-//	browse <file> <…>   runs a program that signs in at a terminal, and does in a browser what
-//	                    it asks for, or declines where it is to fail; takes into the file
-//	                    what the terminal showed and then what the browser did
-//	private <file>      looks whether nobody else may read or write it
+//	status <n> <…>      runs a program and checks its exit code
+//	browse <file> <…>   runs a program that signs in at a terminal, and approves in a browser,
+//	                    or declines if it is negated; writes to the file what the terminal
+//	                    and then the browser showed
+//	private <file>      checks that nobody else may read or write it
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, scripts(t, newPlace, "testdata/accounts/*.txtar"))
 }
 
-// TestAccountsInFile runs those scripts that need no database without one, and those of
-// testdata/file.
+// TestAccountsInFile runs the scripts of testdata/file, and without a database those of
+// testdata/accounts that need none.
 func TestAccountsInFile(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, scripts(t, newFilePlace, "testdata/accounts/changekey.txtar", "testdata/accounts/import.txtar", "testdata/accounts/loopback.txtar", "testdata/accounts/pools.txtar", "testdata/accounts/signins.txtar", "testdata/accounts/strangekey.txtar", "testdata/accounts/together.txtar", "testdata/file/*.txtar"))
@@ -199,7 +199,7 @@ var (
 	hashForm = regexp.MustCompile(`[0-9a-f]{64}`)
 )
 
-// plainText gives names to what is another one each time.
+// plainText replaces values that differ in each run by names.
 func plainText(text, work string) string {
 	known := map[string]string{}
 	text = uuidForm.ReplaceAllStringFunc(text, func(id string) string {
@@ -224,7 +224,7 @@ func (p *place) exec(ctx context.Context, sql string) error {
 	return err
 }
 
-// program is a signalbox that talks.
+// program is a running signalbox with pipes.
 type program struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -326,7 +326,7 @@ func testLogin(t *testing.T, p *place) {
 	}
 }
 
-// TestLoginLeft: who leaves a sign-in is told that what they approve afterwards is lost.
+// TestLoginLeft: an interrupted sign-in says that a later approval is lost.
 func TestLoginLeft(t *testing.T) {
 	t.Parallel()
 	r := newFilePlace(t, t.TempDir()).start(t, "accounts", "login", "sim", "--device", "--json")

@@ -40,8 +40,8 @@ func (d *dialogue) press(keys string) {
 	}
 }
 
-// A conversation at a terminal: formatted answers, readable tools, commands, history, and
-// a Ctrl-C that stops the answer alone.
+// A conversation at a terminal: formatted answers, readable tools, commands, history, and a
+// Ctrl-C that stops only the answer.
 func TestChatAtTerminal(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -81,7 +81,7 @@ func TestChatAtTerminal(t *testing.T) {
 		d.expect(step.shown)
 	}
 
-	// Up brings back what was typed, Ctrl-U clears the line, and Ctrl-D ends the chat.
+	// Up recalls earlier input, Ctrl-U clears the line, and Ctrl-D ends the chat.
 	d.press("\x1b[A\x1b[A\r")
 	d.expect("there is no command /nonsense")
 	d.press("unsaid\x15\x04")
@@ -95,7 +95,7 @@ func TestChatAtTerminal(t *testing.T) {
 	}
 }
 
-// One message at a terminal is answered in the same form, and a failed run is exit code 1.
+// A single message at a terminal is answered in the same format, and a failed run is exit code 1.
 func TestMessageAtTerminal(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -73,8 +73,8 @@ func TestDocsAndSessions(t *testing.T) {
 	}
 }
 
-// What cannot be saved is not lost: the document went on beside the editor here, and this
-// server does not merge.
+// Text that cannot be saved is not lost: the document changed meanwhile, and this server does
+// not merge.
 func TestUnsavedEditStays(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -92,7 +92,7 @@ func TestUnsavedEditStays(t *testing.T) {
 	}
 }
 
-// An editor that ends with an error may have written before: that text is not lost either.
+// The text of an editor that fails after writing is not lost either.
 func TestFailedEditorKeepsText(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -109,7 +109,7 @@ func TestFailedEditorKeepsText(t *testing.T) {
 	}
 }
 
-// What `sessions list` shows as a session's model is taken by --model.
+// --model accepts what `sessions list` shows as a session's model.
 func TestModelWithProvider(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

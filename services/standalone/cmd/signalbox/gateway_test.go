@@ -15,7 +15,7 @@ const (
 	documentID = "01a20000-0000-7000-8000-0000000000d1"
 )
 
-// gateway stands in for one with a session and a document: it stores and answers.
+// gateway is a fake gateway with a session and a document.
 type gateway struct {
 	*httptest.Server
 	mu       sync.Mutex // guards what follows
@@ -32,7 +32,7 @@ func newGateway(t *testing.T) *gateway {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /api/sessions", func(w http.ResponseWriter, r *http.Request) {
 		var body struct{ Provider, Model string }
-		_ = json.NewDecoder(r.Body).Decode(&body) // the test sees what comes of it
+		_ = json.NewDecoder(r.Body).Decode(&body) // the test checks the effect
 		g.mu.Lock()
 		g.made = body.Provider + " " + body.Model
 		g.mu.Unlock()
@@ -54,7 +54,7 @@ func newGateway(t *testing.T) *gateway {
 	})
 	mux.HandleFunc("PATCH /api/sessions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		var body struct{ Model string }
-		_ = json.NewDecoder(r.Body).Decode(&body) // the test sees what comes of it
+		_ = json.NewDecoder(r.Body).Decode(&body) // the test checks the effect
 		g.mu.Lock()
 		g.model = body.Model
 		g.mu.Unlock()
@@ -86,7 +86,7 @@ func newGateway(t *testing.T) *gateway {
 	return g
 }
 
-// environ names the gateway to the command line.
+// environ configures the command line for the gateway.
 func (g *gateway) environ() []string {
 	return []string{"SIGNALBOX_URL=" + g.URL, "SIGNALBOX_TOKEN=t", "SIGNALBOX_WORKSPACE=01a20000-0000-7000-8000-0000000000aa"}
 }
@@ -120,7 +120,7 @@ func (g *gateway) patch(w http.ResponseWriter, r *http.Request) {
 		Content string
 		Base    int64
 	}
-	_ = json.NewDecoder(r.Body).Decode(&body) // the test sees what comes of it
+	_ = json.NewDecoder(r.Body).Decode(&body) // the test checks the effect
 	g.mu.Lock()
 	base := body.Base == g.sequence
 	if base {
@@ -140,7 +140,7 @@ func (g *gateway) patch(w http.ResponseWriter, r *http.Request) {
 	g.answer(w, out)
 }
 
-// run answers a message: "wait" with an answer that a cancel ends, "fail" with an error.
+// run answers a message: "wait" until it is cancelled, "fail" with an error.
 func (g *gateway) run(w http.ResponseWriter, r *http.Request) {
 	if r.PathValue("id") != sessionID {
 		w.WriteHeader(http.StatusNotFound)
@@ -148,7 +148,7 @@ func (g *gateway) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var body struct{ Content string }
-	_ = json.NewDecoder(r.Body).Decode(&body) // the test sees what comes of it
+	_ = json.NewDecoder(r.Body).Decode(&body) // the test checks the effect
 	n := 0
 	event := func(kind, data string) {
 		n++

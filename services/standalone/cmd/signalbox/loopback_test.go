@@ -19,7 +19,7 @@ import (
 
 var addressForm = regexp.MustCompile(`http://\S+`)
 
-// browse is for a command that signs in over a loopback redirect; see TestAccounts.
+// browse implements the script command; see TestAccounts.
 func (p *place) browse(t *testing.T, declines bool, args ...string) string {
 	t.Helper()
 	ours, theirs := pty(t)
@@ -77,7 +77,7 @@ func visit(t *testing.T, page string) (status int, text string) {
 	return res.StatusCode, string(b)
 }
 
-// The wait ends when the sign-in has expired, and nobody answers at the port any more.
+// The wait ends when the sign-in has expired, and the port is closed.
 func TestLoopbackLate(t *testing.T) {
 	t.Parallel()
 	back, err := listenLoopback(t.Context())

@@ -40,10 +40,10 @@ type dialogue struct {
 	t    *testing.T
 	tty  *os.File
 	seen strings.Builder
-	from int // what was looked at
+	from int // how much of seen was matched
 }
 
-// expect reads until the program has said so.
+// expect reads until the program has printed a text.
 func (d *dialogue) expect(text string) {
 	d.t.Helper()
 	b := make([]byte, 4096)
@@ -67,8 +67,7 @@ func (d *dialogue) say(line string) {
 	}
 }
 
-// One Ctrl-C or Ctrl-D ends a question, also one whose answer is not shown, and shows what
-// is typed again.
+// One Ctrl-C or Ctrl-D ends a question, even one without echo, and restores the echo.
 func TestInterruptedQuestion(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, t.TempDir())
@@ -107,7 +106,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// lflag returns how a terminal takes what is typed.
+// lflag returns the local flags of a terminal.
 func lflag(t *testing.T, tty *os.File) uint32 {
 	t.Helper()
 	termios, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
@@ -163,7 +162,7 @@ func TestManage(t *testing.T) {
 	d.say("1")
 	d.expect("or nothing: ")
 	d.say("w")
-	d.expect("error: account ") // and not what was being done before it
+	d.expect("error: account ") // without the context of the error
 	d.expect("is disabled: enable it first")
 	d.expect("[q]uit: ")
 	d.say("1")

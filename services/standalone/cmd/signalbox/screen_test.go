@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// atTerminal returns what a command writes to a terminal that has so many columns, without
+// atTerminal returns the output of a command at a terminal of that many columns, without
 // colours.
 func (p *place) atTerminal(t *testing.T, columns uint16, args ...string) string {
 	t.Helper()
@@ -41,8 +41,8 @@ func (p *place) atTerminal(t *testing.T, columns uint16, args ...string) string 
 	return strings.ReplaceAll(string(seen), "\r\n", "\n")
 }
 
-// Tables fit, wide characters take two columns, what cannot be seen is left out, and ids
-// stay whole.
+// Tables fit, wide characters take two columns, invisible characters are removed, and ids stay
+// whole.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, t.TempDir())
@@ -59,7 +59,7 @@ func TestTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer admin.Close(t.Context())
-	// As from a time when labels were not looked at.
+	// As from a version that did not check labels.
 	if _, err := admin.Exec(t.Context(), `UPDATE credentials.accounts SET label = $1 WHERE label = 'turned'`, "tu\u202ern\u200be\u2066d\u2028\u3164"); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ ID         ID2
 	}
 }
 
-// taken is for texts of tea and accents.
+// taken returns the columns of a text of tea and accents.
 func taken(text string) int {
 	return len([]rune(text)) + strings.Count(text, "茶") - strings.Count(text, "\u0301")
 }
@@ -112,15 +112,14 @@ var (
 	rangeIn     = regexp.MustCompile(`out of range: use (\S+) to ([^\s;]+)`)
 )
 
-// The help of config names every setting, with the range in which it is taken and the
-// default.
+// The help of config lists every setting with its range and default.
 func TestSettingsHelp(t *testing.T) {
 	t.Parallel()
 	p := newFilePlace(t, t.TempDir())
 	run := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "signalbox", append([]string{"accounts", "config"}, args...)...)
 		cmd.Env = append(os.Environ(), p.environ...)
-		out, _ := cmd.CombinedOutput() // what is out of range is an error, and told
+		out, _ := cmd.CombinedOutput() // an error is part of the output
 		return string(out)
 	}
 	help := map[string]string{}

@@ -16,7 +16,7 @@ import (
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
-// server plays a gateway: each connection is answered by the next of answers.
+// server is a fake gateway that answers each connection with the next of answers.
 type server struct {
 	mu      sync.Mutex // guards what follows
 	answers []func(w http.ResponseWriter)
@@ -80,7 +80,7 @@ func talk(t *testing.T, answers ...func(http.ResponseWriter)) (shown string, s *
 	return out.String(), s, err
 }
 
-// While the connection does not come back, a reason is told once.
+// While the connection is broken, each reason is reported once.
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	s := &server{keys: map[string]bool{}, answers: []func(http.ResponseWriter){
@@ -99,7 +99,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// However often the connection breaks, everything is shown once.
+// Everything is shown once, even if the connection breaks several times.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	shown, s, err := talk(t,
@@ -129,7 +129,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// An answer that no model gave is marked as such, and what that means is said once.
+// A simulated answer is marked, and explained once.
 func TestSimulated(t *testing.T) {
 	t.Parallel()
 	shown, _, err := talk(t, stream(false, `1-0 user-message {"content":"hi"}`, `1-1 run-start {"provider":"simulator","simulated":true}`,
@@ -140,7 +140,7 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// Who sends a message gets no run-start: the end of the answer says that it is simulated.
+// The sender of a message gets no run-start: the end of the answer says that it is simulated.
 func TestSimulatedEnd(t *testing.T) {
 	t.Parallel()
 	shown, _, err := talk(t, stream(false, `1-1 text-delta {"delta":"Hello"}`, `1-2 done {"finishReason":"stop","steps":1,"simulated":true}`))

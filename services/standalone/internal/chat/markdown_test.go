@@ -67,7 +67,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// However it comes in pieces, what is printed block by block is the whole.
+// Text that arrives in pieces and is printed block by block looks like the whole.
 func TestSettled(t *testing.T) {
 	t.Parallel()
 	for size := range 40 {

@@ -48,7 +48,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// Postgres, which is not root, has to pass through a folder of root's.
+// Postgres, which does not run as root, must be able to traverse root's folder.
 func TestModes(t *testing.T) {
 	t.Parallel()
 	want := os.FileMode(0o700)
@@ -106,7 +106,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Whoever has the folder for a moment is waited for, and who runs there is told of.
+// LockOrRunning waits for a short holder of the lock, and finds a running Signalbox.
 func TestLockOrRunning(t *testing.T) {
 	t.Parallel()
 	ctx, path := t.Context(), t.TempDir()
