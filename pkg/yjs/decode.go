@@ -39,8 +39,8 @@ const (
 	flagASCII
 )
 
-// wireStruct is a decoded struct. Its byte slices point into the update or, in encoding v2,
-// into its string table.
+// wireStruct is a struct in an update. The byte slices of a decoded one point into the update
+// or, in encoding v2, into its string table.
 type wireStruct struct {
 	client uint64
 	clock  uint32

@@ -2,6 +2,7 @@ package yjs
 
 import (
 	"cmp"
+	"encoding/binary"
 	"maps"
 	"slices"
 	"sort"
@@ -112,9 +113,9 @@ func (sv StateVector) Encode() []byte {
 }
 
 func (sv StateVector) append(b []byte) []byte {
-	b = appendUvarint(b, uint64(len(sv)))
+	b = binary.AppendUvarint(b, uint64(len(sv)))
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(sv))) {
-		b = appendUvarint(appendUvarint(b, id), uint64(sv[id]))
+		b = binary.AppendUvarint(binary.AppendUvarint(b, id), uint64(sv[id]))
 	}
 	return b
 }

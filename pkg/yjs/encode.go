@@ -1,5 +1,7 @@
 package yjs
 
+import "encoding/binary"
+
 // encoder encodes updates in both encodings; v2 is nil for v1.
 type encoder struct {
 	rest []byte
@@ -55,11 +57,11 @@ func (e *encoder) finish() []byte {
 	return append(b, e.rest...)
 }
 
-func (e *encoder) uvarint(n uint64) { e.rest = appendUvarint(e.rest, n) }
+func (e *encoder) uvarint(n uint64) { e.rest = binary.AppendUvarint(e.rest, n) }
 
 func (e *encoder) leftID(client uint64, clock uint32) {
 	if e.v2 == nil {
-		e.rest = appendUvarint(appendUvarint(e.rest, client), uint64(clock))
+		e.rest = binary.AppendUvarint(binary.AppendUvarint(e.rest, client), uint64(clock))
 		return
 	}
 	e.v2.client.write(client)
@@ -68,7 +70,7 @@ func (e *encoder) leftID(client uint64, clock uint32) {
 
 func (e *encoder) rightID(client uint64, clock uint32) {
 	if e.v2 == nil {
-		e.rest = appendUvarint(appendUvarint(e.rest, client), uint64(clock))
+		e.rest = binary.AppendUvarint(binary.AppendUvarint(e.rest, client), uint64(clock))
 		return
 	}
 	e.v2.client.write(client)
@@ -174,11 +176,11 @@ func (e *encoder) dsReset() { e.ds = 0 }
 
 func (e *encoder) dsRange(r Range) {
 	if e.v2 == nil {
-		e.rest = appendUvarint(appendUvarint(e.rest, uint64(r.Clock)), uint64(r.Len))
+		e.rest = binary.AppendUvarint(binary.AppendUvarint(e.rest, uint64(r.Clock)), uint64(r.Len))
 		return
 	}
-	e.rest = appendUvarint(e.rest, uint64(r.Clock)-e.ds)
-	e.rest = appendUvarint(e.rest, uint64(r.Len)-1)
+	e.rest = binary.AppendUvarint(e.rest, uint64(r.Clock)-e.ds)
+	e.rest = binary.AppendUvarint(e.rest, uint64(r.Len)-1)
 	e.ds = uint64(r.Clock) + uint64(r.Len)
 }
 
@@ -197,7 +199,7 @@ func (e *encoder) values(kind uint8, vs []any) {
 	}
 }
 
-// wire writes a decoded struct without its first offset units.
+// wire writes a struct without its first offset units.
 func (e *encoder) wire(s *wireStruct, offset uint32) {
 	switch s.kind {
 	case kindGC:
@@ -257,7 +259,7 @@ func (e *encoder) wireContent(s *wireStruct, offset uint32) {
 	case kindString:
 		body, ascii := s.body, s.flags&flagASCII != 0
 		if offset > 0 {
-			body = cutText(body, offset, ascii)
+			body = tailText(body, offset, ascii)
 		}
 		e.text(body, s.length-offset, ascii)
 	case kindEmbed:
@@ -286,4 +288,17 @@ func cutText(p []byte, n uint32, ascii bool) []byte {
 		return p[at:]
 	}
 	return append([]byte(replacement), p[at+4:]...)
+}
+
+// tailText cuts like a JavaScript slice: half of a split pair remains.
+func tailText(p []byte, n uint32, ascii bool) []byte {
+	if ascii {
+		return p[n:]
+	}
+	at, rest := wtf8Offset(p, uint64(n))
+	if rest == 0 || at >= len(p) {
+		return p[at:]
+	}
+	_, lo := splitPair(p[at:])
+	return append(lo, p[at+4:]...)
 }

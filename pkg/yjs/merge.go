@@ -1,6 +1,9 @@
 package yjs
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+)
 
 // The functions in this file work on updates without a document, with the default [Limits],
 // and need memory for the updates and the result only.
@@ -82,13 +85,13 @@ func (w *structWriter) write(s *wireStruct, offset uint32) {
 func (w *structWriter) finish() {
 	body := w.e.rest
 	out := make([]byte, 0, len(body)+10*len(w.parts)+16)
-	out = appendUvarint(out, uint64(len(w.parts)))
+	out = binary.AppendUvarint(out, uint64(len(w.parts)))
 	for i, p := range w.parts {
 		end := len(body)
 		if i+1 < len(w.parts) {
 			end = w.parts[i+1].at
 		}
-		out = append(appendUvarint(out, p.count), body[p.at:end]...)
+		out = append(binary.AppendUvarint(out, p.count), body[p.at:end]...)
 	}
 	w.e.rest = out
 }
@@ -299,18 +302,19 @@ func diffUpdate(update []byte, sv StateVector, v2 bool, limits *Limits) ([]byte,
 			w.write(&r.cur, 0)
 		}
 	}
+	return finish(&w, &r)
+}
+
+// finish copies the delete set of an update whose structs were read, and returns the result.
+func finish(w *structWriter, r *structReader) ([]byte, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	w.finish()
-	return finishDeletes(&w, &r, limits)
-}
-
-func finishDeletes(w *structWriter, r *structReader, limits *Limits) ([]byte, error) {
-	ds, err := r.dec.deleteSet(limits)
+	ds, err := r.dec.deleteSet(r.limits)
 	if err != nil {
 		return nil, err
 	}
+	w.finish()
 	w.e.deleteSet(ds.descending())
 	return w.e.finish(), nil
 }
@@ -339,11 +343,7 @@ func convert(update []byte, fromV2 bool, limits *Limits) ([]byte, error) {
 	for r.next() {
 		w.write(&r.cur, 0)
 	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	w.finish()
-	return finishDeletes(&w, &r, limits)
+	return finish(&w, &r)
 }
 
 func stateVectorFrom(update []byte, v2 bool) (StateVector, error) {

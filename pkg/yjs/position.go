@@ -1,6 +1,7 @@
 package yjs
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 )
@@ -129,11 +130,11 @@ func (p RelativePosition) Encode() []byte {
 	var b []byte
 	switch {
 	case p.Item != nil:
-		b = appendUvarint(appendUvarint(append(b, 0), p.Item.Client), uint64(p.Item.Clock))
+		b = binary.AppendUvarint(binary.AppendUvarint(append(b, 0), p.Item.Client), uint64(p.Item.Clock))
 	case p.Root != nil:
 		b = appendString(append(b, 1), *p.Root)
 	case p.Type != nil:
-		b = appendUvarint(appendUvarint(append(b, 2), p.Type.Client), uint64(p.Type.Clock))
+		b = binary.AppendUvarint(binary.AppendUvarint(append(b, 2), p.Type.Client), uint64(p.Type.Clock))
 	}
 	if p.Assoc < 0 {
 		return appendVarint(b, uint64(-p.Assoc), true)

@@ -2,6 +2,7 @@ package yjs
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 )
 
@@ -158,114 +159,73 @@ func (d *Doc) appendItems(b []byte, rs []ref, offset uint32) []byte {
 		b = append(b, it.kind)
 		if it.oClient != none {
 			b[at] |= infoOrigin
-			b = appendUvarint(appendUvarint(b, clients[it.oClient].id), uint64(it.oClock))
+			b = binary.AppendUvarint(binary.AppendUvarint(b, clients[it.oClient].id), uint64(it.oClock))
 		}
 		if it.rClient != none {
 			b[at] |= infoRight
-			b = appendUvarint(appendUvarint(b, clients[it.rClient].id), uint64(it.rClock))
+			b = binary.AppendUvarint(binary.AppendUvarint(b, clients[it.rClient].id), uint64(it.rClock))
 		}
 		if it.sub != 0 {
 			b[at] |= infoSub
 		}
 		if it.kind == kindDeleted {
-			b = appendUvarint(b, uint64(it.length))
+			b = binary.AppendUvarint(b, uint64(it.length))
 		} else {
-			b = appendUvarint(b, uint64(it.b))
+			b = binary.AppendUvarint(b, uint64(it.b))
 			b = append(b, text[it.a:it.a+it.b]...)
 		}
 	}
 	return b
 }
 
+// writeItem writes an item without its first offset units.
 func (d *Doc) writeItem(e *encoder, it *item, offset uint32) {
-	if it.kind == kindGC {
-		e.info(kindGC)
-		e.length(it.length - offset)
-		return
-	}
-	oc, ok := it.oClient, it.oClock
-	if offset > 0 {
-		oc, ok = it.client, it.clock+offset-1
-	}
-	info := it.kind
-	if oc != none {
-		info |= infoOrigin
+	s := wireStruct{client: d.clients[it.client].id, clock: it.clock, length: it.length, kind: it.kind}
+	if it.oClient != none {
+		s.flags |= flagOrigin
+		s.oc, s.ok = d.clients[it.oClient].id, it.oClock
 	}
 	if it.rClient != none {
-		info |= infoRight
+		s.flags |= flagRight
+		s.rc, s.rk = d.clients[it.rClient].id, it.rClock
 	}
 	if it.sub != 0 {
-		info |= infoSub
+		s.flags |= flagSub
 	}
-	e.info(info)
-	if oc != none {
-		e.leftID(d.clients[oc].id, ok)
-	}
-	if it.rClient != none {
-		e.rightID(d.clients[it.rClient].id, it.rClock)
-	}
-	if oc == none && it.rClient == none {
-		b := d.branches[it.parent]
-		if b.item == 0 {
-			e.parentIsRoot(true)
-			e.str([]byte(d.keys[b.name]))
+	if s.flags&(flagOrigin|flagRight) == 0 && it.kind != kindGC { // written only without origins
+		s.sub = []byte(d.keys[it.sub])
+		if b := d.branches[it.parent]; b.item == 0 {
+			s.flags |= flagRoot
+			s.root = []byte(d.keys[b.name])
 		} else {
 			p := d.at(b.item)
-			e.parentIsRoot(false)
-			e.leftID(d.clients[p.client].id, p.clock)
-		}
-		if it.sub != 0 {
-			e.str([]byte(d.keys[it.sub]))
+			s.flags |= flagParent
+			s.oc, s.ok = d.clients[p.client].id, p.clock
 		}
 	}
-	d.writeContent(e, it, offset)
-}
-
-func (d *Doc) writeContent(e *encoder, it *item, offset uint32) {
 	switch it.kind {
-	case kindDeleted:
-		e.length(it.length - offset)
 	case kindString:
-		p, ascii := d.textOf(it), it.flags&itASCII != 0
-		if offset > 0 {
-			p = tailText(p, offset, ascii)
+		s.body = d.textOf(it)
+		if it.flags&itASCII != 0 {
+			s.flags |= flagASCII
 		}
-		e.text(p, it.length-offset, ascii)
-	case kindAny, kindJSON:
-		vs, _ := d.payloads[it.a].([]any)
-		e.values(it.kind, vs[offset:])
 	case kindBinary:
-		p, _ := d.payloads[it.a].([]byte)
-		e.rest = appendBytes(e.rest, p)
-	case kindEmbed:
-		e.json(d.payloads[it.a])
+		s.body, _ = d.payloads[it.a].([]byte)
+	case kindAny, kindJSON, kindEmbed:
+		s.val = d.payloads[it.a]
 	case kindFormat:
-		e.key([]byte(d.keys[it.b]))
-		e.json(d.payloads[it.a])
+		s.body, s.val = []byte(d.keys[it.b]), d.payloads[it.a]
 	case kindType:
 		b := d.branchOf(it)
-		e.typeRef(b.kind)
+		s.ref = b.kind
 		if b.kind == refXMLElement || b.kind == refXMLHook {
-			e.key([]byte(d.keys[b.name]))
+			s.body = []byte(d.keys[b.name])
 		}
 	case kindDoc:
-		s, _ := d.payloads[it.a].(*Subdoc)
-		e.str([]byte(s.guid))
-		e.any(s.wireOptions())
+		sub, _ := d.payloads[it.a].(*Subdoc)
+		s.body, s.val = []byte(sub.guid), sub.wireOptions()
 	}
-}
-
-// tailText cuts like a JavaScript slice: half of a split pair remains.
-func tailText(p []byte, n uint32, ascii bool) []byte {
-	if ascii {
-		return p[n:]
-	}
-	at, rest := wtf8Offset(p, uint64(n))
-	if rest == 0 || at >= len(p) {
-		return p[at:]
-	}
-	_, lo := splitPair(p[at:])
-	return append(lo, p[at+4:]...)
+	e.wire(&s, offset)
 }
 
 // storeDeletes returns the deleted ranges, in descending order of client.

@@ -324,13 +324,13 @@ func appendAny(b []byte, v any) []byte {
 	case []byte:
 		return appendBytes(append(b, anyBytes), v)
 	case []any:
-		b = appendUvarint(append(b, anyArray), uint64(len(v)))
+		b = binary.AppendUvarint(append(b, anyArray), uint64(len(v)))
 		for _, x := range v {
 			b = appendAny(b, x)
 		}
 		return b
 	case Object:
-		b = appendUvarint(append(b, anyObject), uint64(len(v)))
+		b = binary.AppendUvarint(append(b, anyObject), uint64(len(v)))
 		for _, m := range v {
 			b = appendAny(appendString(b, m.Key), m.Value)
 		}

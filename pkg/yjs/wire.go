@@ -130,14 +130,6 @@ func (c *cursor) float64() float64 {
 	return math.Float64frombits(binary.BigEndian.Uint64(p))
 }
 
-func appendUvarint(b []byte, n uint64) []byte {
-	for n >= 0x80 {
-		b = append(b, byte(n)|0x80)
-		n >>= 7
-	}
-	return append(b, byte(n))
-}
-
 func appendVarint(b []byte, n uint64, negative bool) []byte {
 	x := byte(n & 0x3f)
 	if negative {
@@ -159,13 +151,13 @@ func appendVarint(b []byte, n uint64, negative bool) []byte {
 }
 
 func appendBytes(b, p []byte) []byte {
-	return append(appendUvarint(b, uint64(len(p))), p...)
+	return append(binary.AppendUvarint(b, uint64(len(p))), p...)
 }
 
 // appendString writes a string and replaces lone surrogates (see wtf8.go) with U+FFFD, like
 // TextEncoder.
 func appendString[T string | []byte](b []byte, s T) []byte {
-	b = appendUvarint(b, uint64(len(s)))
+	b = binary.AppendUvarint(b, uint64(len(s)))
 	at := len(b)
 	b = append(b, s...)
 	replaceSurrogates(b[at:])
@@ -186,7 +178,7 @@ func (w *rleWriter) write(v byte) {
 		return
 	}
 	if w.count > 0 {
-		w.b = appendUvarint(w.b, w.count-1)
+		w.b = binary.AppendUvarint(w.b, w.count-1)
 	}
 	w.b = append(w.b, v)
 	w.v, w.count = v, 1
@@ -238,7 +230,7 @@ func (w *uintRLEWriter) flush() {
 	}
 	w.b = appendVarint(w.b, w.v, w.count > 1)
 	if w.count > 1 {
-		w.b = appendUvarint(w.b, w.count-2)
+		w.b = binary.AppendUvarint(w.b, w.count-2)
 	}
 	w.count = 0
 }
@@ -295,7 +287,7 @@ func (w *diffRLEWriter) flush() {
 		w.b = appendVarint(w.b, uint64(n), false)
 	}
 	if w.count > 1 {
-		w.b = appendUvarint(w.b, w.count-2)
+		w.b = binary.AppendUvarint(w.b, w.count-2)
 	}
 	w.count = 0
 }
@@ -342,7 +334,7 @@ func (w *stringWriter) write(s []byte, len16 uint64) {
 func (w *stringWriter) append(b []byte) []byte {
 	w.lens.flush()
 	n := len(w.s)
-	b = appendUvarint(b, uint64(uvarintLen(uint64(n))+n+len(w.lens.b)))
+	b = binary.AppendUvarint(b, uint64(uvarintLen(uint64(n))+n+len(w.lens.b)))
 	b = appendString(b, w.s)
 	return append(b, w.lens.b...)
 }
