@@ -181,7 +181,7 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 	if c.content != nil || len(markdown) > edit.MaxText {
 		c.prepare = func(ctx context.Context, ref store.Ref) (err error) {
 			if c.content != nil {
-				if base, err = s.base(ctx, ref, req.GetBase()); err != nil {
+				if base, err = s.tree(s.store.Base(ctx, ref, req.GetBase())); err != nil {
 					return err
 				}
 			}
@@ -216,15 +216,6 @@ func warnings(losses []prosemirror.Loss) []*documentv1.Warning {
 	return out
 }
 
-// base returns the content of a document at an earlier sequence.
-func (s *documents) base(ctx context.Context, ref store.Ref, sequence int64) (*prosemirror.Node, error) {
-	old, err := s.store.Base(ctx, ref, sequence)
-	if err != nil {
-		return nil, err
-	}
-	return s.tree(old)
-}
-
 // Restore implements DocumentService.
 func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest) (*documentv1.RestoreResponse, error) {
 	version := req.GetVersion()
@@ -233,7 +224,7 @@ func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest)
 		name: store.Restore, doc: req.GetId(), key: req.GetOperationKey(), request: []string{strconv.FormatInt(version, 10)},
 		ifSequence: req.GetIfSequence(),
 		prepare: func(ctx context.Context, ref store.Ref) (err error) {
-			past, err = s.past(ctx, ref, version)
+			past, err = s.tree(s.store.Version(ctx, ref, version))
 			return err
 		},
 	}, func(*prosemirror.Node) (*prosemirror.Node, int, error) { return past, 0, nil })
@@ -243,17 +234,11 @@ func (s *documents) Restore(ctx context.Context, req *documentv1.RestoreRequest)
 	return &documentv1.RestoreResponse{Document: a.Document}, nil
 }
 
-// past returns the content of an old version.
-func (s *documents) past(ctx context.Context, ref store.Ref, version int64) (*prosemirror.Node, error) {
-	old, err := s.store.Version(ctx, ref, version)
+// tree parses the content of an old version, or passes on the error of reading it.
+func (s *documents) tree(old store.Old, err error) (*prosemirror.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.tree(old)
-}
-
-// tree parses the content of an old version.
-func (s *documents) tree(old store.Old) (*prosemirror.Node, error) {
 	if old.State == nil {
 		return s.editor.ParseStored(old.Markdown)
 	}

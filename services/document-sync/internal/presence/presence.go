@@ -501,10 +501,7 @@ func millisecond(t time.Time) uint64 { return uint64(max(t.UnixMilli(), 0)) }
 // the update.
 func decode(entries []entry, update []byte) (all []entry, tail []byte, err error) {
 	n, b, ok := uvarint(update)
-	if !ok {
-		return nil, nil, ErrMalformed
-	}
-	if n > uint64(len(b)/minSize) {
+	if !ok || n > uint64(len(b)/minSize) {
 		return nil, nil, ErrMalformed
 	}
 	if n > 2*MaxClients {
