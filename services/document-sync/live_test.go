@@ -18,8 +18,7 @@ import (
 	documentsync "signalbox.dev/services/document-sync"
 )
 
-// TestDocumentsThatWereMarkdown starts where the previous version of the program has
-// left documents.
+// TestDocumentsThatWereMarkdown starts with documents of the previous release.
 func TestDocumentsThatWereMarkdown(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -45,16 +44,16 @@ func TestDocumentsThatWereMarkdown(t *testing.T) {
 	for doc, before := range contents {
 		got := content(ctx, t, c, doc.String())
 		if strings.Join(strings.Fields(got), " ") != strings.Join(strings.Fields(before), " ") {
-			t.Errorf("the document says %.100q, and was %.100q", got, before)
+			t.Errorf("content is %.100q, was %.100q", got, before)
 		}
 		if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: doc.String(), Markdown: "More."}); err != nil {
 			t.Errorf("Append: %v", err)
 		}
 		if got := content(ctx, t, c, doc.String()); !strings.HasSuffix(got, "More.\n") {
-			t.Errorf("after Append the document ends with %q", got[max(0, len(got)-40):])
+			t.Errorf("content after Append ends with %q", got[max(0, len(got)-40):])
 		}
 	}
-	// All are brought to life, whether somebody opens them or not.
+	// All are converted, whether somebody opens them or not.
 	var left int
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
 		err := db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -70,8 +69,8 @@ func TestDocumentsThatWereMarkdown(t *testing.T) {
 	t.Errorf("%d documents are still only Markdown", left)
 }
 
-// TestOperationsOnTwoInstances has both instances do the same operation at once, many
-// times: it takes effect once, and both get the same answer.
+// TestOperationsOnTwoInstances repeatedly sends the same operation to both instances at once:
+// it takes effect once, and both return the same response.
 func TestOperationsOnTwoInstances(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -96,16 +95,16 @@ func TestOperationsOnTwoInstances(t *testing.T) {
 			t.Fatal(err)
 		}
 		if x, y := answers[0].GetDocument().GetSequence(), answers[1].GetDocument().GetSequence(); x != y {
-			t.Errorf("the same operation was answered with sequence %d and %d", x, y)
+			t.Errorf("responses to the same operation have sequences %d and %d", x, y)
 		}
 	}
 	for i, c := range []documentv1connect.DocumentServiceClient{one, two} {
 		res, err := c.Read(ctx, &documentv1.ReadRequest{Id: d.GetId()})
 		if err != nil || res.GetMarkdown() != want.String() {
-			t.Errorf("instance %d says %q, %v, want %q", i+1, res.GetMarkdown(), err, want.String())
+			t.Errorf("Read on instance %d = %q, %v, want %q", i+1, res.GetMarkdown(), err, want.String())
 		}
 	}
-	// A document that is gone still answers what was done to it.
+	// Operations on a deleted document can still be repeated.
 	key := newKey()
 	done, err := one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "last", OperationKey: key})
 	if err != nil {
@@ -116,7 +115,7 @@ func TestOperationsOnTwoInstances(t *testing.T) {
 	}
 	again, err := two.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "last", OperationKey: key})
 	if err != nil || again.GetDocument().GetSequence() != done.GetDocument().GetSequence() {
-		t.Errorf("the operation repeated after the end of the document = %v, %v, want %v", again, err, done)
+		t.Errorf("the operation repeated after the deletion = %v, %v, want %v", again, err, done)
 	}
 	restore := newKey()
 	d = mustCreate(ctx, t, one, "n", "begin")
@@ -127,9 +126,9 @@ func TestOperationsOnTwoInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := two.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: 1, OperationKey: restore}); err != nil {
-		t.Errorf("Restore repeated after the end of the document = %v, want what was answered", err)
+		t.Errorf("Restore repeated after the deletion = %v, want the first response", err)
 	}
 	if _, err := one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "x", OperationKey: newKey()}); fault.KindOf(err) != fault.NotFound {
-		t.Errorf("Append to a document that is gone = %v, want NotFound", err)
+		t.Errorf("Append to a deleted document = %v, want NotFound", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// readBase returns a document's sequence and content, which is kept as a base.
+// readBase returns a document's sequence and content, and has it kept as a base.
 func readBase(ctx context.Context, t testing.TB, c documentv1connect.DocumentServiceClient, doc string) (int64, string) {
 	t.Helper()
 	res, err := c.Read(ctx, &documentv1.ReadRequest{Id: doc, KeepBase: true})
@@ -30,7 +30,7 @@ func readBase(ctx context.Context, t testing.TB, c documentv1connect.DocumentSer
 
 func code(err error) string { return fault.From(err).Code }
 
-// TestIfSequence writes what was made from an older state.
+// TestIfSequence writes changes made from an older state.
 func TestIfSequence(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -46,7 +46,7 @@ func TestIfSequence(t *testing.T) {
 	if err != nil || !res.GetExact() || res.GetDocument().GetSequence() != seq+1 {
 		t.Fatalf("Replace at %d = %v, %v, want exactly %d", seq, res, err, seq+1)
 	}
-	// The same again is answered, the same without its key is late.
+	// A repetition gets the first response; without its key it is out of date.
 	if again, err := other.Replace(ctx, first); err != nil || again.GetDocument().GetSequence() != seq+1 {
 		t.Errorf("the same Replace again = %v, %v", again, err)
 	}
@@ -65,21 +65,21 @@ func TestIfSequence(t *testing.T) {
 			t.Errorf("%s of an old state = %v, want %s", what, err, fault.CodePrecondition)
 		}
 	}
-	// What somebody types counts, before any snapshot has it.
+	// Typing counts before it is in a snapshot.
 	p.types("two", "!")
 	if err := second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "three", IfSequence: seq + 1})); code(err) != fault.CodePrecondition {
-		t.Errorf("Replace behind somebody's typing = %v, want %s", err, fault.CodePrecondition)
+		t.Errorf("Replace after somebody typed = %v, want %s", err, fault.CodePrecondition)
 	}
 	if got := content(ctx, t, c, doc); got != "two!\n" {
-		t.Errorf("the document says %q", got)
+		t.Errorf("content = %q", got)
 	}
 	seq, _ = readBase(ctx, t, other, doc)
 	if _, err := c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: name, IfSequence: seq}); err != nil {
-		t.Errorf("Rename of the present state: %v", err)
+		t.Errorf("Rename at the current sequence = %v", err)
 	}
 }
 
-// TestIfSequenceRace has many write from the same state: one does.
+// TestIfSequenceRace has many write from the same state: one succeeds.
 func TestIfSequenceRace(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -105,13 +105,13 @@ func TestIfSequenceRace(t *testing.T) {
 			}
 		}
 		if done != 1 {
-			t.Fatalf("%d of %d writers from the same state have written, want 1", done, writers)
+			t.Fatalf("%d of %d writers from the same state succeeded, want 1", done, writers)
 		}
 	}
 }
 
-// TestBase merges Markdown that was made from what somebody read, with what others typed
-// since; whether snapshots, versions, or another instance came between.
+// TestBase merges Markdown made from what somebody read with what others have typed since,
+// with snapshots, versions and another instance in between.
 func TestBase(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -125,7 +125,7 @@ func TestBase(t *testing.T) {
 		t.Fatalf("Read = %q, want %q", text, p.reads())
 	}
 	p.types("quick", " brown")
-	readBase(ctx, t, other, doc) // somebody else's base
+	readBase(ctx, t, other, doc) // another member's base
 	if _, err := other.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "Appended."}); err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,12 @@ func TestBase(t *testing.T) {
 		t.Fatalf("Replace = %v, %v, want %q", res, err, want)
 	}
 	if got := content(ctx, t, c, doc); got != want {
-		t.Errorf("the document says %q, want %q", got, want)
+		t.Errorf("content = %q, want %q", got, want)
 	}
 	if again, err := c.Replace(ctx, ask); err != nil || !proto.Equal(again, res) {
 		t.Errorf("the same again = %v, %v, want %v", again, err, res)
 	}
-	// What the operation made can be a base, too, and so can the version of any operation.
+	// The result of an operation can be a base too, and so can any operation's version.
 	p.types("Plan", " B")
 	for _, tt := range []struct {
 		base int64
@@ -166,12 +166,12 @@ func TestBase(t *testing.T) {
 		}
 	}
 	if err := second(c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: "x", Base: base, OperationKey: key})); code(err) != store.CodeKeyReused {
-		t.Errorf("another Replace under the same key = %v, want %s", err, store.CodeKeyReused)
+		t.Errorf("another Replace with the same key = %v, want %s", err, store.CodeKeyReused)
 	}
 }
 
-// TestReadWithoutBase reads a document whose base is not kept: of a viewer, and where the
-// database refuses it. Both read it all the same.
+// TestReadWithoutBase reads a document without keeping the base: as a viewer, and when the
+// database refuses it. Both reads succeed.
 func TestReadWithoutBase(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -190,17 +190,17 @@ func TestReadWithoutBase(t *testing.T) {
 	}
 	var n int64
 	if err := conn.QueryRow(ctx, `SELECT count(*) FROM bases`).Scan(&n); err != nil || n != 0 {
-		t.Errorf("%d bases are kept of what a viewer read (%v)", n, err)
+		t.Errorf("%d bases kept for a viewer (%v)", n, err)
 	}
 	if _, err := conn.Exec(ctx, `ALTER TABLE bases add check (false)`); err != nil {
 		t.Fatal(err)
 	}
 	if seq, text := readBase(ctx, t, c, doc); seq != 1 || text != "one\n" {
-		t.Errorf("Read where no base can be kept = %d, %q", seq, text)
+		t.Errorf("Read without keeping a base = %d, %q", seq, text)
 	}
 }
 
-// TestBasesAreBounded reads a document after each of many changes.
+// TestBasesAreBounded reads a document after each of many changes, and large ones.
 func TestBasesAreBounded(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -235,25 +235,25 @@ func TestBasesAreBounded(t *testing.T) {
 		keep(int64(i+1), "small")
 	}
 	if n := bases(); n != 64 {
-		t.Errorf("%d bases are kept, want 64", n)
+		t.Errorf("%d bases kept, want 64", n)
 	}
 	large := strings.Repeat("x", 9<<20)
 	keep(200, large)
 	if n := bases(); n != 64 {
-		t.Errorf("%d bases are kept beside a large one, want 64", n)
+		t.Errorf("%d bases kept with a large one, want 64", n)
 	}
 	keep(201, large)
 	if n := bases(); n != 1 {
-		t.Errorf("%d bases are kept beside two large ones, want the newest", n)
+		t.Errorf("%d bases kept with two large ones, want the newest", n)
 	}
 	if _, err := c.Delete(ctx, &documentv1.DeleteRequest{Id: doc}); err != nil {
 		t.Fatal(err)
 	}
 	keep(300, "late")
 	if n := bases(); n != 0 {
-		t.Errorf("%d bases are kept of a deleted document", n)
+		t.Errorf("%d bases kept of a deleted document", n)
 	}
 	if _, err := s.Base(ctx, store.Ref{Workspace: a.Workspace, Document: ref}, 201); err == nil {
-		t.Error("the base of a deleted document is there")
+		t.Error("the base of a deleted document was found")
 	}
 }

@@ -129,7 +129,7 @@ func TestNothingToChange(t *testing.T) {
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
 	d := mustCreate(ctx, t, c, "n", "same")
 	key := newKey()
-	for range 2 { // the second time from the record
+	for range 2 { // the second one is a repetition
 		r, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "same", OperationKey: key})
 		if err != nil || r.GetDocument().GetSequence() != 1 {
 			t.Errorf("Replace with the same content = %v, %v, want sequence 1", r, err)
@@ -144,13 +144,13 @@ func TestNothingToChange(t *testing.T) {
 	if v, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId()}); err != nil || len(v.GetVersions()) != 1 {
 		t.Errorf("Versions = %v, %v, want one", v, err)
 	}
-	// The key was used up by doing nothing.
+	// The key is used although nothing changed.
 	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "other", OperationKey: key}); fault.From(err).Code != "IDEMPOTENCY_KEY_REUSED" {
 		t.Errorf("Replace with a used key = %v, want IDEMPOTENCY_KEY_REUSED", err)
 	}
 }
 
-// A new name and new content come together, as one version, or not at all.
+// TestReplaceWithName changes name and content together, as one version, or not at all.
 func TestReplaceWithName(t *testing.T) {
 	t.Parallel()
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
@@ -173,15 +173,15 @@ func TestReplaceWithName(t *testing.T) {
 		}
 	}
 	if got, err := c.Get(ctx, &documentv1.GetRequest{Id: d.GetId()}); err != nil || got.GetDocument().GetName() != "old" || got.GetDocument().GetSequence() != 1 {
-		t.Errorf("Get after what was refused = %v, %v, want old, as it was", got, err)
+		t.Errorf("Get after refused changes = %v, %v, want old, unchanged", got, err)
 	}
-	for range 2 { // the second time from the record
+	for range 2 { // the second one is a repetition
 		if got, err := replace(key, " new ", "new"); err != nil || got.GetName() != "new" || got.GetSequence() != 2 {
 			t.Errorf("Replace = %v, %v, want new at sequence 2", got, err)
 		}
 	}
 	if _, err := replace(key, "another", "new"); fault.From(err).Code != "IDEMPOTENCY_KEY_REUSED" {
-		t.Errorf("Replace of the key with another name = %v, want IDEMPOTENCY_KEY_REUSED", err)
+		t.Errorf("Replace with the used key and another name = %v, want IDEMPOTENCY_KEY_REUSED", err)
 	}
 	if got, err := replace("", "newer", "new"); err != nil || got.GetName() != "newer" || got.GetSequence() != 3 {
 		t.Errorf("Replace with a new name only = %v, %v, want newer at sequence 3", got, err)
@@ -246,7 +246,7 @@ func TestBadInput(t *testing.T) {
 		}
 	}
 	if got := content(ctx, t, c, doc); got != "x x\n" {
-		t.Errorf("content after refused changes = %q, want it untouched", got)
+		t.Errorf("content after refused changes = %q, want it unchanged", got)
 	}
 }
 
@@ -287,7 +287,7 @@ func TestRolesAndTenants(t *testing.T) {
 		"Read":   second(c.Read(stranger, &documentv1.ReadRequest{Id: d.GetId()})),
 		"Append": second(c.Append(stranger, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
 		"Delete": second(c.Delete(stranger, &documentv1.DeleteRequest{Id: d.GetId()})),
-		// The key of another workspace's operation means nothing here.
+		// Operation keys of other workspaces are unknown here.
 		"Replace with their key": second(c.Replace(stranger, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "x2", OperationKey: key})),
 	} {
 		if fault.KindOf(err) != fault.NotFound {
@@ -298,7 +298,7 @@ func TestRolesAndTenants(t *testing.T) {
 		t.Errorf("List from another workspace = %v, %v, want none", l, err)
 	}
 	if _, err := c.List(t.Context(), &documentv1.ListRequest{}); err == nil {
-		t.Error("List without an identity worked")
+		t.Error("List without an identity succeeded")
 	}
 }
 
@@ -357,8 +357,8 @@ func TestOperationKeys(t *testing.T) {
 	}
 }
 
-// TestRepeatedAppendToAFullDocument repeats an operation after which there is no place for
-// it again: it is answered as the first time.
+// TestRepeatedAppendToAFullDocument repeats an operation that would not fit a second time: it
+// gets the first response.
 func TestRepeatedAppendToAFullDocument(t *testing.T) {
 	t.Parallel()
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{DocumentMB: 1}).client(t)
@@ -369,14 +369,14 @@ func TestRepeatedAppendToAFullDocument(t *testing.T) {
 		return c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: text, OperationKey: key})
 	}, c)
 	if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: text, OperationKey: newKey()}); fault.KindOf(err) != fault.TooLarge {
-		t.Errorf("Append of more than there is place for = %v, want TooLarge", err)
+		t.Errorf("Append of more than fits = %v, want TooLarge", err)
 	}
 	if got := content(ctx, t, c, d.GetId()); got != "start\n\n"+strings.TrimSpace(text)+"\n" {
 		t.Errorf("the document has %d bytes", len(got))
 	}
 }
 
-// TestLargeDocument writes a document of the largest size in one call, and changes it.
+// TestLargeDocument writes a document of the maximum size in one call, and changes it.
 func TestLargeDocument(t *testing.T) {
 	t.Parallel()
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
@@ -387,7 +387,7 @@ func TestLargeDocument(t *testing.T) {
 	text := strings.TrimSuffix(b.String(), "\n")
 	doc := mustCreate(ctx, t, c, "n", text).GetId()
 	if got := content(ctx, t, c, doc); got != text {
-		t.Fatalf("a document of %d bytes came back as %d others", len(text), len(got))
+		t.Fatalf("a document of %d bytes was read as %d different bytes", len(text), len(got))
 	}
 	changed := strings.Replace(text, "Paragraph 2000 is", "Paragraph 2000 was", 1)
 	if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: doc, Markdown: changed}); err != nil {
@@ -403,11 +403,11 @@ func TestLargeDocument(t *testing.T) {
 		}
 	}
 	if got := content(ctx, t, c, doc); got != changed {
-		t.Error("a change that was refused has left something")
+		t.Error("a refused change had an effect")
 	}
 }
 
-// assertSame checks that a call answers the same whenever and wherever it is repeated.
+// assertSame checks that a call returns the same response whenever and wherever it is repeated.
 func assertSame(t *testing.T, name string, call func(documentv1connect.DocumentServiceClient) (any, error), clients ...documentv1connect.DocumentServiceClient) {
 	t.Helper()
 	want, err := call(clients[0])
@@ -425,8 +425,8 @@ func assertSame(t *testing.T, name string, call func(documentv1connect.DocumentS
 	}
 }
 
-// TestOneKeyManyCallers sends each operation from many callers at once, over two
-// instances: exactly one of them takes effect.
+// TestOneKeyManyCallers sends each operation from many callers at once to two instances: it
+// takes effect once.
 func TestOneKeyManyCallers(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -458,10 +458,10 @@ func TestOneKeyManyCallers(t *testing.T) {
 	got := content(ctx, t, clients[0], d.GetId())
 	for op := range operations {
 		if n := strings.Count(got, fmt.Sprintf("line %d", op)); n != 1 {
-			t.Errorf("line %d is there %d times, want once", op, n)
+			t.Errorf("line %d occurs %d times, want once", op, n)
 		}
 		if len(slices.Compact(ids[op])) != 1 {
-			t.Errorf("one key made the documents %v", ids[op])
+			t.Errorf("one key created the documents %v", ids[op])
 		}
 	}
 	list, err := clients[0].List(ctx, &documentv1.ListRequest{PageSize: 100})
@@ -480,7 +480,7 @@ func TestListPages(t *testing.T) {
 		want = append(want, mustCreate(ctx, t, c, fmt.Sprintf("doc %d", i), "x").GetId())
 	}
 	slices.Reverse(want)
-	// Many documents with one time: the id decides.
+	// Among documents with the same time, the id decides.
 	db := w.db.Open(t, documentsync.Migrations())
 	err := db.InWorkspace(t.Context(), a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE documents SET updated_at = '2026-01-01' WHERE workspace_id = $1 AND name LIKE 'doc 1%'`, a.Workspace)
@@ -495,7 +495,7 @@ func TestListPages(t *testing.T) {
 		}
 	}
 
-	// While somebody pages, documents that are and are not reached yet change.
+	// While somebody pages, documents on earlier and later pages change.
 	seen := pages(ctx, t, c, 5, func(page int) {
 		for _, i := range []int{0, 20} {
 			if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: want[24-i], Markdown: fmt.Sprint(page)}); err != nil {
@@ -546,7 +546,7 @@ func pages(ctx context.Context, t *testing.T, c documentv1connect.DocumentServic
 			between(page)
 		}
 	}
-	t.Fatal("the pages do not end")
+	t.Fatal("the pages never end")
 	return nil
 }
 
@@ -581,7 +581,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	if !slices.Contains(all, 1) || !slices.Contains(all, 100) || !slices.Contains(all, 96) {
 		t.Errorf("history = %v, want the first version and all of the newest", all)
 	}
-	// What is kept can be restored.
+	// Kept versions can be restored.
 	for _, v := range []int64{1, all[1]} {
 		if _, err := c.Restore(ctx, &documentv1.RestoreRequest{Id: d.GetId(), Version: v}); err != nil {
 			t.Errorf("Restore(%d) = %v", v, err)
@@ -611,10 +611,10 @@ func TestHistoryIsBoundedInBytes(t *testing.T) {
 			WHERE d.workspace_id = $1 AND v.workspace_id = $1 AND v.document_id = d.id GROUP BY 1, 2`, a.Workspace).Scan(&count, &size, &counted, &added)
 	})
 	if err != nil || count != counted || size != added {
-		t.Errorf("the document counts %d versions of %d bytes, %v; there are %d of %d", count, size, err, counted, added)
+		t.Errorf("the document's row counts %d versions of %d bytes, %v; there are %d of %d", count, size, err, counted, added)
 	}
 	if added > 1<<20 {
-		t.Errorf("history takes %d bytes, want at most 1 MiB", added)
+		t.Errorf("history has %d bytes, want at most 1 MiB", added)
 	}
 }
 
@@ -647,7 +647,7 @@ func TestDrainLetsCallsFinish(t *testing.T) {
 	i := w.start(t, documentsync.Config{})
 	c := i.client(t)
 	d := mustCreate(ctx, t, c, "n", "")
-	// Somebody holds the row; the call waits for it, and the service for the call.
+	// The call waits for a locked row, and the service for the call.
 	db := w.db.Open(t, documentsync.Migrations())
 	answered := make(chan error, 1)
 	err := db.InWorkspace(t.Context(), a.Workspace, func(txctx context.Context, tx pgx.Tx) error {
@@ -663,12 +663,12 @@ func TestDrainLetsCallsFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-answered; err != nil {
-		t.Errorf("Append during the drain = %v, want it finished", err)
+		t.Errorf("Append during the drain = %v", err)
 	}
 	i.stop()
 }
 
-// waitForLock returns when somebody waits for a lock in the test's database.
+// waitForLock returns when a session of the test's database waits for a lock.
 func waitForLock(ctx context.Context, t *testing.T, w *world) {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, w.db.AdminURL)
@@ -697,7 +697,7 @@ func TestStartsWithoutNATS(t *testing.T) {
 	c := w.startOn(t, documentsync.Config{}, b).client(t)
 	d := mustCreate(ctx, t, c, "n", "x")
 	if got := content(ctx, t, c, d.GetId()); got != "x\n" {
-		t.Errorf("content = %q, want x: documents do not need the bus", got)
+		t.Errorf("content = %q, want x", got)
 	}
 }
 
@@ -710,7 +710,7 @@ func BenchmarkAppend(b *testing.B) {
 		if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "a line of text", OperationKey: newKey()}); err != nil {
 			b.Fatal(err)
 		}
-		if i%200 == 199 { // the cost of an append, not of a document that only grows
+		if i%200 == 199 { // measure an append, not a growing document
 			if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: ""}); err != nil {
 				b.Fatal(err)
 			}

@@ -53,10 +53,10 @@ func TestSubscribeAcrossInstances(t *testing.T) {
 
 	doc, all := subscribe(ctx, t, two, d.GetId()), subscribe(ctx, t, two, "")
 	if got := next(t, doc); got != "CURRENT a 1" {
-		t.Errorf("first of the document = %q, want CURRENT a 1", got)
+		t.Errorf("first message about the document = %q, want CURRENT a 1", got)
 	}
 	if diff := gocmp.Diff([]string{"CURRENT other 1", "CURRENT a 1"}, []string{next(t, all), next(t, all)}); diff != "" {
-		t.Errorf("first of the workspace (-want +got):\n%s", diff)
+		t.Errorf("first messages about the workspace (-want +got):\n%s", diff)
 	}
 	mustCreate(as(t, actor()), t, one, "of strangers", "x")
 	do := func(_ any, err error) {
@@ -69,7 +69,7 @@ func TestSubscribeAcrossInstances(t *testing.T) {
 	do(one.Append(ctx, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"}))
 	do(two.Rename(ctx, &documentv1.RenameRequest{Id: d.GetId(), Name: "b"}))
 	key := newKey()
-	for range 2 { // the repetition is no change
+	for range 2 { // the repetition changes nothing
 		do(one.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "z", OperationKey: key}))
 	}
 	do(one.Create(ctx, &documentv1.CreateRequest{Name: "new"}))
@@ -79,7 +79,7 @@ func TestSubscribeAcrossInstances(t *testing.T) {
 	for doc.Receive() {
 		got = append(got, told(doc.Msg()))
 		if a := doc.Msg().GetAuthor(); a.GetMemberId() == "" || a.GetRunId() == "" {
-			t.Errorf("change %s has the author %v", told(doc.Msg()), a)
+			t.Errorf("change %s has author %v", told(doc.Msg()), a)
 		}
 	}
 	if doc.Err() != nil {
@@ -95,7 +95,7 @@ func TestSubscribeAcrossInstances(t *testing.T) {
 	want := map[string]bool{"CHANGED other 2": true, "CHANGED a 2": true, "RENAMED b 3": true, "CHANGED b 4": true, "CREATED new 1": true, "DELETED b 5": true}
 	for _, g := range got {
 		if !want[g] {
-			t.Errorf("change of the workspace %q came twice or is foreign: %v", g, got)
+			t.Errorf("change of the workspace %q is repeated or foreign: %v", g, got)
 		}
 		delete(want, g)
 	}
@@ -137,13 +137,13 @@ func TestSubscribeEndsWithTheInstance(t *testing.T) {
 	next(t, s)
 	i.stop()
 	if s.Receive() || fault.KindOf(s.Err()) != fault.Unavailable {
-		t.Errorf("the stream of an instance that ended: %v, want Unavailable", s.Err())
+		t.Errorf("the stream of a stopped instance = %v, want Unavailable", s.Err())
 	}
 }
 
-// TestSubscribeHearsWhatWasNotAnnounced changes rows behind the service's back:
-// the announcement is what gets lost when a process or a connection dies.
-func TestSubscribeHearsWhatWasNotAnnounced(t *testing.T) {
+// TestSubscribeWithoutAnnouncements changes rows directly: announcements are lost when a process
+// or a connection dies.
+func TestSubscribeWithoutAnnouncements(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
 	ctx := as(t, a)

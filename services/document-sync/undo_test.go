@@ -23,7 +23,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// person edits a document live, by what an editor sends.
+// person edits a document live, with an editor's messages.
 type person struct {
 	t      testing.TB
 	store  *store.Store
@@ -32,7 +32,7 @@ type person struct {
 	doc    *yjs.Doc
 }
 
-// person returns somebody new who has a document open elsewhere.
+// person returns a new person who has a document open in another editor.
 func (w *world) person(t testing.TB, ws id.Workspace, doc string) *person {
 	t.Helper()
 	s := store.New(w.db.Open(t, documentsync.Migrations()), store.Limits{Versions: 1000, VersionBytes: 1 << 30})
@@ -44,7 +44,7 @@ func (w *world) person(t testing.TB, ws id.Workspace, doc string) *person {
 	return &person{t: t, store: s, ref: store.Ref{Workspace: ws, Document: d}, author: store.Author{Member: id.New[id.Member]()}, doc: yjs.New(yjs.Options{})}
 }
 
-// pull brings in what others did.
+// pull applies the changes of others.
 func (p *person) pull() {
 	p.t.Helper()
 	st, err := p.store.Load(p.t.Context(), p.ref)
@@ -61,7 +61,7 @@ func (p *person) pull() {
 	}
 }
 
-// types has the person put text behind other text, as one live edit.
+// types inserts text after other text, as one live edit.
 func (p *person) types(behind, text string) {
 	p.t.Helper()
 	p.pull()
@@ -74,7 +74,7 @@ func (p *person) types(behind, text string) {
 	}
 }
 
-// find returns the text that holds a string, and where.
+// find returns the text that contains a string, and its position.
 func (p *person) find(s string) (found *yjs.Text, at int) {
 	p.t.Helper()
 	var walk func(f *yjs.XMLFragment)
@@ -129,8 +129,8 @@ func history(ctx context.Context, t testing.TB, c documentv1connect.DocumentServ
 	return out
 }
 
-// TestUndo has an agent work on a document, people type beside and into it, and then the
-// agent's operation undone as one, done again, and undone again.
+// TestUndo has an agent change a document and people type next to and inside the change, and
+// then undoes, redoes and undoes the agent's operation.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	const begin = "# Plan\n\nThe **first** thing to do.\n\n- one\n- two\n\nThe last words.\n"
@@ -140,7 +140,7 @@ func TestUndo(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		run          func(ctx context.Context, c client, doc string) error
-		types        [][2]string // behind this, that
+		types        [][2]string // insert the second after the first
 		with, undone string
 	}{
 		{
@@ -202,7 +202,7 @@ func TestUndo(t *testing.T) {
 				p.types(typed[0], typed[1])
 			}
 			if got := p.reads(); got != tt.with {
-				t.Fatalf("before undo the document says %q, want %q", got, tt.with)
+				t.Fatalf("content before undo = %q, want %q", got, tt.with)
 			}
 			versions, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: doc})
 			if err != nil {
@@ -215,10 +215,10 @@ func TestUndo(t *testing.T) {
 					t.Fatalf("Undo(%d) = %v", version, err)
 				}
 				if got := content(ctx, t, c, doc); got != want {
-					t.Errorf("after Undo(%d) the document says %q, want %q", version, got, want)
+					t.Errorf("content after Undo(%d) = %q, want %q", version, got, want)
 				}
-				if got := p.reads(); got != want { //nolint:contextcheck // it has the test's
-					t.Errorf("after Undo(%d) its editor shows %q, want %q", version, got, want)
+				if got := p.reads(); got != want { //nolint:contextcheck // it uses the test's
+					t.Errorf("the editor after Undo(%d) shows %q, want %q", version, got, want)
 				}
 				return res.GetDocument().GetSequence()
 			}
@@ -232,7 +232,7 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoOfRestore undoes a Restore: what it took away is there again.
+// TestUndoOfRestore undoes a Restore: what it removed is back.
 func TestUndoOfRestore(t *testing.T) {
 	t.Parallel()
 	a := actor()
@@ -246,15 +246,15 @@ func TestUndoOfRestore(t *testing.T) {
 	}
 	p.types("one", "!")
 	if got := content(ctx, t, c, doc); got != "one!\n\ntwo\n" {
-		t.Errorf("after Restore the document says %q", got)
+		t.Errorf("content after Restore = %q", got)
 	}
 	if _, err := c.Undo(ctx, &documentv1.UndoRequest{Id: doc, Version: 3}); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(ctx, t, c, doc); got != "one!\n\ntwo and mine\n" {
-		t.Errorf("after Undo the document says %q", got)
+		t.Errorf("content after Undo = %q", got)
 	}
-	// Each stretch of typing is its author's, each operation that of the run.
+	// Each stretch of typing belongs to its author, each operation to the run.
 	want := []string{"5 undo of 3", "4 write", "3 restore", "2 write", "1 create"}
 	if diff := gocmp.Diff(want, history(ctx, t, c, doc)); diff != "" {
 		t.Errorf("Versions (-want +got):\n%s", diff)
@@ -277,8 +277,8 @@ func TestUndoOfRestore(t *testing.T) {
 	}
 }
 
-// TestUndoStaysValid undoes what held somebody's words in a place that is not one
-// without it: the words stay, where editors accept them.
+// TestUndoStaysValid undoes the nodes around another person's words: the words stay, in a
+// place that the schema allows.
 func TestUndoStaysValid(t *testing.T) {
 	t.Parallel()
 	a := actor()
@@ -291,18 +291,18 @@ func TestUndoStaysValid(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			doc := mustCreate(ctx, t, c, "n", "begin").GetId()
-			p := w.person(t, a.Workspace, doc) //nolint:contextcheck // it has the test's
+			p := w.person(t, a.Workspace, doc) //nolint:contextcheck // it uses the test's
 			if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: tt.markdown}); err != nil {
 				t.Fatal(err)
 			}
-			p.types(tt.behind, " and mine") //nolint:contextcheck // it has the test's
+			p.types(tt.behind, " and mine") //nolint:contextcheck // it uses the test's
 			if _, err := c.Undo(ctx, &documentv1.UndoRequest{Id: doc, Version: 2}); err != nil {
 				t.Fatal(err)
 			}
-			p.pull() //nolint:contextcheck // it has the test's
+			p.pull() //nolint:contextcheck // it uses the test's
 			tree := edit.New(prosemirror.TipTap()).Tree(p.doc)
 			if err := prosemirror.TipTap().Check(tree); err != nil {
-				t.Errorf("the document is not valid: %v", err)
+				t.Errorf("the document is invalid: %v", err)
 			}
 			if got := content(ctx, t, c, doc); got != tt.want {
 				t.Errorf("the document says %q, want %q", got, tt.want)
@@ -343,11 +343,11 @@ func TestUndoRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("a second Undo", undo(ctx, 3), fault.Conflict, "ALREADY_UNDONE", "undo version 4 to restore it")
-	if _, err := c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "other"}); err != nil { // 5, and 2 and so on are thinned out
+	if _, err := c.Rename(ctx, &documentv1.RenameRequest{Id: doc, Name: "other"}); err != nil { // 5; versions from 2 on are thinned out
 		t.Fatal(err)
 	}
 	check("Undo of Rename", undo(ctx, 5), fault.Conflict, "NOT_UNDOABLE", "rename it again")
-	// What an undo deletes has to be in the history before it.
+	// The history before it must contain what an undo deletes.
 	admin, err := pgx.Connect(ctx, w.db.AdminURL+"&search_path=documents")
 	if err != nil {
 		t.Fatal(err)
@@ -362,7 +362,7 @@ func TestUndoRefused(t *testing.T) {
 	}
 	check("Undo of what an earlier release did", undo(ctx, 4), fault.Conflict, "NOT_UNDOABLE", "earlier release")
 	if got := content(ctx, t, c, doc); got != "one two\n" {
-		t.Errorf("after what was refused the document says %q", got)
+		t.Errorf("content after refused calls = %q", got)
 	}
 	if _, err := c.Append(ctx, &documentv1.AppendRequest{Id: doc, Markdown: "more"}); err != nil { // 6
 		t.Fatal(err)
@@ -370,12 +370,12 @@ func TestUndoRefused(t *testing.T) {
 	if _, err := admin.Exec(ctx, `UPDATE versions SET state = NULL`); err != nil {
 		t.Fatal(err)
 	}
-	if err := undo(ctx, 6); err != nil { // it deleted nothing, so that nothing is missing
+	if err := undo(ctx, 6); err != nil { // it deleted nothing, so nothing is missing
 		t.Errorf("Undo of Append = %v", err)
 	}
 }
 
-// TestUndoOfNothing undoes what is gone already.
+// TestUndoOfNothing undoes a change that is already gone.
 func TestUndoOfNothing(t *testing.T) {
 	t.Parallel()
 	ctx, c := as(t, actor()), newWorld(t).start(t, documentsync.Config{}).client(t)
@@ -388,16 +388,16 @@ func TestUndoOfNothing(t *testing.T) {
 	}
 	res, err := c.Undo(ctx, &documentv1.UndoRequest{Id: doc, Version: 2})
 	if err != nil || res.GetDocument().GetSequence() != 3 {
-		t.Errorf("Undo of what is gone = %v, %v, want the document as it is", res, err)
+		t.Errorf("Undo of a change that is gone = %v, %v, want the document unchanged", res, err)
 	}
 	if diff := gocmp.Diff([]string{"3 replace", "2 append", "1 create"}, history(ctx, t, c, doc)); diff != "" {
 		t.Errorf("Versions (-want +got):\n%s", diff)
 	}
 }
 
-// TestUndoIsKilled ends the connection to Postgres within an undo's commit: who asked
-// is told that nobody knows, nothing is there in part, and asking again works, once, on
-// any instance.
+// TestUndoIsKilled ends the connection to Postgres during an undo's commit: the caller learns
+// that the result is unknown, nothing is done in part, and a repetition works, once, on any
+// instance.
 func TestUndoIsKilled(t *testing.T) {
 	t.Parallel()
 	a := actor()
@@ -428,7 +428,7 @@ func TestUndoIsKilled(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if _, err := one.Undo(ctx, request); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Undo of which nobody knows = %v, want Unavailable", err)
+			t.Errorf("Undo with an unknown result = %v, want Unavailable", err)
 		}
 	})
 	waitForLock(ctx, t, w)
@@ -437,11 +437,11 @@ func TestUndoIsKilled(t *testing.T) {
 	wg.Wait()
 	exec(`SELECT pg_advisory_unlock(4711)`)
 	if got := content(ctx, t, one, doc); got != "one 2\n" {
-		t.Errorf("after what was not committed the document says %q", got)
+		t.Errorf("content without the commit = %q", got)
 	}
 	assertSame(t, "undo", func(c documentv1connect.DocumentServiceClient) (any, error) { return c.Undo(ctx, request) }, two, one)
 	if got := content(ctx, t, two, doc); got != "one two\n" {
-		t.Errorf("after Undo the document says %q", got)
+		t.Errorf("content after Undo = %q", got)
 	}
 	if diff := gocmp.Diff([]string{"3 undo of 2", "2 edit", "1 create"}, history(ctx, t, one, doc)); diff != "" {
 		t.Errorf("Versions (-want +got):\n%s", diff)

@@ -10,8 +10,8 @@ import (
 	documentsync "signalbox.dev/services/document-sync"
 )
 
-// TestWarnings writes what a document does not hold: whoever writes it is told, also when the
-// answer is repeated.
+// TestWarnings writes Markdown that a document cannot represent: the response has warnings,
+// also when it is repeated.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
@@ -53,7 +53,7 @@ func TestWarnings(t *testing.T) {
 				t.Fatalf("%s: %v", tt.name, err)
 			}
 			if diff := cmp.Diff(tt.want, got.GetWarnings(), protocmp.Transform()); diff != "" {
-				t.Errorf("%s tells (-want +got):\n%s", tt.name, diff)
+				t.Errorf("warnings of %s (-want +got):\n%s", tt.name, diff)
 			}
 		}
 	}

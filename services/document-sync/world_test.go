@@ -21,14 +21,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The test server of Postgres lives as long as the process does.
+	// The Postgres test server lives as long as the process.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch.func1"))
 }
 
-// world is what instances of the service share: a database, a bus, and a gateway
-// whose word they take.
+// world is what instances of the service share: a database, a bus and a signing gateway.
 type world struct {
 	db      *pgtest.Database
 	nats    *natsd.Server
@@ -48,7 +47,7 @@ func newWorld(t testing.TB) *world {
 type instance struct {
 	w    *world
 	url  string
-	stop func() // asks it to end and waits for that
+	stop func() // stops it and waits for its end
 }
 
 func (w *world) start(t testing.TB, cfg documentsync.Config) *instance {
@@ -83,16 +82,16 @@ func (w *world) startOn(t testing.TB, cfg documentsync.Config, b *bus.Bus) *inst
 			if err != nil {
 				t.Errorf("Run = %v", err)
 			}
-			ended <- nil // a second stop finds it ended
+			ended <- nil // for a second stop
 		case <-time.After(15 * time.Second):
-			t.Error("Run has not ended 15 s after its context")
+			t.Error("Run has not returned 15 s after its context ended")
 		}
 	}
 	t.Cleanup(i.stop)
 	return i
 }
 
-// client returns a client of the instance; whom it speaks for is in each call's context.
+// client returns a client of the instance; the context of each call holds the actor.
 func (i *instance) client(t testing.TB) documentv1connect.DocumentServiceClient {
 	t.Helper()
 	options, err := rpc.Client{Signer: identity.NewSigner(subject.Gateway, i.w.gateway), Audience: subject.DocumentSync}.ClientOptions()
@@ -104,7 +103,7 @@ func (i *instance) client(t testing.TB) documentv1connect.DocumentServiceClient 
 	return documentv1connect.NewDocumentServiceClient(h, i.url, options...)
 }
 
-// actor returns an editor of a fresh workspace, as an agent's run.
+// actor returns an editor in a new workspace, as an agent's run.
 func actor() identity.Actor {
 	return identity.Actor{
 		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor,
@@ -112,8 +111,7 @@ func actor() identity.Actor {
 	}
 }
 
-// as returns the test's context with an actor. It lasts: subtests that wait for their
-// turn have it too.
+// as returns a context with an actor, which outlives the test for its parallel subtests.
 func as(t testing.TB, a identity.Actor) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(identity.With(t.Context(), a), 4*time.Minute)

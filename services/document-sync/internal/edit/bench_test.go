@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// BenchmarkRewrite gives a document of 4 MiB other content that differs in thousands of
-// places: what it takes is the time for which nobody else can write in it.
+// BenchmarkRewrite replaces the content of a 4 MiB document in thousands of places. Meanwhile
+// nobody else can write to it.
 func BenchmarkRewrite(b *testing.B) {
 	const size = 4 << 20
 	short := func(i int) string { return fmt.Sprintf("Paragraph %d says what %d words of it say.", i, i%1000) }

@@ -98,8 +98,8 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// TestPlant brings in what somebody changed who knew an older text.
-func TestPlant(t *testing.T) {
+// TestApplySeed applies changes that were made to an older text.
+func TestApplySeed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, before, after, now, want string }{
 		{"the beginning", "", "# T\n\none\n", "", "# T\n\none\n"},
@@ -121,7 +121,7 @@ func TestPlant(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, _, err := editor.Render(doc); err != nil || got != tt.want {
-				t.Errorf("the document says %q, %v, want %q", got, err, tt.want)
+				t.Errorf("content = %q, %v, want %q", got, err, tt.want)
 			}
 		})
 	}
@@ -175,7 +175,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestNUL is about what an editor lets people paste: no text in Postgres has it.
+// TestNUL renders NUL characters, which editors let people paste and Postgres rejects.
 func TestNUL(t *testing.T) {
 	t.Parallel()
 	doc := yjs.New(yjs.Options{})

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/edit"
 )
 
-// novel is Markdown of so many bytes at most, in paragraphs and blocks of code.
+// novel returns Markdown of at most size bytes, with paragraphs and code blocks.
 func novel(size int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < size-2000; i++ {
@@ -22,7 +22,7 @@ func novel(size int) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// A document as large as documents may be is written in one call, and changed in one.
+// TestLarge writes a document of the maximum size in one call, and changes it.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	text := novel(edit.MaxContent)
@@ -35,7 +35,7 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := editor.Markdown(editor.Tree(doc)); got != text {
-		t.Fatalf("a document of %d bytes says %d others", len(text), len(got))
+		t.Fatalf("a document of %d bytes reads as %d different bytes", len(text), len(got))
 	}
 	changed := strings.Replace(text, "Paragraph 5000 is", "Paragraph 5000 was", 1)
 	next := editor.Keep(editor.Tree(doc), parse(t, changed))
@@ -45,11 +45,11 @@ func TestLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := editor.Markdown(editor.Tree(doc)); got != changed || len(update) == 0 || len(update) > 200 {
-		t.Errorf("one word changed with %d bytes, and the document says it: %t", len(update), got == changed)
+		t.Errorf("changing one word took %d bytes, and the content is right: %t", len(update), got == changed)
 	}
 }
 
-// What a document has no place for is refused before it is looked at.
+// TestTooLarge checks that text that cannot fit is refused before it is parsed.
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	many := func(s string, size int) string { return strings.Repeat(s, size/len(s)) }

@@ -12,13 +12,13 @@ import (
 	"signalbox.dev/services/document-sync/internal/edit"
 )
 
-// blocks are what random documents are made of.
+// blocks are the parts of random documents.
 var blocks = []string{
 	"# Heading", "Some *words* here.", "A **bold** and a [link](https://example.org).", "- one\n- two\n  - three", "1. first\n2. second",
 	"- [ ] open\n- [x] done", "> quoted\n>\n> - in a list", "```go\ncode\n```", "| a | b |\n| --- | --- |\n| c | d |", "---", "Last words.",
 }
 
-// compose returns a random document as Markdown, which keeps some of the blocks of old.
+// compose returns a random document with some of the blocks of old.
 func compose(rnd *rand.Rand, old []string) []string {
 	var out []string
 	for _, b := range old {
@@ -33,7 +33,7 @@ func compose(rnd *rand.Rand, old []string) []string {
 	return out
 }
 
-// rewrite makes a shared document say what Markdown says, and returns the update.
+// rewrite replaces the content of a shared document, and returns the update.
 func rewrite(t testing.TB, doc *yjs.Doc, markdown string) (update []byte) {
 	t.Helper()
 	defer doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
@@ -43,8 +43,7 @@ func rewrite(t testing.TB, doc *yjs.Doc, markdown string) (update []byte) {
 	return update
 }
 
-// scribble has somebody write a word into some of the texts of a document, and returns
-// how many there are.
+// scribble inserts a word into some of the texts of a document, and returns how many.
 func scribble(rnd *rand.Rand, doc *yjs.Doc) (words int) {
 	var walk func(f *yjs.XMLFragment)
 	walk = func(f *yjs.XMLFragment) {
@@ -65,7 +64,7 @@ func scribble(rnd *rand.Rand, doc *yjs.Doc) (words int) {
 	return words
 }
 
-// undo takes an update back in a document and returns the update that does so.
+// undo reverts an update in a document and returns the update that does so.
 func undo(t testing.TB, doc *yjs.Doc, before, change []byte) []byte {
 	t.Helper()
 	u, err := editor.Undo(before, change)
@@ -82,8 +81,8 @@ func undo(t testing.TB, doc *yjs.Doc, before, change []byte) []byte {
 	return inverse
 }
 
-// TestUndo rewrites random documents and takes that back. When nobody wrote meanwhile
-// the document is what it was; what somebody did write stays, and the document valid.
+// TestUndo rewrites random documents and undoes that. Without other edits the document is as
+// before; other edits stay, and the document stays valid.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	schema := prosemirror.TipTap()
@@ -108,16 +107,16 @@ func TestUndo(t *testing.T) {
 		inverse := undo(t, doc, before, change)
 		is := editor.Tree(doc)
 		if words == 0 && !is.Equal(was) {
-			t.Errorf("seed %d: undone, the document says\n%s\nwant\n%s", seed, editor.Markdown(is), editor.Markdown(was))
+			t.Errorf("seed %d: the content after undo is\n%s\nwant\n%s", seed, editor.Markdown(is), editor.Markdown(was))
 		}
 		if got := strings.Count(edit.Plain(is), "xyzzy"); got != words {
-			t.Errorf("seed %d: undone, the document has %d of the %d words that somebody wrote:\n%s", seed, got, words, editor.Markdown(is))
+			t.Errorf("seed %d: after undo the document has %d of %d inserted words:\n%s", seed, got, words, editor.Markdown(is))
 		}
 		if err := schema.Check(is); err != nil {
-			t.Errorf("seed %d: undone, the document is not valid: %v", seed, err)
+			t.Errorf("seed %d: the document after undo is invalid: %v", seed, err)
 		}
 		if undo(t, doc, middle, inverse); !editor.Tree(doc).Equal(with) {
-			t.Errorf("seed %d: done again, the document says\n%s\nwant\n%s", seed, editor.Markdown(editor.Tree(doc)), editor.Markdown(with))
+			t.Errorf("seed %d: the content after redo is\n%s\nwant\n%s", seed, editor.Markdown(editor.Tree(doc)), editor.Markdown(with))
 		}
 		if t.Failed() {
 			return
@@ -153,11 +152,11 @@ func TestUndoWithoutHistory(t *testing.T) {
 		}
 	}
 	if _, err := editor.Undo([]byte("nonsense"), appended); err == nil {
-		t.Error("Undo with nonsense for a state worked")
+		t.Error("Undo with a malformed state succeeded")
 	}
 }
 
-// BenchmarkUndo takes back one changed word in a document of 1,000 paragraphs.
+// BenchmarkUndo undoes one changed word in a document of 1,000 paragraphs.
 func BenchmarkUndo(b *testing.B) {
 	var text strings.Builder
 	for i := range 1000 {

@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/presence"
 )
 
-// say is an awareness update about one client.
+// say returns an awareness update of one client.
 func say(client, clock uint64, state string) []byte { return saying([]uint64{client}, clock, state) }
 
 func saying(clients []uint64, clock uint64, state string) []byte {
@@ -32,7 +32,7 @@ func uvarint(b []byte, n uint64) []byte {
 	return append(b, byte(n))
 }
 
-// show reads what Encode and Flush return.
+// show formats a result of Encode or Flush.
 func show(t *testing.T, update []byte) string {
 	t.Helper()
 	if update == nil {
@@ -54,8 +54,8 @@ func show(t *testing.T, update []byte) string {
 		out = append(out, fmt.Sprintf("%d@%d %s", client, clock, update[:size]))
 		update = update[size:]
 	}
-	if tail := len(update); tail != 0 && tail != 24*int(n) { // of what instances tell each other
-		t.Errorf("%d bytes behind the update", tail)
+	if tail := len(update); tail != 0 && tail != 24*int(n) { // for other instances
+		t.Errorf("a tail of %d bytes", tail)
 	}
 	return strings.Join(out, ", ")
 }
@@ -79,7 +79,7 @@ func equal(t *testing.T, what, got, want string) {
 	}
 }
 
-// The rule for clocks is that of y-protocols, and so are the bytes.
+// TestHistories compares clocks and bytes with histories of y-protocols.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("testdata/histories.json")
@@ -115,11 +115,11 @@ func TestOwners(t *testing.T) {
 	apply(t, &table, ada, say(1, 1, `{"n":1}`), presence.Changed)
 	apply(t, &table, ada, say(1, 2, `{"n":1}`), presence.Renewed)
 	apply(t, &table, bob, say(1, 2, `{"n":1}`), presence.Nothing) // an echo
-	apply(t, &table, bob, say(1, 2, `null`), presence.Nothing)    // thinks that 1 is gone
+	apply(t, &table, bob, say(1, 2, `null`), presence.Nothing)    // believes that client 1 has gone
 	apply(t, &table, bob, say(1, 9, `{"n":"not me"}`), presence.Nothing)
 	apply(t, &table, tab, say(1, 3, `{"n":2}`), presence.Changed) // another tab of the same person
 	if change := table.Leave(ada, start); change != presence.Nothing {
-		t.Errorf("Leave() of who owns nothing = %v", change)
+		t.Errorf("Leave() of an owner without clients = %v", change)
 	}
 	apply(t, &table, bob, say(2, 1, `{}`), presence.Changed)
 	apply(t, &table, nil, say(3, 1, `{}`), presence.Changed) // on another instance
@@ -130,12 +130,12 @@ func TestOwners(t *testing.T) {
 	equal(t, "Flush()", show(t, all), `1@3 {"n":2}, 2@1 {}, 3@1 {}`)
 	equal(t, "Flush(), local", show(t, local), `1@3 {"n":2}, 2@1 {}`)
 	if all, local = table.Flush(); all != nil || local != nil || table.Dirty() {
-		t.Error("Flush() a second time has something")
+		t.Error("a second Flush() returned something")
 	}
-	apply(t, &table, nil, say(2, 1, `null`), presence.Nothing) // another instance saw a former line of it go
+	apply(t, &table, nil, say(2, 1, `null`), presence.Nothing) // its earlier connection to another instance ended
 	apply(t, &table, nil, say(2, 2, `{"moved":1}`), presence.Changed)
-	if change := table.Leave(bob, start); change != presence.Nothing { // it came back there
-		t.Errorf("Leave() after the client went to another instance = %v", change)
+	if change := table.Leave(bob, start); change != presence.Nothing { // the client is there now
+		t.Errorf("Leave() after the client moved to another instance = %v", change)
 	}
 	if change := table.Leave(tab, start); change != presence.Changed {
 		t.Errorf("Leave() = %v", change)
@@ -148,7 +148,7 @@ func TestOwners(t *testing.T) {
 	equal(t, "Encode()", show(t, table.Encode()), `3@1 {}`)
 }
 
-// exchange tells each table what the other one has to say, until they have nothing more.
+// exchange passes updates between tables until there are none.
 func exchange(t *testing.T, tables ...*presence.Table) {
 	t.Helper()
 	for said := true; said; {
@@ -168,7 +168,7 @@ func exchange(t *testing.T, tables ...*presence.Table) {
 	}
 }
 
-// Who has a client on one instance may go on with it on another, and nobody else may.
+// TestClaims checks that only its member can continue a client on another instance.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	var one, two presence.Table
@@ -182,18 +182,18 @@ func TestClaims(t *testing.T) {
 	equal(t, "one", show(t, one.Encode()), here)
 	equal(t, "two", show(t, two.Encode()), here)
 
-	// Her connection breaks, which one does not know yet.
+	// Her connection breaks, which table one does not know yet.
 	again := owner('a')
 	apply(t, &two, again, say(5, 10, `{"n":"ada"}`), presence.Nothing)
 	apply(t, &two, again, say(5, 11, `{"n":"ada","again":1}`), presence.Changed)
 	exchange(t, &one, &two)
 	if change := one.Leave(ada, start); change != presence.Nothing {
-		t.Errorf("Leave() = %v of who is elsewhere", change)
+		t.Errorf("Leave() of a member who is elsewhere = %v", change)
 	}
 	apply(t, &one, mallory, say(5, 12, `{}`), presence.Nothing)
 	equal(t, "one", show(t, one.Encode()), `5@11 {"n":"ada","again":1}`)
 
-	// When she has left, the number is anybody's.
+	// After she has left, anybody may use the client id.
 	two.Leave(again, start)
 	exchange(t, &one, &two)
 	apply(t, &one, mallory, say(5, 12, `{"n":"m"}`), presence.Changed)
@@ -202,8 +202,8 @@ func TestClaims(t *testing.T) {
 	equal(t, "two", show(t, two.Encode()), `5@12 {"n":"m"}`)
 }
 
-// Two claim a client on two instances that have not heard of each other. It is that of
-// who was first, with a clock that all take who saw the other one.
+// TestClaimsAtOnce claims a client on two instances at once. The earlier claim wins, with a
+// clock that replaces the other one everywhere.
 func TestClaimsAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][2]int{"the first is heard first": {0, 1}, "the second is heard first": {1, 0}} {
@@ -222,7 +222,7 @@ func TestClaimsAtOnce(t *testing.T) {
 	}
 }
 
-// An instance of before tells nothing about whose the clients are.
+// TestNoClaims receives updates of older instances, which do not send claims.
 func TestNoClaims(t *testing.T) {
 	t.Parallel()
 	var table presence.Table
@@ -232,8 +232,8 @@ func TestNoClaims(t *testing.T) {
 	equal(t, "Encode()", show(t, table.Encode()), `5@12 {"elsewhere":1}`)
 }
 
-// Agents cannot be impersonated on another instance either, and have their place even
-// if somebody has taken it.
+// TestClaimsOfAgents checks that agents cannot be impersonated on another instance either, and
+// take precedence over a member who claimed their client.
 func TestClaimsOfAgents(t *testing.T) {
 	t.Parallel()
 	var one, two presence.Table
@@ -249,7 +249,7 @@ func TestClaimsOfAgents(t *testing.T) {
 	exchange(t, &one, &two)
 	equal(t, "one", show(t, one.Encode()), show(t, two.Encode()))
 	if all := show(t, two.Encode()); !strings.Contains(all, `{"agent":2}`) {
-		t.Errorf("two = %s, without the agent", all)
+		t.Errorf("two = %s, want the agent", all)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestTime(t *testing.T) {
 	}
 	table.Flush()
 	if change := table.Expire(start.Add(29 * time.Second)); change != presence.Nothing {
-		t.Errorf("Expire() = %v before the time", change)
+		t.Errorf("Expire() = %v before the timeout", change)
 	}
 	table.Expire(start.Add(30 * time.Second))
 	all, local := table.Flush()
@@ -278,7 +278,7 @@ func TestTime(t *testing.T) {
 		table.Expire(start.Add(10 * time.Minute))
 	}
 	if !table.Empty() {
-		t.Error("who went is not forgotten")
+		t.Error("the removed client was not forgotten")
 	}
 }
 
@@ -313,13 +313,13 @@ func TestShow(t *testing.T) {
 	if all := table.Encode(); all != nil {
 		t.Errorf("Encode() = %s", show(t, all))
 	}
-	// The same agent works on another instance, and then here is no more to renew.
+	// The same agent is shown by another instance, so there is nothing to renew here.
 	if err := table.Show(7, []byte(`{}`), at(100), at(50)); err != nil {
 		t.Fatal(err)
 	}
 	apply(t, &table, nil, say(7, uint64(at(60).UnixMilli()), `{"there":1}`), presence.Changed)
 	if _, next := table.Renew(at(70)); !next.IsZero() || table.Shown() != 0 {
-		t.Error("what another instance shows is still ours")
+		t.Error("a client shown by another instance is still ours")
 	}
 }
 
@@ -370,8 +370,8 @@ func TestBounds(t *testing.T) {
 		for i := range uint64(presence.MaxClients / 100) {
 			apply(t, &table, owner('a'), saying(many(100, i*100), 1, `{}`), presence.Changed)
 		}
-		apply(t, &table, owner('a'), say(5, 2, `{"x":1}`), presence.Changed) // who is there stays
-		apply(t, &table, owner('a'), say(1<<40, 1, `{}`), presence.Nothing)  // who comes late is not seen
+		apply(t, &table, owner('a'), say(5, 2, `{"x":1}`), presence.Changed) // a present client stays
+		apply(t, &table, owner('a'), say(1<<40, 1, `{}`), presence.Nothing)  // a new one is not shown
 	})
 	t.Run("bytes of a document", func(t *testing.T) {
 		t.Parallel()
@@ -381,7 +381,7 @@ func TestBounds(t *testing.T) {
 			t.Error("the table was changed")
 		}
 	})
-	t.Run("departures of nobody", func(t *testing.T) {
+	t.Run("removals of unknown clients", func(t *testing.T) {
 		t.Parallel()
 		var table presence.Table
 		apply(t, &table, owner('a'), saying(many(presence.MaxClients, 1), 9, `null`), presence.Nothing)
@@ -389,8 +389,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// FuzzApply looks for updates that break the table, and checks that two tables which
-// tell each other what changed are the same.
+// FuzzApply looks for updates that break the table, and checks that two tables that exchange
+// changes become equal.
 func FuzzApply(f *testing.F) {
 	f.Add(say(1, 1, `{}`), say(1, 1, `null`), say(2, 5, `{"a":[1]}`), byte(3))
 	f.Add(saying([]uint64{1, 2, 1}, 3, `{}`), []byte{0}, []byte{}, byte(0))
@@ -407,7 +407,7 @@ func FuzzApply(f *testing.F) {
 				continue
 			}
 			if _, err := b.Apply(nil, all, start); err != nil {
-				t.Fatalf("what Flush() returns: %v", err)
+				t.Fatalf("applying the result of Flush() = %v", err)
 			}
 			if got, want := string(b.Encode()), string(a.Encode()); got != want {
 				t.Fatalf("the other table has %q, want %q", got, want)
@@ -416,7 +416,7 @@ func FuzzApply(f *testing.F) {
 		a.Leave(owners[1], start)
 		a.Leave(owners[2], start)
 		if a.Local() != nil {
-			t.Fatal("somebody is left here")
+			t.Fatal("a client of this instance is left")
 		}
 		a.Flush()
 		for range 2 {
@@ -424,7 +424,7 @@ func FuzzApply(f *testing.F) {
 			a.Flush()
 		}
 		if a.Expire(start.Add(3 * time.Hour)); !a.Empty() || a.Encode() != nil {
-			t.Fatal("somebody is left")
+			t.Fatal("a client is left")
 		}
 	})
 }

@@ -44,13 +44,13 @@ func TestAppend(t *testing.T) {
 	_, err = w.store.Append(t.Context(), ref, w.author, make([]byte, store.MaxUpdate+1))
 	wantKind(t, "Append of too much", err, fault.TooLarge)
 	if n, err := w.store.Append(t.Context(), ref, w.author, make([]byte, store.MaxUpdate)); err != nil || n != 5 {
-		t.Errorf("Append of all that is allowed = %d, %v", n, err)
+		t.Errorf("Append of the maximum size = %d, %v", n, err)
 	}
 	_, err = w.store.Append(t.Context(), w.ref(), w.author, []byte("x"))
 	wantKind(t, "Append to nothing", err, fault.NotFound)
 }
 
-// hold stops all transactions of Append before their commit, until release.
+// hold blocks all transactions of Append before their commit until release.
 func (w *world) hold() (release func()) {
 	c := w.admin()
 	w.exec(c, `begin`)
@@ -58,8 +58,8 @@ func (w *world) hold() (release func()) {
 	return func() { w.exec(c, `commit`) }
 }
 
-// What comes while a transaction is under way is one transaction, in the order of
-// arrival, and nobody in it suffers for another.
+// TestGroup checks that updates that arrive during a transaction form the next one, in order of
+// arrival, and that none of them fails because of another.
 func TestGroup(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -100,7 +100,7 @@ func TestGroup(t *testing.T) {
 	}
 	wantKind(t, "Append to a deleted document", results["gone"].err, fault.NotFound)
 	if err := results["leaves"].err; !errors.Is(err, context.Canceled) {
-		t.Errorf("who left is told %v", err)
+		t.Errorf("the result after cancellation = %v", err)
 	}
 	if diff := cmp.Diff([]string{"2:a1", "3:leaves", "4:a2"}, data(w.load(a).Updates)); diff != "" {
 		t.Errorf("the document has (-want +got):\n%s", diff)
@@ -109,7 +109,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("there were %d transactions with %d updates, want 2 with 5", transactions, updates)
 	}
 
-	// One that Postgres refuses is found, and the others are committed.
+	// An update that Postgres refuses fails alone.
 	w.exec(admin, `ALTER TABLE updates ADD CONSTRAINT unlucky CHECK (data <> 'unlucky')`)
 	release = w.hold()
 	wg.Go(func() { w.append(blocker, "x") })
@@ -129,11 +129,11 @@ func TestGroup(t *testing.T) {
 	}
 	wantKind(t, "what is refused", results["bad"].err, fault.Internal)
 	if w.load(bad).Document.Sequence != 1 {
-		t.Error("what is refused moved the head")
+		t.Error("the refused update moved the head")
 	}
 }
 
-// A transaction is bounded, by number and by size.
+// TestGroupIsBounded checks the limits of a transaction, in number and in bytes.
 func TestGroupIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -169,7 +169,7 @@ func TestGroupIsBounded(t *testing.T) {
 	}
 }
 
-// A head that somebody else has locked keeps up its own document alone.
+// TestLockedHead checks that a locked head delays only its own document.
 func TestLockedHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -198,7 +198,7 @@ func TestLockedHead(t *testing.T) {
 	}
 	select {
 	case r := <-waiting:
-		t.Fatalf("Append to what is locked = %v", r)
+		t.Fatalf("Append to a locked document = %v", r)
 	default:
 	}
 	w.exec(admin, `UPDATE heads SET sequence = 7 WHERE document_id = $1`, slow.Document)
@@ -210,8 +210,8 @@ func TestLockedHead(t *testing.T) {
 	wantKind(t, "Append to what was deleted under the lock", <-deleted, fault.NotFound)
 }
 
-// Two stores on two pools append to the same documents, and save, delete, load and
-// operate in between: numbers are dense, nobody's is given twice, everybody reads all.
+// TestConcurrently has two stores append to the same documents, and save, delete, load and operate
+// meanwhile: sequences are dense and unique, and every read is complete.
 func TestConcurrently(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -275,7 +275,7 @@ func TestConcurrently(t *testing.T) {
 					return
 				default:
 				}
-				// A hole would be an error.
+				// A gap would be an error.
 				ref := refs[rnd.IntN(docs)]
 				st, err := s.Load(t.Context(), ref)
 				if err != nil {
@@ -310,7 +310,7 @@ func TestConcurrently(t *testing.T) {
 		slices.Sort(got)
 		for i, n := range got {
 			if n != int64(i+2) {
-				t.Fatalf("the numbers given are %v, want all from 2 on, each once", got)
+				t.Fatalf("the sequences are %v, want all from 2 on, once each", got)
 			}
 		}
 		if heads[ref] != int64(len(got)+1) {
@@ -320,7 +320,7 @@ func TestConcurrently(t *testing.T) {
 	w.noDeadlocks(pool)
 }
 
-// A snapshot that takes long to store is in no commit's way.
+// TestAppendWhileSaving checks that a slow Save does not block Append.
 func TestAppendWhileSaving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -342,8 +342,8 @@ func TestAppendWhileSaving(t *testing.T) {
 	}
 }
 
-// Moving a head touches no index, and the room that it leaves is used again. (On a
-// server of its own: a transaction anywhere on it that stays open keeps that up.)
+// TestHeadsAreHOT checks that moving a head touches no index and reuses its space. It has its own
+// server, because an open transaction anywhere on a server prevents that.
 func TestHeadsAreHOT(t *testing.T) {
 	t.Parallel()
 	w := newWorldOn(t, newServer(t, pgd.Config{Fast: true}), store.Limits{})
@@ -365,7 +365,7 @@ func TestHeadsAreHOT(t *testing.T) {
 		wg.Wait()
 	}
 	s.Close()
-	pool.Close() // sessions report when they end
+	pool.Close() // sessions report statistics when they end
 	admin := w.admin()
 	w.until(admin, `SELECT (n_tup_upd >= $1)::int FROM pg_stat_user_tables WHERE relname = 'heads'`, rounds*len(refs))
 	all := w.number(admin, `SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'heads'`)
@@ -373,6 +373,6 @@ func TestHeadsAreHOT(t *testing.T) {
 	pages := w.number(admin, `SELECT pg_relation_size('heads') / 8192`)
 	t.Logf("%d of %d updates were HOT; %d pages", hot, all, pages)
 	if hot < all*95/100 || pages > 4 {
-		t.Errorf("%d of %d updates were HOT, on %d pages; want nearly all, on few", hot, all, pages)
+		t.Errorf("%d of %d updates were HOT, on %d pages; want nearly all, on few pages", hot, all, pages)
 	}
 }

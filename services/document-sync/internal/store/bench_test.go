@@ -13,9 +13,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// BenchmarkAppend lets so many documents append at once, each its next update (of 60
-// bytes) when the one before is committed: to the server of the tests, which does not
-// sync, and to one that does.
+// BenchmarkAppend appends updates of 60 bytes to many documents at once, each after the previous
+// one is committed: on the test server, which does not sync, and on one that does.
 func BenchmarkAppend(b *testing.B) {
 	for _, disk := range []string{"nosync", "sync"} {
 		for _, documents := range []int{1, 8, 64, 500} {
@@ -80,8 +79,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkSave saves a document of 100 KB of state and as much Markdown, with one
-// update behind the snapshot, as a version of live editing.
+// BenchmarkSave saves a document with a state of 100 KB, as much Markdown and one update after
+// the snapshot, as a version of live editing.
 func BenchmarkSave(b *testing.B) {
 	w := newWorld(b, store.Limits{})
 	ref := w.create()

@@ -1,6 +1,6 @@
 package store
 
-// Queued returns how many updates wait for the transaction that is under way.
+// Queued returns how many updates wait for the current transaction to end.
 func (s *Store) Queued() int {
 	n := 0
 	for _, g := range []*group{s.free, s.taken} {
@@ -11,5 +11,5 @@ func (s *Store) Queued() int {
 	return n
 }
 
-// GroupUpdates is how many updates one transaction has at most.
+// GroupUpdates is the maximum number of updates in a transaction.
 const GroupUpdates = groupUpdates

@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// A connection that dies in the commit: who waits is told, nothing is there in part,
-// and the repetition does no harm.
+// TestKilledInTheCommit ends the connection during a commit: the callers get an error, nothing is done
+// in part, and a repetition is harmless.
 func TestKilledInTheCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -39,7 +39,7 @@ func TestKilledInTheCommit(t *testing.T) {
 	w.exec(gate, `select pg_advisory_lock(4711)`)
 	var wg sync.WaitGroup
 	for _, ref := range []store.Ref{a, b} {
-		// One after the other, so that both get to the commit alone.
+		// One after the other, so that each is in a commit of its own.
 		wg.Go(func() {
 			_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
 			wantKind(t, "Append of which nobody knows", err, fault.Unavailable)
@@ -65,7 +65,7 @@ func TestKilledInTheCommit(t *testing.T) {
 		t.Errorf("the repeated operation = %v, %v", answer, err)
 	}
 
-	// The same of an undo: what it undoes is not marked in part.
+	// The same with an undo: the undone version is not marked in part.
 	op.Name, op.Undoes, op.Key = store.Undo, 3, id.New[id.Operation]()
 	w.exec(gate, `select pg_advisory_lock(4711)`)
 	wg.Go(func() {
@@ -86,8 +86,8 @@ func TestKilledInTheCommit(t *testing.T) {
 	}
 }
 
-// A transaction that gave way to another one is tried again.
-func TestGivesWay(t *testing.T) {
+// TestDeadlock retries a transaction that was ended by a deadlock.
+func TestDeadlock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()
@@ -110,7 +110,7 @@ func TestGivesWay(t *testing.T) {
 	wantKind(t, "Append that always gives way", err, fault.Unavailable)
 }
 
-// While Postgres is away, who appends is told so; when it is back, it goes on.
+// TestAway checks that Append fails while Postgres is down, and works afterwards.
 func TestAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})

@@ -7,8 +7,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// What is in quarantine is there once, the newest of each document and all that was
-// committed, and goes with it.
+// TestQuarantine checks that quarantined updates are stored once: all committed ones and the
+// newest others of each document, until it is deleted.
 func TestQuarantine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -33,26 +33,26 @@ func TestQuarantine(t *testing.T) {
 		keep(ref, fmt.Sprint("update ", i), false)
 	}
 	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed`); n != 2 {
-		t.Errorf("%d that were committed are in quarantine, want 2", n)
+		t.Errorf("%d committed updates are in quarantine, want 2", n)
 	}
 	for i := range 10 {
 		keep(ref, fmt.Sprint("committed ", i), true)
 	}
 	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed AND cardinality(updates) = 2`); n != 8 {
-		t.Errorf("%d that were committed have what it takes to see the panic again, want 8", n)
+		t.Errorf("%d quarantined updates have what reproduces the panic, want 8", n)
 	}
 	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE committed AND updates[cardinality(updates)] IN ('one of the document', 'committed 0', 'committed 9')`); n != 3 {
-		t.Errorf("%d committed updates of 3 are there", n)
+		t.Errorf("%d of 3 committed updates are there", n)
 	}
 	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE document_id = $1 AND NOT committed AND cardinality(updates) = 2`, ref.Document); n != 8 {
 		t.Errorf("%d are in quarantine, want 8", n)
 	}
 	if n := w.number(c, `SELECT count(*) FROM quarantine WHERE updates[2] = 'update 9' AND panic = 'nil pointer' AND state = ''`); n != 1 {
-		t.Errorf("the newest is there %d times", n)
+		t.Errorf("the newest occurs %d times", n)
 	}
 	w.delete(ref)
 	keep(ref, "late", false)
 	if n := w.number(c, `SELECT count(*) FROM quarantine`); n != 0 {
-		t.Errorf("%d are in quarantine of a deleted document", n)
+		t.Errorf("%d of a deleted document are in quarantine", n)
 	}
 }

@@ -22,7 +22,7 @@ func TestSave(t *testing.T) {
 		w.typed(ref, ann, time.Now())
 	}
 	if d := w.load(ref).Document; d.UpdatedAt != created.UpdatedAt {
-		t.Error("an update that is in no snapshot moved updated_at")
+		t.Error("an update without a snapshot changed updated_at")
 	}
 	w.save(snapshot(ref, 4))
 	st := w.load(ref)
@@ -30,19 +30,19 @@ func TestSave(t *testing.T) {
 		t.Errorf("Load = %+v", st)
 	}
 	if d := st.Document; !d.UpdatedAt.After(created.UpdatedAt) || d.Author != ann || d.Sequence != 5 {
-		t.Errorf("the document is %+v", d)
+		t.Errorf("the document = %+v", d)
 	}
 	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
-		t.Errorf("Markdown of 4 counts as that of 5: %v", err)
+		t.Errorf("Markdown of sequence 4 counts as current at 5: %v", err)
 	}
-	// Who has something that is gone gets the snapshot, who has more does not.
+	// A reader gets the snapshot if updates that it lacks are pruned, otherwise not.
 	for after, want := range map[int64]string{2: "state 4", 3: "state 4", 4: "", 5: ""} {
 		st, err := w.store.Since(t.Context(), ref, after)
 		if err != nil || string(st.Snapshot) != want || st.At != max(after, 4) || len(st.Updates) != int(5-st.At) {
 			t.Errorf("Since(%d) = %+v, %v, want the snapshot %q", after, st, err, want)
 		}
 	}
-	// The same again and an older one do nothing.
+	// The same snapshot and an older one have no effect.
 	for _, sequence := range []int64{4, 3} {
 		old := snapshot(ref, sequence)
 		old.State = []byte("other")
@@ -52,13 +52,13 @@ func TestSave(t *testing.T) {
 		t.Errorf("an older snapshot changed the document: %s", cmp.Diff(st, again))
 	}
 	if err := w.store.Save(t.Context(), snapshot(ref, 6)); err == nil {
-		t.Error("Save of what was not committed = nil")
+		t.Error("Save of an uncommitted sequence = nil")
 	}
 	w.save(snapshot(ref, 5))
 	if d, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 5" || !current || d.Author != ann {
 		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
 	}
-	// What cannot be rendered is saved all the same.
+	// A snapshot that could not be rendered is saved too.
 	w.append(ref, "u")
 	odd := snapshot(ref, 6)
 	odd.Unrendered, odd.Markdown, odd.Text = true, "", ""
@@ -70,14 +70,14 @@ func TestSave(t *testing.T) {
 		t.Errorf("Version(6) = %+v, %v", old, err)
 	}
 	if n := w.number(w.admin(), `SELECT count(*) FROM snapshots WHERE text = 'text 5'`); n != 1 {
-		t.Error("the text did not stay")
+		t.Error("the search text was not kept")
 	}
 	big := snapshot(ref, 6)
 	big.State = make([]byte, 101)
 	wantKind(t, "Save of too much", w.store.Save(t.Context(), big), fault.TooLarge)
 }
 
-// typed appends an update that somebody made live.
+// typed appends a live edit.
 func (w *world) typed(ref store.Ref, author store.Author, at time.Time) int64 {
 	w.t.Helper()
 	n, err := w.store.Append(w.t.Context(), ref, author, []byte("u"))
@@ -88,7 +88,7 @@ func (w *world) typed(ref store.Ref, author store.Author, at time.Time) int64 {
 	return n
 }
 
-// history returns what is kept, newest first.
+// history returns the kept versions, newest first.
 func (w *world) history(ref store.Ref) (out []string) {
 	w.t.Helper()
 	all, err := w.store.Versions(w.t.Context(), ref.Workspace, ref.Document, 0, 1000)
@@ -101,7 +101,7 @@ func (w *world) history(ref store.Ref) (out []string) {
 	return out
 }
 
-// A stretch of live editing by one author is one version.
+// TestLiveVersions checks that a stretch of live editing by one author is one version.
 func TestLiveVersions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -127,7 +127,7 @@ func TestLiveVersions(t *testing.T) {
 	check("6:write", "5:write", "1:create")
 	live(ann, 5*time.Minute) // 7: the stretch began five minutes ago
 	check("7:write", "6:write", "5:write", "1:create")
-	// An operation ends a stretch: what was before it stays.
+	// An operation ends a stretch: the version before it stays.
 	op := w.operation(ref)
 	op.Name = store.Edit
 	if _, err := w.store.Operate(t.Context(), op, func(d store.Document) (store.Change, error) {
@@ -137,7 +137,7 @@ func TestLiveVersions(t *testing.T) {
 	}
 	live(ann, 6*time.Minute)
 	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
-	// A snapshot without live editing is no version, and a version that is there stays.
+	// A snapshot without live editing is no version, and an existing version stays.
 	w.save(snapshot(ref, w.append(ref, "\x00\x00")))
 	check("9:write", "8:edit", "7:write", "6:write", "5:write", "1:create")
 	if old, err := w.store.Version(t.Context(), ref, 5); err != nil || old.Author != ann || string(old.State) != "state 5" || old.Markdown != "# markdown 5" ||
@@ -148,12 +148,12 @@ func TestLiveVersions(t *testing.T) {
 	var n, bytes, sum int64
 	if err := admin.QueryRow(t.Context(), `SELECT d.versions, d.version_bytes, (SELECT sum(bytes) FROM versions v WHERE v.document_id = d.id) FROM documents d WHERE id = $1`,
 		ref.Document).Scan(&n, &bytes, &sum); err != nil || n != 6 || bytes != sum {
-		t.Errorf("the document counts %d versions with %d bytes, and there are 6 with %d, %v", n, bytes, sum, err)
+		t.Errorf("the document's row counts %d versions with %d bytes, there are 6 with %d, %v", n, bytes, sum, err)
 	}
 }
 
-// While people are typing there is no version, and the one that comes then is that of who
-// edited last, whatever was pruned meanwhile.
+// TestTyping checks that there is no version while people type, and that the one afterwards
+// belongs to the last author, whatever was pruned meanwhile.
 func TestTyping(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -205,11 +205,11 @@ func TestHistoryIsThinned(t *testing.T) {
 	}
 	all := w.history(ref)
 	if all[0] != "31:write" || all[len(all)-1] != "1:create" {
-		t.Errorf("history = %v, want the first and the last among it", all)
+		t.Errorf("history = %v, want it to include the first and the last", all)
 	}
 }
 
-// Several instances save the same document.
+// TestSaveByAll has several instances save the same document.
 func TestSaveByAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})

@@ -39,7 +39,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("the same Create = %v, %v, want it repeated", b, err)
 	}
 	if diff := cmp.Diff(a.Document, b.Document, protocmp.Transform()); diff != "" {
-		t.Errorf("the same Create answers (-want +got):\n%s", diff)
+		t.Errorf("the same Create (-want +got):\n%s", diff)
 	}
 	op.Request = []string{"other"}
 	_, err = w.store.Create(t.Context(), op, "other", first())
@@ -116,7 +116,7 @@ func TestOperate(t *testing.T) {
 			t.Errorf("%s: Operate = %v, %v", name, a, err)
 		}
 	}
-	// Somebody else committed what the operation's Markdown lacks.
+	// A commit meanwhile is missing in the operation's Markdown.
 	w.append(ref, "typed")
 	a, err = w.store.Operate(t.Context(), op, func(store.Document) (store.Change, error) {
 		return store.Change{Update: []byte("update"), State: []byte("state"), Markdown: "# behind", Since: 2}, nil
@@ -125,7 +125,7 @@ func TestOperate(t *testing.T) {
 		t.Fatalf("Operate = %v, %v", a, err)
 	}
 	if d, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current || d.Sequence != 4 {
-		t.Errorf("Markdown = %q, %t at %d, %v, want none that is current", markdown, current, d.Sequence, err)
+		t.Errorf("Markdown = %q, %t at %d, %v, want it not to be current", markdown, current, d.Sequence, err)
 	}
 	_, err = w.store.Operate(t.Context(), w.operation(w.ref()), change)
 	wantKind(t, "Operate on nothing", err, fault.NotFound)
@@ -139,7 +139,7 @@ func TestRename(t *testing.T) {
 	if err != nil || !a.Changed || a.Document.GetName() != "other" || a.Document.GetSequence() != 2 {
 		t.Fatalf("Rename = %v, %v", a, err)
 	}
-	// The state is what it was: content is as current as it was, and the version has it.
+	// The state is unchanged: the content is as current as before, and in the version.
 	if _, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || !current || markdown != "# first" {
 		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
 	}
@@ -158,7 +158,7 @@ func TestRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
-		t.Errorf("Markdown is current after it was not: %v", err)
+		t.Errorf("Markdown became current: %v", err)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestList(t *testing.T) {
 	w.save(snapshot(a, w.typed(a, ann, time.Now())))
 	list, err := w.store.List(t.Context(), w.ws, []string{"nam"}, nil, 10)
 	if err != nil || len(list) != 2 || list[0].ID != a.Document || list[0].Sequence != 2 || list[0].Author != ann || list[1].ID != b.Document {
-		t.Errorf("List = %v, %v, want what was edited last first, with its head's sequence", list, err)
+		t.Errorf("List = %v, %v, want the last edited document first, with its head's sequence", list, err)
 	}
 	list, err = w.store.List(t.Context(), w.ws, nil, &store.Cursor{UpdatedAt: list[0].UpdatedAt, ID: list[0].ID}, 10)
 	if err != nil || len(list) != 1 || list[0].ID != b.Document {
@@ -227,7 +227,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Another workspace sees and changes nothing.
+// TestOthers checks that another workspace can neither read nor change anything.
 func TestOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -254,7 +254,7 @@ func TestOthers(t *testing.T) {
 	if got := data(w.load(ref).Updates); cmp.Diff([]string{"2:typed"}, got) != "" {
 		t.Errorf("the document has %v", got)
 	}
-	// Nor does a statement that forgets to name the workspace.
+	// Nor can a statement without a condition on the workspace.
 	for _, table := range []string{"heads", "updates", "snapshots"} {
 		sees := func(ws id.Workspace) (n int64) {
 			b := batch(`SELECT count(*) FROM `+table, &n)
@@ -294,7 +294,7 @@ func TestHousekeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := w.store.Housekeep(t.Context(), time.Hour); err != nil || n != 0 {
-		t.Errorf("Housekeep of what is young = %d, %v, want 0", n, err)
+		t.Errorf("Housekeep of recent rows = %d, %v, want 0", n, err)
 	}
 	// Two operations and one tombstone.
 	if n, err := w.store.Housekeep(t.Context(), 0); err != nil || n != 3 {
@@ -303,7 +303,7 @@ func TestHousekeep(t *testing.T) {
 	if changed, err := w.store.Changed(t.Context(), w.ws, time.Hour, nil, 10); err != nil || len(changed) != 0 {
 		t.Errorf("Changed = %v, %v, want none", changed, err)
 	}
-	// The key is forgotten: the same request is a new one.
+	// The key is forgotten: the same request is new.
 	op.Key = key
 	_, err := w.store.Rename(t.Context(), op, "m")
 	wantKind(t, "Rename of a document that is gone", err, fault.NotFound)

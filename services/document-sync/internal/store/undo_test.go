@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// edited is what an operation made of a document that its replica knows up to since.
+// edited returns the change of an operation whose replica is at sequence since.
 func edited(since int64) store.Change {
 	return store.Change{
 		Update: []byte("op"), State: fmt.Appendf(nil, "after %d", since), Markdown: "op", Since: since,
@@ -22,7 +22,7 @@ func edited(since int64) store.Change {
 	}
 }
 
-// operate runs an operation on all that a document has.
+// operate runs an operation on the current document.
 func (w *world) operate(op store.Operation) (store.Answer, error) {
 	return w.store.Operate(w.t.Context(), op, func(d store.Document) (store.Change, error) { return edited(d.Sequence), nil })
 }
@@ -34,7 +34,7 @@ func (w *world) mustOperate(op store.Operation) {
 	}
 }
 
-// What people typed before an operation is a version of its own, whether it was saved
+// TestLiveBeforeAnOperation checks that typing before an operation is a separate version, saved
 // or not.
 func TestLiveBeforeAnOperation(t *testing.T) {
 	t.Parallel()
@@ -57,22 +57,22 @@ func TestLiveBeforeAnOperation(t *testing.T) {
 	if v, err := w.store.Version(t.Context(), ref, 3); err != nil || v.Author != ann || string(v.State) != "before, 3" || v.Markdown != "# before, 3" {
 		t.Errorf("Version(3) = %+v, %v", v, err)
 	}
-	w.mustOperate(op) // 5: nobody typed
+	w.mustOperate(op) // 5: without typing before
 	w.save(snapshot(ref, 5))
 	check("5:edit", "4:edit", "3:write", "1:create")
 
 	w.save(snapshot(ref, w.typed(ref, ann, now))) // 6
-	w.mustOperate(op)                             // 7: it is saved already
+	w.mustOperate(op)                             // 7: the typing is already saved
 	check("7:edit", "6:write", "5:edit", "4:edit", "3:write", "1:create")
 	w.save(snapshot(ref, w.typed(ref, ann, now))) // 8
 	w.typed(ref, ann, now.Add(time.Second))       // 9, of the same stretch
 	if _, err := w.store.Rename(t.Context(), w.operation(ref), "other"); err != nil {
-		t.Fatal(err) // 10 says nothing about content
+		t.Fatal(err) // 10 has no content
 	}
 	w.mustOperate(op) // 11
 	check("11:edit", "10:rename", "9:write", "7:edit", "6:write", "5:edit", "4:edit", "3:write", "1:create")
 
-	// What was committed while the operation was made is not in it, and comes after it.
+	// What is committed during the operation is not part of it, and follows it.
 	w.typed(ref, bob, now) // 12
 	w.typed(ref, ann, now) // 13
 	if _, err := w.store.Operate(t.Context(), op, func(store.Document) (store.Change, error) { return edited(12), nil }); err != nil {
@@ -85,12 +85,12 @@ func TestLiveBeforeAnOperation(t *testing.T) {
 	if n := w.number(admin, `SELECT count(*) FROM documents d WHERE d.id = $1
 		AND d.versions = (SELECT count(*) FROM versions v WHERE v.document_id = d.id)
 		AND d.version_bytes = (SELECT sum(bytes) FROM versions v WHERE v.document_id = d.id)`, ref.Document); n != 1 {
-		t.Error("the document does not count its versions right")
+		t.Error("the document's row counts its versions wrongly")
 	}
 	if _, err := w.operate(store.Operation{Workspace: ref.Workspace, Document: ref.Document, Author: w.author, Name: store.Edit, Key: id.New[id.Operation]()}); err != nil {
 		t.Fatal(err)
 	}
-	// Whatever is refused leaves no version behind.
+	// Refused operations leave no version.
 	w.typed(ref, ann, now)
 	before := w.history(ref)
 	_, err := w.store.Operate(t.Context(), op, func(store.Document) (store.Change, error) {
@@ -98,7 +98,7 @@ func TestLiveBeforeAnOperation(t *testing.T) {
 	})
 	wantKind(t, "an operation that is refused", err, fault.Conflict)
 	if diff := cmp.Diff(before, w.history(ref)); diff != "" {
-		t.Errorf("history after what was refused: %s", diff)
+		t.Errorf("history after refused operations: %s", diff)
 	}
 }
 
@@ -114,10 +114,10 @@ func TestUndo(t *testing.T) {
 
 	done, err := w.store.UndoSource(t.Context(), ref, 4)
 	if err != nil || string(done.Change) != "op" || string(done.Before) != "before, 3" || !done.Undoable || done.Operation != store.Edit {
-		t.Errorf("Done(4) = %+v, %v", done, err)
+		t.Errorf("UndoSource(4) = %+v, %v", done, err)
 	}
 	if done, err := w.store.UndoSource(t.Context(), ref, 1); err != nil || done.Change != nil || done.Before != nil || done.Undoable {
-		t.Errorf("Done(1) = %+v, %v", done, err)
+		t.Errorf("UndoSource(1) = %+v, %v", done, err)
 	}
 	_, err = w.store.UndoSource(t.Context(), ref, 99)
 	wantKind(t, "Done(99)", err, fault.NotFound)
@@ -130,7 +130,7 @@ func TestUndo(t *testing.T) {
 	}
 	again, err := w.operate(undo)
 	if err != nil || !again.Repeated || cmp.Diff(first.Document, again.Document, protocmp.Transform()) != "" {
-		t.Errorf("the same Undo = %v, %v, want what was answered", again, err)
+		t.Errorf("the same Undo = %v, %v, want the first answer", again, err)
 	}
 	undo.Key = id.Operation{}
 	_, err = w.operate(undo)
@@ -140,7 +140,7 @@ func TestUndo(t *testing.T) {
 	undo.Undoes = 99
 	_, err = w.operate(undo)
 	wantKind(t, "Undo of nothing", err, fault.NotFound)
-	undo.Undoes = 5 // which is to do 4 again
+	undo.Undoes = 5 // to redo 4
 	w.mustOperate(undo)
 	all, err := w.store.Versions(t.Context(), ref.Workspace, ref.Document, 0, 3)
 	if err != nil {
@@ -155,7 +155,7 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// Of many who undo the same operation at once one does.
+// TestUndoByAll has many undo the same operation at once: one succeeds.
 func TestUndoByAll(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -184,15 +184,15 @@ func TestUndoByAll(t *testing.T) {
 		}
 	}
 	if worked != 1 {
-		t.Errorf("%d of them worked, want 1", worked)
+		t.Errorf("%d of them succeeded, want 1", worked)
 	}
 	if diff := cmp.Diff([]string{"3:undo", "2:edit", "1:create"}, w.history(ref)); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
 }
 
-// A history of operations with live edits in between stays within its limits, and what
-// is left of it can be undone or says that it cannot.
+// TestOperationsAreThinned checks that a history of operations with live edits in between stays
+// within its limits, and that the rest can be undone or says that it cannot.
 func TestOperationsAreThinned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{Versions: 9, VersionBytes: 1 << 20})
@@ -219,6 +219,6 @@ func TestOperationsAreThinned(t *testing.T) {
 		w2.mustOperate(edit)
 	}
 	if n := w2.number(w2.admin(), `SELECT count(*) FROM versions`); n > 8 {
-		t.Errorf("there are %d versions, want few: they are too large", n)
+		t.Errorf("there are %d versions, want few because they are large", n)
 	}
 }

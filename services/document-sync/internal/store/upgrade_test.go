@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/services/document-sync/migrations"
 )
 
-// old is the previous version of the program: its statements, as it sends them.
+// old is the previous release: it has its SQL statements.
 type old struct {
 	t      testing.TB
 	db     *pg.DB
@@ -40,7 +40,7 @@ func (o old) create(ref store.Ref, content string) {
 	})
 }
 
-// read returns what the old program sees.
+// read returns what the old release reads.
 func (o old) read(ref store.Ref) (content string, sequence int64) {
 	o.t.Helper()
 	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
@@ -50,8 +50,7 @@ func (o old) read(ref store.Ref) (content string, sequence int64) {
 	return content, sequence
 }
 
-// change is an operation of the old program, which answers with the sequence that it
-// returns.
+// change is an operation of the old release. It returns the sequence of the response.
 func (o old) change(ref store.Ref, operation string, next func(name, content string) (string, string)) (sequence int64) {
 	o.t.Helper()
 	o.in(ref, func(ctx context.Context, tx pgx.Tx) error {
@@ -113,7 +112,7 @@ func (o old) in(ref store.Ref, fn func(context.Context, pgx.Tx) error) {
 
 func (w *world) old() old { return old{w.t, w.pool, person()} }
 
-// plant brings the seed in that the document is said to have.
+// plant applies the document's seed, which must be want.
 func (w *world) plant(ref store.Ref, want store.Seed, wantSequence int64) {
 	w.t.Helper()
 	st := w.load(ref)
@@ -122,14 +121,14 @@ func (w *world) plant(ref store.Ref, want store.Seed, wantSequence int64) {
 	}
 	sequence, planted, err := w.store.ApplySeed(w.t.Context(), ref, *st.Seed, []byte("planted"))
 	if err != nil || !planted || sequence != wantSequence {
-		w.t.Fatalf("Plant = %d, %t, %v, want %d", sequence, planted, err, wantSequence)
+		w.t.Fatalf("ApplySeed = %d, %t, %v, want %d", sequence, planted, err, wantSequence)
 	}
 	if st = w.load(ref); st.Seed != nil || st.Document.Sequence != wantSequence || string(st.Updates[len(st.Updates)-1].Data) != "planted" {
 		w.t.Fatalf("after ApplySeed, Load = %+v", st)
 	}
 }
 
-// The old program creates a document while new ones run.
+// TestOldCreates has the old release create a document.
 func TestOldCreates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -140,7 +139,7 @@ func TestOldCreates(t *testing.T) {
 		t.Errorf("Load = %+v", st)
 	}
 	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
-		t.Errorf("what was never in a state counts as its Markdown: %v", err)
+		t.Errorf("a seed counts as current Markdown: %v", err)
 	}
 	w.plant(ref, store.Seed{Before: "", After: "# old"}, 2)
 	st = w.load(ref)
@@ -152,11 +151,11 @@ func TestOldCreates(t *testing.T) {
 		t.Errorf("Markdown = %q, %t, %v", markdown, current, err)
 	}
 	if content, sequence := w.old().read(ref); content != "# markdown 2" || sequence != 2 {
-		t.Errorf("the old program reads %q at %d", content, sequence)
+		t.Errorf("the old release reads %q at %d", content, sequence)
 	}
 }
 
-// The old program edits a document that new ones have open.
+// TestOldEdits has the old release edit a document that is open in the new one.
 func TestOldEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -166,7 +165,7 @@ func TestOldEdits(t *testing.T) {
 		w.append(ref, "u")
 	}
 	if answered := o.edit(ref, "# first, edited"); answered != 2 {
-		t.Errorf("the old program answers %d", answered)
+		t.Errorf("the old release answers %d", answered)
 	}
 	st, err := w.store.Since(t.Context(), ref, 4)
 	want := store.Seed{Before: "# first", After: "# first, edited"}
@@ -174,9 +173,9 @@ func TestOldEdits(t *testing.T) {
 		t.Fatalf("Since(4) = %+v, %v", st, err)
 	}
 	if _, sequence := o.read(ref); sequence != 5 {
-		t.Errorf("the old program sees the sequence %d, want the head's", sequence)
+		t.Errorf("the old release sees the sequence %d, want the head's", sequence)
 	}
-	// It is there as long as nobody has brought it in, whatever else happens.
+	// The seed stays until it is applied, whatever else happens.
 	w.append(ref, "u") // 6
 	w.save(snapshot(ref, 6))
 	op := w.operation(ref)
@@ -187,26 +186,26 @@ func TestOldEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if content, _ := o.read(ref); content != "# first, edited" {
-		t.Errorf("the old program reads %q", content)
+		t.Errorf("the old release reads %q", content)
 	}
 	if _, _, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || current {
-		t.Errorf("a seed counts as the document's Markdown: %v", err)
+		t.Errorf("a seed counts as current Markdown: %v", err)
 	}
 	o.edit(ref, "# first, edited twice") // 8
 	if _, planted, err := w.store.ApplySeed(t.Context(), ref, want, []byte("x")); err != nil || planted {
-		t.Errorf("Plant of a seed that is another one now = %t, %v", planted, err)
+		t.Errorf("ApplySeed of a replaced seed = %t, %v", planted, err)
 	}
 	w.plant(ref, store.Seed{Before: "# first", After: "# first, edited twice"}, 9)
 	o.change(ref, store.Rename, func(_, content string) (string, string) { return "renamed", content }) // 10
 	if st := w.load(ref); st.Seed != nil || st.Document.Sequence != 10 || st.Document.Name != "renamed" {
-		t.Errorf("after it renamed, Load = %+v", st)
+		t.Errorf("Load after its Rename = %+v", st)
 	}
 	w.save(snapshot(ref, 10))
 	o.change(ref, store.Rename, func(_, content string) (string, string) { return "again", content }) // 11
 	if _, markdown, current, err := w.store.Markdown(t.Context(), w.ws, ref.Document); err != nil || markdown != "# markdown 10" || !current {
-		t.Errorf("after it renamed, Markdown = %q, %t, %v, want what it was", markdown, current, err)
+		t.Errorf("Markdown after its Rename = %q, %t, %v, want it unchanged", markdown, current, err)
 	}
-	// Its versions are among the others; what it wrote has another one as the state that came of it.
+	// Its versions are in the history; its text has another one with the resulting state.
 	if diff := cmp.Diff([]string{"11:rename", "10:rename", "9:write", "8:replace", "7:edit", "6:write", "2:replace", "1:create"}, w.history(ref)); diff != "" {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
@@ -215,7 +214,7 @@ func TestOldEdits(t *testing.T) {
 	}
 }
 
-// A version of the old program has the number that a snapshot on its way takes.
+// TestOldTakesANumber has a version of the old release with the number of a pending snapshot.
 func TestOldTakesANumber(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -228,15 +227,15 @@ func TestOldTakesANumber(t *testing.T) {
 		t.Errorf("Load = %+v", st)
 	}
 	if v, err := w.store.Version(t.Context(), ref, 2); err != nil || v.Operation != store.Replace {
-		t.Errorf("Version(2) = %+v, %v, want the old program's", v, err)
+		t.Errorf("Version(2) = %+v, %v, want the old release's", v, err)
 	}
 	if n := w.number(w.admin(), `SELECT versions FROM documents WHERE id = $1`, ref.Document); n != 2 {
 		t.Errorf("the document counts %d versions, want 2", n)
 	}
 }
 
-// The old program deletes a document that new ones have open, and new ones delete one
-// that the old one knows.
+// TestOldDeletes has the old release delete a document that is open in the new one, and vice
+// versa.
 func TestOldDeletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -270,8 +269,8 @@ func TestOldDeletes(t *testing.T) {
 	}
 }
 
-// Of several who would plant the same seed one does.
-func TestPlantOnce(t *testing.T) {
+// TestApplySeedOnce has several instances apply the same seed: one does.
+func TestApplySeedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	_, other := w.open(store.Limits{Versions: 100, VersionBytes: 1 << 20})
@@ -294,14 +293,15 @@ func TestPlantOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if len(did) != 1 || <-did != 2 {
-		t.Errorf("%d planted it, want one, at 2", len(did)+1)
+		t.Errorf("%d applied it, want one, at 2", len(did)+1)
 	}
 	if st := w.load(ref); st.Seed != nil || cmp.Diff([]string{"2:planted"}, data(st.Updates)) != "" {
 		t.Errorf("Load = %+v", st)
 	}
 }
 
-// Old and new programs write the same documents at once: nobody fails, numbers stay dense.
+// TestOldAndNewAtOnce has both releases write to the same documents at once: nothing fails, and
+// sequences stay dense.
 func TestOldAndNewAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -330,12 +330,12 @@ func TestOldAndNewAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for _, ref := range refs {
-		w.load(ref) // fails when there is a hole
+		w.load(ref) // fails if there is a gap
 	}
 	w.noDeadlocks()
 }
 
-// migrate returns goose for the service's files, or the first of them.
+// migrateTo returns a goose provider for these files.
 func migrateTo(t *testing.T, w *world, files fs.FS) *goose.Provider {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(w.db.AdminURL + "&search_path=documents")
@@ -351,8 +351,7 @@ func migrateTo(t *testing.T, w *world, files fs.FS) *goose.Provider {
 	return p
 }
 
-// Rows that were there before the migration are there after it, and after it was
-// taken back; sequences only grow.
+// TestMigration checks that rows survive the migration, and its reversal; sequences only grow.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
@@ -382,7 +381,7 @@ func TestMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if content, sequence := o.read(ref); content != "# markdown 3" || sequence != 4 {
-		t.Errorf("the old program reads %q at %d", content, sequence)
+		t.Errorf("the old release reads %q at %d", content, sequence)
 	}
 	o.edit(ref, "# five")
 	if _, err := p.Up(t.Context()); err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The test server of Postgres lives as long as the process does.
+	// The Postgres test server lives as long as the process.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
 		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).relay"))
@@ -30,7 +30,7 @@ func schema() pg.Migrations {
 	return pg.Migrations{Schema: "documents", Role: "signalbox_documents", FS: migrations.FS}
 }
 
-// world is a database and a store over it.
+// world is a database and a store.
 type world struct {
 	t      testing.TB
 	db     *pgtest.Database
@@ -45,7 +45,7 @@ func newWorld(t testing.TB, limits store.Limits) *world {
 	return newWorldOn(t, pgtest.New(t, schema()), limits)
 }
 
-// newServer returns a database on a server that nobody else uses.
+// newServer returns a database on a server of its own.
 func newServer(t testing.TB, cfg pgd.Config) *pgtest.Database {
 	t.Helper()
 	srv, err := pgd.Start(t.Context(), cfg)
@@ -69,7 +69,7 @@ func newWorldOn(t testing.TB, db *pgtest.Database, limits store.Limits) *world {
 	return w
 }
 
-// open returns one more store, on a pool of its own.
+// open returns another store with its own pool.
 func (w *world) open(limits store.Limits) (*pg.DB, *store.Store) {
 	w.t.Helper()
 	pool := w.db.Open(w.t, schema())
@@ -80,7 +80,7 @@ func (w *world) open(limits store.Limits) (*pg.DB, *store.Store) {
 
 func person() store.Author { return store.Author{Member: id.New[id.Member]()} }
 
-// admin returns a connection that no policy applies to, in the service's schema.
+// admin returns a connection in the service's schema to which no row policy applies.
 func (w *world) admin() *pgx.Conn {
 	w.t.Helper()
 	c, err := pgx.Connect(w.t.Context(), w.db.AdminURL+"&search_path=documents")
@@ -98,7 +98,7 @@ func (w *world) exec(c *pgx.Conn, sql string, args ...any) {
 	}
 }
 
-// number returns the number that a query finds.
+// number returns the number that a query returns.
 func (w *world) number(c *pgx.Conn, sql string, args ...any) (n int64) {
 	w.t.Helper()
 	if err := c.QueryRow(w.t.Context(), sql, args...).Scan(&n); err != nil {
@@ -112,7 +112,7 @@ func (w *world) commits(c *pgx.Conn) int64 {
 	return w.number(c, `SELECT count(DISTINCT xmin::text) FROM updates`)
 }
 
-// until waits until a query finds a number that is not 0.
+// until waits until a query returns another number than 0.
 func (w *world) until(c *pgx.Conn, sql string, args ...any) {
 	w.t.Helper()
 	w.eventually(func() bool { return w.number(c, sql, args...) != 0 })
@@ -126,26 +126,26 @@ func (w *world) eventually(ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-end:
-			w.t.Fatal("it has not happened for a minute")
+			w.t.Fatal("the condition was not met within a minute")
 		}
 	}
 }
 
-// blocked is how many sessions of the database wait for a lock.
+// blocked counts the sessions of the database that wait for a lock.
 const blocked = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 
 func (w *world) ref() store.Ref {
 	return store.Ref{Workspace: w.ws, Document: id.New[id.Document]()}
 }
 
-// noDeadlocks closes all pools and looks whether Postgres had to end a deadlock.
+// noDeadlocks closes all pools and checks that there were no deadlocks.
 func (w *world) noDeadlocks(more ...*pg.DB) {
 	w.t.Helper()
 	for _, pool := range append(more, w.pool) {
 		pool.Close()
 	}
 	admin := w.admin()
-	// Sessions report what happened when they end.
+	// Sessions report statistics when they end.
 	w.until(admin, `SELECT (count(*) = 0)::int FROM pg_stat_activity
 		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
 	if n := w.number(admin, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`); n != 0 {
@@ -161,7 +161,7 @@ func first() store.Snapshot {
 	return store.Snapshot{State: []byte("first"), Vector: []byte{0}, Markdown: "# first", Text: "first"}
 }
 
-// create makes a document, with the sequence 1.
+// create creates a document, at sequence 1.
 func (w *world) create() store.Ref {
 	w.t.Helper()
 	ref := w.ref()
@@ -198,7 +198,7 @@ func (w *world) delete(ref store.Ref) store.Answer {
 	return a
 }
 
-// snapshot is one of a sequence, whose contents say which.
+// snapshot returns a snapshot whose contents name its sequence.
 func snapshot(ref store.Ref, sequence int64) store.Snapshot {
 	return store.Snapshot{
 		Ref: ref, Sequence: sequence, State: fmt.Appendf(nil, "state %d", sequence), Vector: []byte{1},

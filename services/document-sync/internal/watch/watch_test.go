@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/watch"
 )
 
-// rows is a Source that holds what is put into it.
+// rows is a Source in memory.
 type rows struct {
 	mu  sync.Mutex // guards all
 	all []store.Document
@@ -67,7 +67,7 @@ func document(ws id.Workspace) store.Document {
 	return store.Document{Workspace: ws, ID: id.New[id.Document](), Name: "n", Sequence: 1, CreatedAt: now, UpdatedAt: now}
 }
 
-func TestWhoFallsBehindIsLetGo(t *testing.T) {
+func TestSlowWatcherIsEnded(t *testing.T) {
 	t.Parallel()
 	h := run(t, watch.Config{Source: &rows{}, Resync: time.Hour, Watchers: 10, Queue: 4})
 	ws := id.New[id.Workspace]()
@@ -87,18 +87,18 @@ func TestWhoFallsBehindIsLetGo(t *testing.T) {
 		h.Announce(t.Context(), ws, d.ID, change(d))
 		c, err := quick.Next(t.Context())
 		if err != nil || c.GetDocument().GetSequence() != d.Sequence {
-			t.Fatalf("Next of the quick one = %v, %v, want sequence %d", c, err, d.Sequence)
+			t.Fatalf("Next of the fast watcher = %v, %v, want sequence %d", c, err, d.Sequence)
 		}
 	}
 	if c, err := slow.Next(t.Context()); fault.KindOf(err) != fault.Limited {
-		t.Errorf("Next of the slow one = %v, %v, want Limited", c, err)
+		t.Errorf("Next of the slow watcher = %v, %v, want Limited", c, err)
 	}
 	if h.Count() != 1 {
-		t.Errorf("Count() = %d, want the quick one only", h.Count())
+		t.Errorf("Count() = %d, want only the fast one", h.Count())
 	}
 }
 
-func TestOldNewsIsLeftOut(t *testing.T) {
+func TestOldChangesAreSkipped(t *testing.T) {
 	t.Parallel()
 	source := &rows{}
 	h := run(t, watch.Config{Source: source, Resync: 10 * time.Millisecond, Watchers: 10, Queue: 4})
@@ -109,11 +109,11 @@ func TestOldNewsIsLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	for _, sequence := range []int64{2, 3, 3, 2} { // 2 and 3 wait in the queue when the caller reads 2
+	for _, sequence := range []int64{2, 3, 3, 2} { // 2 and 3 are queued when the caller reads 2
 		d.Sequence = sequence
 		h.Announce(t.Context(), ws, d.ID, change(d))
 	}
-	source.put(d) // sequence 2, again and again
+	source.put(d) // sequence 2, repeatedly
 	w.MarkSeen(d.ID, 2, d.UpdatedAt)
 	c, err := w.Next(t.Context())
 	if err != nil || c.GetDocument().GetSequence() != 3 {
@@ -127,6 +127,6 @@ func TestOldNewsIsLeftOut(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if c, err := w.Next(ctx); err == nil {
-		t.Errorf("Next = %v, want nothing more", c)
+		t.Errorf("Next = %v, want no more changes", c)
 	}
 }

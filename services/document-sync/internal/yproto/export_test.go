@@ -19,7 +19,7 @@ func AppendStateless(b []byte, payload string) []byte {
 	return appendBytes(append(b, typeStateless), payload)
 }
 
-// AppendLeave tells a Hocuspocus server that a document is not needed any longer.
+// AppendLeave tells a Hocuspocus server that a document is closed.
 func AppendLeave(b []byte) []byte { return append(b, typeClose) }
 
 // AppendPing asks for a pong.

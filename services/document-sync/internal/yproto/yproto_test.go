@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write testdata/golden.json anew")
 
 const clientsDir = "../../../e2e/yclients"
 
-// The golden messages are what the npm packages write today.
+// TestGoldenIsNpm checks that the npm packages write the golden messages.
 func TestGoldenIsNpm(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(clientsDir + "/node_modules/.installed"); err != nil {
@@ -42,7 +42,7 @@ func TestGoldenIsNpm(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(file, npm) {
-		t.Error("testdata/golden.json is not what the npm packages write: run with -update, and look at what changed")
+		t.Error("testdata/golden.json differs from what the npm packages write: run with -update, and look at the changes")
 	}
 }
 
@@ -89,7 +89,7 @@ func (g golden) decode(b []byte) (yproto.Message, error) {
 	return yproto.Decode(b)
 }
 
-// encode writes the message anew; it reports false for those that we never write.
+// encode encodes the message; it reports false for messages that we never send.
 func (g golden) encode(t testing.TB) ([]byte, bool) {
 	t.Helper()
 	var b []byte
@@ -157,21 +157,21 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s, %s (-want +got):\n%s", g.Envelope, g.Name, d)
 		}
 		if again, ours := g.encode(t); ours && !bytes.Equal(again, b) {
-			t.Errorf("%s, %s: written as %x, npm writes %x", g.Envelope, g.Name, again, b)
+			t.Errorf("%s, %s: encoded as %x, npm encodes %x", g.Envelope, g.Name, again, b)
 		}
 		if _, err := g.decode(append(bytes.Clone(b), 0)); err != nil && len(b) > 1 {
-			t.Errorf("%s, %s: with something behind it: %v", g.Envelope, g.Name, err)
+			t.Errorf("%s, %s: with trailing bytes: %v", g.Envelope, g.Name, err)
 		}
 	}
 	for name, k := range kinds {
-		if !seen[k] && k != yproto.Ping { // which is one byte: below
+		if !seen[k] && k != yproto.Ping { // one byte: tested below
 			t.Errorf("no golden message of kind %s", name)
 		}
 	}
 }
 
-// Every message, cut anywhere, is malformed, or a message whose last part may be
-// absent: the reason of a close, a token, the version behind a token.
+// TestTruncated cuts every message anywhere: the result is malformed, unless the last part is
+// optional: the reason of a close, a token, the version after a token.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	for _, g := range goldens(t) {
@@ -227,10 +227,10 @@ func TestMalformed(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	t.Parallel()
 	if m, err := yproto.Decode([]byte{42, 1, 2, 3}); err != nil || m.Kind != yproto.Unknown {
-		t.Errorf("Decode of a type to come = %+v, %v, want Unknown", m, err)
+		t.Errorf("Decode of an unknown type = %+v, %v, want Unknown", m, err)
 	}
 	if m, err := yproto.DecodeHocuspocus([]byte{1, 'a', 42, 1}); err != nil || m.Kind != yproto.Unknown || string(m.Document) != "a" {
-		t.Errorf("DecodeHocuspocus of a type to come = %+v, %v, want Unknown of a", m, err)
+		t.Errorf("DecodeHocuspocus of an unknown type = %+v, %v, want Unknown of a", m, err)
 	}
 	if m, err := yproto.DecodeHocuspocus([]byte{9}); err != nil || m.Kind != yproto.Ping {
 		t.Errorf("DecodeHocuspocus of a ping = %+v, %v", m, err)
@@ -258,12 +258,12 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%x: %v", b, err)
 			}
 			if err != nil && !cmp.Equal(m, yproto.Message{}) {
-				t.Fatalf("%x: %+v along with %v", b, m, err)
+				t.Fatalf("%x: %+v with the error %v", b, m, err)
 			}
 			if n := len(m.Document) + len(m.Payload) + len(m.Version); n > len(b) {
-				t.Fatalf("%x: %d bytes came out of %d", b, n, len(b))
+				t.Fatalf("%x: %d bytes decoded from %d", b, n, len(b))
 			}
-			// Growing what came out must not write into what came in.
+			// Appending to decoded bytes must not change the input.
 			_ = append(m.Payload, "overwritten"...)
 			_ = append(m.Document, "overwritten"...)
 			_ = append(m.Version, "overwritten"...)
