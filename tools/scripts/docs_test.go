@@ -15,6 +15,7 @@ var (
 	variable   = regexp.MustCompile(`^[A-Z][A-Z0-9]*_[A-Z0-9_]+$`)
 	codePath   = regexp.MustCompile(`^(?:bench|deploy|docs|pkg|proto|services|tools)/[\w./-]+$`)
 	logged     = regexp.MustCompile("[Ll]ogs `([^`]+)`")
+	target     = regexp.MustCompile("(?m)(?:`|^    )make ([a-z][a-z0-9-]*)")
 	logFields  = regexp.MustCompile(`(?s)\n## Logs\n.*?\n\| --- .*?\n(\|.*?)\n\n`)
 )
 
@@ -37,6 +38,7 @@ func TestNamesInDocuments(t *testing.T) {
 		}
 		return string(text)
 	}
+	makefile := read("../../Makefile")
 	metrics, settings, source := read("../../docs/metrics.md"), read("../../docs/settings.md")+read("../../deploy/.env.example"), goSource(t)
 	for _, page := range pages {
 		text := read(page)
@@ -56,6 +58,11 @@ func TestNamesInDocuments(t *testing.T) {
 				if _, err := os.Stat(filepath.Join("../..", m[1])); err != nil {
 					t.Errorf("%s names %s, which is not there", page, m[1])
 				}
+			}
+		}
+		for _, m := range target.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile(`(?m)^(?:[a-z0-9 -]* )?`+m[1]+`[ :]`).MatchString(makefile) && !strings.HasPrefix(m[1], "run-") {
+				t.Errorf("%s names the target %s, which the Makefile does not have", page, m[1])
 			}
 		}
 		for _, m := range logged.FindAllStringSubmatch(text, -1) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -107,6 +108,38 @@ refuses to start with a value that it does not understand, and names the variabl
 		}
 	}
 	reference(t, "settings.md", page.String())
+}
+
+var command = regexp.MustCompile("(?:bin/signalbox|`accounts|run --rm accounts)((?: [a-z][a-z-]*)*)")
+
+// TestCommandsInDocuments looks up the commands that the documents name.
+func TestCommandsInDocuments(t *testing.T) {
+	t.Parallel()
+	var pages []string
+	for _, pattern := range []string{"*.md", "docs/*.md"} {
+		found, err := filepath.Glob(filepath.Join("../../../..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
+	}
+	all := root(io.Discard, io.Discard)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range command.FindAllStringSubmatch(string(text), -1) {
+			words := strings.Fields(m[1])
+			if !strings.HasPrefix(m[0], "bin/signalbox") {
+				words = append([]string{"accounts"}, words...)
+			}
+			cmd, rest, err := all.Find(words)
+			if len(words) > 0 && (err != nil || cmd == all || cmd.HasSubCommands() && len(rest) > 0) {
+				t.Errorf("%s names the command %q, which there is not", page, strings.Join(words, " "))
+			}
+		}
+	}
 }
 
 // metric is a metric that a service registers.
