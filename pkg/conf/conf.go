@@ -1,5 +1,5 @@
-// Package conf reads a service's settings from its environment and writes its
-// --help. A settings struct is the only description there is:
+// Package conf reads a service's settings from its environment and writes its --help. A
+// struct describes the settings:
 //
 //	type Config struct {
 //		Addr string        `env:"GATEWAY_HTTP_ADDR" envDefault:":8080" doc:"Address of the public HTTP listener."`
@@ -7,8 +7,8 @@
 //		DB   DatabaseConf  // nested structs are walked
 //	}
 //
-// Every field with an env tag has a doc tag, one sentence for the person who
-// operates the service; Load refuses a struct without it, so that --help is whole.
+// Every field with an env tag has a doc tag, a sentence for the service's operator. Load
+// refuses a struct without it, so that --help is complete.
 package conf
 
 import (
@@ -27,14 +27,14 @@ import (
 	"github.com/caarlos0/env/v11"
 )
 
-// Validator is implemented by settings that can say what is wrong with them, and
-// what would be right.
+// Validator is implemented by settings that check themselves. The error says what would be
+// right.
 type Validator interface{ Validate() error }
 
-// Secret is a setting that must not be printed. Reveal gives its text.
+// Secret is a setting that must not be printed. Reveal returns its text.
 type Secret string
 
-// Reveal returns the secret's text; keep it out of errors and logs.
+// Reveal returns the secret's text, which must not get into errors and logs.
 func (s Secret) Reveal() string { return string(s) }
 
 // String hides the secret.
@@ -54,9 +54,9 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret from encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Load fills into, a pointer to a settings struct, from environ ("KEY=value"
-// lines, as os.Environ gives them) and validates it. Its errors name the variables,
-// all that do not parse at once, and say what would be right.
+// Load fills into, a pointer to a settings struct, from environ ("KEY=value" strings, as of
+// os.Environ) and validates it. Its error names all variables that do not parse, and says what
+// would be right.
 func Load(into any, environ []string) error {
 	if _, err := Variables(into); err != nil {
 		return err
@@ -73,13 +73,13 @@ func Load(into any, environ []string) error {
 	return nil
 }
 
-// SetDefaults gives the fields of a pointer to a settings struct that are zero their
-// defaults, for programs and tests that fill one without an environment.
+// SetDefaults sets the zero fields of a pointer to a settings struct to their defaults, for
+// programs and tests that do not use the environment.
 func SetDefaults(into any) error {
 	err := env.ParseWithOptions(into, env.Options{Environment: map[string]string{}, SetDefaultsForZeroValuesOnly: true})
 	if several, ok := errors.AsType[env.AggregateError](err); ok {
 		several.Errors = slices.DeleteFunc(several.Errors, func(err error) bool {
-			_, unset := errors.AsType[env.VarIsNotSetError](err) // what is required is the caller's to fill
+			_, unset := errors.AsType[env.VarIsNotSetError](err) // the caller fills required fields
 			return unset
 		})
 		if len(several.Errors) == 0 {
@@ -98,7 +98,7 @@ type Variable struct {
 	Doc      string `json:"doc"`
 }
 
-// Variables lists the variables of a pointer to a settings struct in the order of its fields.
+// Variables lists the variables of a pointer to a settings struct, in the order of its fields.
 func Variables(of any) ([]Variable, error) {
 	t := reflect.TypeOf(of)
 	if t == nil || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -120,7 +120,7 @@ func Variables(of any) ([]Variable, error) {
 	return out, nil
 }
 
-// walk calls fn for each field that is a variable, in their order, until it returns an error.
+// walk calls fn for each field with a variable, in order, until fn returns an error.
 func walk(t reflect.Type, prefix string, fn func(prefix string, f reflect.StructField) error) (err error) {
 	for f := range t.Fields() {
 		if _, ok := f.Tag.Lookup("env"); ok {
@@ -135,8 +135,8 @@ func walk(t reflect.Type, prefix string, fn func(prefix string, f reflect.Struct
 	return nil
 }
 
-// explain says of settings that do not parse which variables are to blame: each is read
-// once more by itself, for what parses them all knows the fields of the program alone.
+// explain names the variables that do not parse. It parses each field once more by itself,
+// because the library's errors have the names of fields, not of variables.
 func explain(into any, environment map[string]string) error {
 	var all []error
 	_ = walk(reflect.TypeOf(into).Elem(), "", func(prefix string, f reflect.StructField) error {
@@ -148,7 +148,7 @@ func explain(into any, environment map[string]string) error {
 		if malformed, ok := errors.AsType[env.ParseError](err); ok {
 			name, _, _ := strings.Cut(f.Tag.Get("env"), ",")
 			name = prefix + name
-			err = fmt.Errorf("%s=%q %w", name, cmp.Or(environment[name], f.Tag.Get("envDefault")), right(malformed))
+			err = fmt.Errorf("%s=%q %w", name, cmp.Or(environment[name], f.Tag.Get("envDefault")), advise(malformed))
 		}
 		if err != nil {
 			all = append(all, err)
@@ -158,8 +158,8 @@ func explain(into any, environment map[string]string) error {
 	return errors.Join(all...)
 }
 
-// right says what is wrong with a value that does not parse, and what would be right.
-func right(e env.ParseError) error {
+// advise says what is wrong with a value that does not parse, and what would be right.
+func advise(e env.ParseError) error {
 	switch e.Type {
 	case reflect.TypeFor[time.Duration]():
 		return errors.New("is not a duration: use a number with a unit, such as 500ms, 30s or 1h30m")
@@ -173,7 +173,7 @@ func right(e env.ParseError) error {
 	case kind == reflect.Float32, kind == reflect.Float64:
 		return errors.New("is not a number: use one, such as 0.5")
 	case number == nil:
-		return fmt.Errorf("is not what it should be: %w", e.Err)
+		return fmt.Errorf("is not valid: %w", e.Err)
 	case !errors.Is(number, strconv.ErrRange):
 		return errors.New("is not a whole number: use one, such as 100")
 	case strings.HasPrefix(number.Num, "-"):

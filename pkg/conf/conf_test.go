@@ -59,7 +59,6 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestMalformed names the variable, as the operator knows it, and what would be right.
 func TestSetDefaults(t *testing.T) {
 	t.Parallel()
 	got := settings{Wait: time.Minute}
@@ -77,6 +76,7 @@ func TestSetDefaults(t *testing.T) {
 	}
 }
 
+// An error names the variable, as the operator knows it, and says what would be right.
 func TestMalformed(t *testing.T) {
 	t.Parallel()
 	type limits struct {
@@ -148,7 +148,7 @@ func TestSecret(t *testing.T) {
 	}
 	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v %q", s, s, s.DB.URL), string(j)} {
 		if strings.Contains(text, "hunter2") {
-			t.Errorf("a secret shows: %s", text)
+			t.Errorf("a secret is printed: %s", text)
 		}
 	}
 }

@@ -1,10 +1,10 @@
-// Package fair hands out what is scarce to tenants in turn.
+// Package fair shares a limited resource fairly between tenants.
 //
-// A Semaphore has a number of slots. While some are free, any key may take them, up to
-// its limit. When none is, callers wait in one queue per key, and a slot that becomes
-// free goes to the waiting key that holds the fewest; among equals, to the one that was
-// served least recently. So a key that floods waits behind its own callers, and
-// another key's only caller waits for one release.
+// A Semaphore has a number of slots. While some are free, any key may take them, up to its
+// limit. Otherwise callers wait in one queue per key. A slot that becomes free goes to the
+// waiting key that holds the fewest slots; among equals, to the one served least recently. A
+// key that floods therefore waits behind its own callers, and another key's only caller waits
+// for one release.
 package fair
 
 import (
@@ -14,37 +14,37 @@ import (
 	"sync"
 )
 
-// ErrTooMany means that as many callers of the key wait already as may.
-var ErrTooMany = errors.New("too many callers wait already")
+// ErrTooMany means that the maximum number of the key's callers are waiting.
+var ErrTooMany = errors.New("too many callers are waiting already")
 
-// Semaphore hands out slots by key in turn. Its methods may be called from any goroutine.
+// Semaphore grants slots fairly by key. It is safe for concurrent use.
 type Semaphore[K comparable] struct {
 	limits Limits
 
 	mu     sync.Mutex // guards what follows
 	held   int
-	served int64 // slots handed out so far
+	served int64 // slots granted so far
 	of     map[K]*share[K]
-	turns  list.List // of *share with waiters that may have a slot
+	turns  list.List // of *share: keys with waiters, below their limit
 }
 
-// Limits are a Semaphore's bounds.
+// Limits are the limits of a Semaphore.
 type Limits struct {
 	Slots   int // in all
-	PerKey  int // that one key may hold; Slots when 0
-	Waiting int // callers of one key that may wait; no bound when 0
+	PerKey  int // that one key may hold; 0 means Slots
+	Waiting int // callers of one key that may wait; 0 means any number
 }
 
-// share is what one key has and wants.
+// share is the state of one key.
 type share[K comparable] struct {
 	key     K
 	held    int
 	served  int64     // Semaphore.served when it got its last slot
-	waiting list.List // of chan struct{}, which is closed with the slot given
+	waiting list.List // of chan struct{}, closed when the slot is granted
 	turn    *list.Element
 }
 
-// New returns a semaphore; it has one slot at least.
+// New returns a semaphore with at least one slot.
 func New[K comparable](l Limits) *Semaphore[K] {
 	l.Slots = max(l.Slots, 1)
 	if l.PerKey <= 0 || l.PerKey > l.Slots {
@@ -54,32 +54,32 @@ func New[K comparable](l Limits) *Semaphore[K] {
 }
 
 // TryAcquire takes a slot for key if one is free, and reports whether it did. The caller
-// gives it back with Release.
+// returns it with Release.
 func (s *Semaphore[K]) TryAcquire(key K) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	of := s.share(key)
-	defer s.line(of)
+	defer s.update(of)
 	return s.try(of)
 }
 
-// Acquire takes a slot for key, for which it waits until ctx is done. It returns nil, and
-// then the caller gives the slot back with Release; ErrTooMany; or the cause of ctx's end.
+// Acquire waits for a slot for key, which the caller returns with Release. It returns
+// ErrTooMany, or the cause of ctx if ctx is done first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) error {
 	s.mu.Lock()
 	of := s.share(key)
 	if s.try(of) {
-		s.line(of)
+		s.update(of)
 		s.mu.Unlock()
 		return nil
 	}
 	if s.limits.Waiting > 0 && of.waiting.Len() >= s.limits.Waiting {
-		s.mu.Unlock() // of has waiters, and is kept
+		s.mu.Unlock() // without update: a share with waiters stays
 		return ErrTooMany
 	}
 	given := make(chan struct{})
 	place := of.waiting.PushBack(given)
-	s.line(of)
+	s.update(of)
 	s.mu.Unlock()
 	select {
 	case <-given:
@@ -93,12 +93,12 @@ func (s *Semaphore[K]) Acquire(ctx context.Context, key K) error {
 		s.release(of)
 	default:
 		of.waiting.Remove(place)
-		s.line(of)
+		s.update(of)
 	}
 	return context.Cause(ctx)
 }
 
-// Release gives a slot of key back.
+// Release returns a slot of key.
 func (s *Semaphore[K]) Release(key K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Semaphore[K]) Waiting() int {
 	return n
 }
 
-// share returns what a key has; mu is held. line forgets it when that is nothing.
+// share returns the share of a key, with mu held. update forgets it when it is empty.
 func (s *Semaphore[K]) share(key K) *share[K] {
 	of := s.of[key]
 	if of == nil {
@@ -126,8 +126,8 @@ func (s *Semaphore[K]) share(key K) *share[K] {
 	return of
 }
 
-// try takes a slot that is free; the caller calls line. Nobody is passed over: while a slot is free, those who
-// wait are at their keys' limit.
+// try takes a free slot; the caller calls update. It passes nobody over: while a slot is
+// free, all waiting keys are at their limit.
 func (s *Semaphore[K]) try(of *share[K]) bool {
 	ok := s.held < s.limits.Slots && of.held < s.limits.PerKey
 	if ok {
@@ -146,7 +146,7 @@ func (s *Semaphore[K]) serve(of *share[K]) {
 func (s *Semaphore[K]) release(of *share[K]) {
 	s.held--
 	of.held--
-	s.line(of)
+	s.update(of)
 	var next *share[K]
 	for e := s.turns.Front(); e != nil; e = e.Next() {
 		if c, ok := e.Value.(*share[K]); ok && (next == nil || c.held < next.held || c.held == next.held && c.served < next.served) {
@@ -158,13 +158,12 @@ func (s *Semaphore[K]) release(of *share[K]) {
 	}
 	given, _ := next.waiting.Remove(next.waiting.Front()).(chan struct{})
 	s.serve(next)
-	s.line(next)
+	s.update(next)
 	close(given)
 }
 
-// line puts a share among those whose turn comes, or takes it out, and forgets one that
-// has and wants nothing.
-func (s *Semaphore[K]) line(of *share[K]) {
+// update adds a share to turns or removes it, and forgets an empty share.
+func (s *Semaphore[K]) update(of *share[K]) {
 	switch wants := of.waiting.Len() > 0 && of.held < s.limits.PerKey; {
 	case wants && of.turn == nil:
 		of.turn = s.turns.PushBack(of)

@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// maxArrivals bounds the connections whose first request has not come yet.
+// maxArrivals is how many connections may be waiting for their first request.
 const maxArrivals = 1000
 
-// arrivals are the connections whose first request has not come yet. Each has a limited
-// time for it. When there are too many, the oldest one goes of the address that has most:
-// whoever sends a request at once is not among them.
+// arrivals are the connections that wait for their first request. Each has a limited time for
+// it. If there are too many, the oldest one of the address with the most is closed. A
+// connection that sends its request at once is never among them.
 type arrivals struct {
 	limit time.Duration
 
 	mu        sync.Mutex // guards what follows
 	conns     map[net.Conn]*arrival
-	addresses map[netip.Prefix]*list.List // of arrivals, the oldest first
+	addresses map[netip.Prefix]*list.List // of arrivals, oldest first
 }
 
 type arrival struct {
 	conn    net.Conn
 	address netip.Prefix
 	late    *time.Timer
-	place   *list.Element // among those of its address
+	place   *list.Element // in the list of its address
 }
 
 func newArrivals(limit time.Duration) *arrivals {
 	return &arrivals{limit: limit, conns: map[net.Conn]*arrival{}, addresses: map[netip.Prefix]*list.List{}}
 }
 
-// note is http.Server.ConnState. A connection becomes active with its first headers.
+// note is http.Server.ConnState. A connection becomes active with its first request.
 func (a *arrivals) note(conn net.Conn, state http.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *arrivals) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// remove forgets an arrival, if there is one. The lock is held.
+// remove forgets an arrival unless it is nil. The lock is held.
 func (a *arrivals) remove(n *arrival) {
 	if n == nil {
 		return
@@ -76,7 +76,7 @@ func (a *arrivals) evict() {
 	}
 	if n, ok := most.Front().Value.(*arrival); ok {
 		a.remove(n)
-		_ = n.conn.Close() // its goroutine finds out
+		_ = n.conn.Close() // its goroutine notices
 	}
 }
 
@@ -87,8 +87,8 @@ func remote(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// Network returns the addresses that are to be counted as one caller: a single one, or
-// the /64 of IPv6.
+// Network returns the addresses that count as one caller: a single IPv4 address, or a /64 of
+// IPv6.
 func Network(at netip.Addr) netip.Prefix {
 	at = at.Unmap().WithZone("")
 	bits := at.BitLen()

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// bodyTimeout is for handlers that give bodies no time of their own.
+// bodyTimeout is the default of Config.Body.
 const bodyTimeout = 30 * time.Second
 
-// BoundBodies gives every body a time to come in, also those that no handler
-// reads: net/http itself reads on a little before it answers. With the body's end
-// the deadline goes: left on the connection it would end the request's context.
+// BoundBodies limits the time for reading each request body, even one that no handler reads,
+// because net/http itself reads some of it before it responds. At the end of the body the
+// deadline is removed: left on the connection, it would end the request's context.
 func BoundBodies(next http.Handler, limit time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != nil && r.Body != http.NoBody {
 			rc := http.NewResponseController(w)
 			if rc.SetReadDeadline(time.Now().Add(limit)) == nil {
 				body := &timedBody{r.Body, rc}
-				r = r.WithContext(r.Context()) // net/http looks at its own body when it is done
+				r = r.WithContext(r.Context()) // a copy: net/http needs its own body at the end
 				r.Body = body
 			}
 		}
@@ -36,7 +36,7 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
-		_ = b.rc.SetReadDeadline(time.Time{}) // it could be set, so it can be taken away
+		_ = b.rc.SetReadDeadline(time.Time{}) // setting it worked, so clearing it will
 	}
 	return n, err
 }

@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// CheckHealth asks the server that listens on addr, on this machine, for /health:
-// the health check of a container that has no shell.
+// CheckHealth requests /health from the server that listens on addr on this machine. It is
+// the health check of containers without a shell.
 func CheckHealth(ctx context.Context, addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -27,7 +27,7 @@ func CheckHealth(ctx context.Context, addr string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("health check: %s answers %s", req.URL, res.Status)
+		return fmt.Errorf("health check: %s responds with %s", req.URL, res.Status)
 	}
 	return nil
 }

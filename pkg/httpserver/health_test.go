@@ -20,7 +20,7 @@ func TestCheckHealth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The addresses that services are told to listen on.
+	// Listen addresses of services.
 	for _, addr := range []string{healthy, ":" + port, "0.0.0.0:" + port, "[::]:" + port, "localhost:" + port} {
 		if err := httpserver.CheckHealth(t.Context(), addr); err != nil {
 			t.Errorf("CheckHealth(%q) = %v", addr, err)

@@ -1,6 +1,6 @@
-// Package httpserver runs an HTTP server the way each of our services does:
-// bounded headers and read times, HTTP/1.1 and HTTP/2 without TLS on one port,
-// the health, readiness and metrics pages, and an end that lets requests finish.
+// Package httpserver runs the HTTP servers of all services: with limits for headers and read
+// times, HTTP/1.1 and HTTP/2 without TLS on one port, pages for health, readiness and metrics,
+// and a graceful shutdown.
 package httpserver
 
 import (
@@ -21,24 +21,24 @@ import (
 	"signalbox.dev/pkg/panics"
 )
 
-// Check reports whether something the service needs works; its error says what is wrong.
+// Check returns an error if something that the service needs does not work.
 type Check func(ctx context.Context) error
 
-// Ops are the pages for operators. /ready may be asked by anybody and asks others
-// itself: its answer is kept for a second, and one check runs at a time.
+// Ops are the pages for operators. Anybody may request /ready, which queries other parts, so
+// its result is cached for a second, and one check runs at a time.
 type Ops struct {
-	// Checks are what /ready asks, by name.
+	// Checks are the checks of /ready, by name.
 	Checks   map[string]Check
 	Gatherer prometheus.Gatherer
 }
 
 const (
 	checkTimeout = 2 * time.Second
-	checkAtMost  = time.Second // how long an answer of /ready is kept
+	checkAtMost  = time.Second // how long a result of /ready is cached
 )
 
-// Mount adds /health (the process is up), /ready (all checks pass; 503 names
-// those that do not) and, with a Gatherer, /metrics.
+// Mount adds /health (the process is running), /ready (all checks pass; a 503 names those that
+// fail) and, with a Gatherer, /metrics.
 func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
@@ -49,13 +49,12 @@ func (o Ops) Mount(mux *http.ServeMux) {
 	}
 }
 
-// readiness serves /ready. Who asks while the checks run waits for their end, which
-// is bounded, and gets the same answer.
+// readiness serves /ready. Requests that come while the checks run wait for their result.
 type readiness struct {
 	checks map[string]Check
 
 	mu     sync.Mutex // guards what follows, and is held while the checks run
-	at     time.Time  // when the answer was found; zero before the first
+	at     time.Time  // of the cached result; zero before the first
 	status int
 	page   map[string]any
 }
@@ -70,14 +69,14 @@ func (s *readiness) answer(ctx context.Context) (int, map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.IsZero() || time.Since(s.at) >= checkAtMost {
-		// Others wait for the answer too: it does not end with who asked first.
+		// Others may wait for the result: it must not end with the first request.
 		s.status, s.page = ask(context.WithoutCancel(ctx), s.checks)
 		s.at = time.Now()
 	}
 	return s.status, s.page
 }
 
-// ask runs all checks at once.
+// ask runs all checks concurrently.
 func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -94,7 +93,7 @@ func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
 			defer mu.Unlock()
 			checks[name] = "ok"
 			if err != nil {
-				// The cause is for the logs of the part itself; this page is public.
+				// Without the cause, because this page is public. The part itself logs it.
 				checks[name] = "not ready"
 				status = http.StatusServiceUnavailable
 			}
@@ -112,40 +111,38 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the client went away: nobody to tell
+	_ = json.NewEncoder(w).Encode(v) // fails only if the client is gone
 }
 
-// Config describes one listener.
+// Config configures a server.
 type Config struct {
 	Listener net.Listener
 	Handler  http.Handler
 	Log      *slog.Logger
-	// Drain bounds how long requests in flight may take after ctx is done. What
-	// is left is cut.
+	// Drain is how long requests may go on after ctx is done, before they are cut.
 	Drain time.Duration
-	// Headers bounds how long a client may take for a request's headers, for those of the
-	// first from when it connected; 5 s when 0. A new connection that takes longer is
-	// closed without an answer, so that a client that dialled it in advance drops it.
+	// Headers is how long a client may take for a request's headers; 0 means 5 s. For the
+	// first request this includes the time since it connected. A new connection that takes
+	// longer is closed without a response, so that a client that dialled in advance drops it.
 	Headers time.Duration
-	// Body bounds how long a request's body may take, unless its handler sets a read
-	// deadline; 30 s when 0.
+	// Body is how long a request's body may take unless its handler sets a read deadline;
+	// 0 means 30 s.
 	Body time.Duration
-	// HTTP1 turns HTTP/2 without TLS off; its connections get the one request that begins
-	// them, PRI * HTTP/2.0.
+	// HTTP1 disables HTTP/2 without TLS. The handler then gets the first request of such a
+	// connection, PRI * HTTP/2.0.
 	HTTP1 bool
-	// ConnContext, when set, is http.Server.ConnContext.
+	// ConnContext, if set, is http.Server.ConnContext.
 	ConnContext func(context.Context, net.Conn) context.Context
 }
 
-// Serve serves until ctx is done, then drains and returns nil. The requests'
-// contexts are not cancelled with ctx: handlers that wait for ever (streams) are
-// told to end by their own service.
+// Serve serves until ctx is done, then drains and returns nil. The end of ctx does not cancel
+// the requests' contexts: the service itself has to end its streams.
 func Serve(ctx context.Context, cfg Config) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!cfg.HTTP1)
 	headers := cmp.Or(cfg.Headers, 5*time.Second)
-	fresh := newArrivals(headers * 9 / 10) // before net/http, which would answer some with 400
+	fresh := newArrivals(headers * 9 / 10) // earlier than net/http, which responds to some with 400
 	srv := &http.Server{
 		Handler:           BoundBodies(cfg.Handler, cmp.Or(cfg.Body, bodyTimeout)),
 		ReadHeaderTimeout: headers,
@@ -153,8 +150,8 @@ func Serve(ctx context.Context, cfg Config) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
-		// ReadHeaderTimeout does not count for HTTP/2: who stops in the middle of headers
-		// answers no ping.
+		// ReadHeaderTimeout does not apply to HTTP/2. A client that stalls in the middle of its
+		// headers does not answer pings.
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: headers / 2, PingTimeout: headers / 2},
 		ErrorLog:    slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
@@ -164,7 +161,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	go func() { done <- srv.Serve(cfg.Listener) }()
 	select {
 	case err := <-done:
-		_ = srv.Close() // cuts what was accepted; the error of Serve says more
+		_ = srv.Close() // closes the accepted connections; the error of Serve is the cause
 		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
 	case <-ctx.Done():
 	}
@@ -172,7 +169,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer cancel()
 	if err := srv.Shutdown(drain); err != nil {
 		cfg.Log.WarnContext(ctx, "requests cut at shutdown", "address", cfg.Listener.Addr().String())
-		_ = srv.Close() // the listener is closed already; connections are what matters
+		_ = srv.Close() // closes the connections
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
@@ -180,7 +177,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// Listen opens a TCP listener; a port in use gives an error that says what to do.
+// Listen opens a TCP listener. The error for a port in use says what to do.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if isInUse(err) {

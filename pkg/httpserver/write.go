@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// writeChunk is how much has to leave within one span of time.
+// writeChunk is how many bytes a reader has to take within the timeout.
 const writeChunk = 64 << 10
 
-// BoundWrites cuts an answer whose reader takes nothing for longer than wait: a
-// handler must not hang on somebody who stopped reading, with what it holds in
-// memory. A reader that is slow and goes on is left alone: each 64 KiB get a fresh
-// span, and there is none while a handler has nothing to write, as in a stream.
+// BoundWrites cuts a response whose reader takes nothing for longer than wait, so that a
+// client that stopped reading does not hold a handler and its memory. A slow reader is fine:
+// the timeout starts again with each 64 KiB, and does not run while the handler has nothing to
+// write, as in a stream.
 func BoundWrites(next http.Handler, wait time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := &boundWriter{w, http.NewResponseController(w), wait}
-		b.set(time.Time{}) // that of the connection's request before
+		b.set(time.Time{}) // clears the deadline of the connection's previous request
 		next.ServeHTTP(b, r)
-		b.begin() // net/http writes what is left when the handler has returned
+		b.begin() // for what net/http writes after the handler has returned
 	})
 }
 
@@ -34,9 +34,9 @@ func (w *boundWriter) Write(p []byte) (n int, err error) {
 		m, err := w.ResponseWriter.Write(p[:min(len(p), writeChunk)])
 		n += m
 		if err != nil {
-			return n, err // the deadline stays: there is nothing more to say
+			return n, err // the deadline stays: nothing more is written
 		}
-		// Over HTTP/2 a deadline that passes ends the stream, also between writes.
+		// Over HTTP/2 a deadline that passes between writes ends the stream, too.
 		w.set(time.Time{})
 		if p = p[m:]; len(p) == 0 {
 			return n, nil
@@ -44,7 +44,7 @@ func (w *boundWriter) Write(p []byte) (n int, err error) {
 	}
 }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError serves http.ResponseController.
 func (w *boundWriter) FlushError() error {
 	w.begin()
 	err := w.control.Flush()
@@ -55,13 +55,13 @@ func (w *boundWriter) FlushError() error {
 }
 
 // Flush implements http.Flusher.
-func (w *boundWriter) Flush() { _ = w.FlushError() } // the next write tells
+func (w *boundWriter) Flush() { _ = w.FlushError() } // the next write fails, too
 
-// Unwrap lets http.ResponseController through.
+// Unwrap serves http.ResponseController.
 func (w *boundWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *boundWriter) begin() { w.set(time.Now().Add(w.wait)) }
 
 func (w *boundWriter) set(deadline time.Time) {
-	_ = w.control.SetWriteDeadline(deadline) // connections of net/http can; others were not bounded before
+	_ = w.control.SetWriteDeadline(deadline) // fails only if the connection is not one of net/http
 }

@@ -22,17 +22,17 @@ import (
 // Header carries a signed context between services over HTTP.
 const Header = "Signalbox-Context"
 
-// contextLifetime bounds how long a signed context that leaked is of use.
+// contextLifetime limits how long a leaked context can be used.
 const contextLifetime = 60 * time.Second
 
-// contextReuse is how old a context may be that is sent once more: what is left of its life
-// is enough for a call to arrive.
+// contextReuse is how old a context may be to be sent again: the rest of its lifetime is
+// enough for a call to arrive.
 const contextReuse = 20 * time.Second
 
-// leeway is how far the clocks of two machines may be apart.
+// leeway is how far the clocks of two machines may differ.
 const leeway = 30 * time.Second
 
-// maxToken bounds every token that is looked at.
+// maxToken limits the size of tokens.
 const maxToken = 8 << 10
 
 type contextClaims struct {
@@ -48,7 +48,7 @@ type contextClaims struct {
 // Key is a service's private Ed25519 key.
 type Key struct{ private ed25519.PrivateKey }
 
-// NewKey makes a fresh key.
+// NewKey generates a key.
 func NewKey() (Key, error) {
 	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -57,7 +57,7 @@ func NewKey() (Key, error) {
 	return Key{private}, nil
 }
 
-// ParseKey reads what Encode wrote: the key's 32 byte seed in base64url without padding.
+// ParseKey parses the result of Encode: the key's 32-byte seed in base64url without padding.
 func ParseKey(s string) (Key, error) {
 	seed, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(seed) != ed25519.SeedSize {
@@ -80,44 +80,43 @@ func (Key) String() string { return "[redacted]" }
 // GoString hides the key from %#v.
 func (Key) GoString() string { return "[redacted]" }
 
-// Signer signs contexts in the name of one service. It is safe for concurrent use.
+// Signer signs contexts as one service. It is safe for concurrent use.
 type Signer struct {
 	service string
 	key     Key
 
-	mu   sync.Mutex // guards made
-	made recent.Map[question, answer]
+	mu     sync.Mutex // guards signed
+	signed recent.Map[subject, signedContext]
 }
 
-// question is what a context is wanted for, and answer the one that was made.
 type (
-	question struct {
+	subject struct {
 		actor    Actor
 		audience string
 	}
-	answer struct {
+	signedContext struct {
 		token string
 		at    time.Time
 	}
 )
 
-// maxRecent is how many contexts are remembered at least: a few MB.
+// maxRecent is how many contexts are remembered at least, in a few MB.
 const maxRecent = 4096
 
 // NewSigner returns a signer for service.
 func NewSigner(service string, key Key) *Signer { return &Signer{service: service, key: key} }
 
-// Sign returns a token that tells audience, a service, that a acts. It is good for at
-// least half a minute: one that was made for the same within the last 20 seconds is given
-// once more, which saves the signature here and its verification there.
+// Sign returns a token that tells a service, the audience, that a is acting. It is valid for
+// at least half a minute. A token of the last 20 seconds is reused, which saves a signature
+// here and its verification there.
 func (s *Signer) Sign(a Actor, audience string) (string, error) {
-	now := time.Now().Round(0) // a machine may sleep, which only the clock on the wall sees
-	q := question{a, audience}
+	now := time.Now().Round(0) // wall clock: the monotonic clock may stop while a machine sleeps
+	key := subject{a, audience}
 	s.mu.Lock()
-	made, ok := s.made.Get(q)
+	known, ok := s.signed.Get(key)
 	s.mu.Unlock()
-	if age := now.Sub(made.at); ok && 0 <= age && age < contextReuse {
-		return made.token, nil
+	if age := now.Sub(known.at); ok && 0 <= age && age < contextReuse {
+		return known.token, nil
 	}
 	token, err := s.sign(now, a, audience)
 	if err != nil {
@@ -125,7 +124,7 @@ func (s *Signer) Sign(a Actor, audience string) (string, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.made.Put(q, answer{token, now}, maxRecent)
+	s.signed.Put(key, signedContext{token, now}, maxRecent)
 	return token, nil
 }
 
@@ -155,28 +154,28 @@ func (s *Signer) sign(now time.Time, a Actor, audience string) (string, error) {
 	return token, nil
 }
 
-// Verifier checks signed contexts that are meant for one service. It is safe for
-// concurrent use.
+// Verifier verifies signed contexts for one service, the audience. It is safe for concurrent
+// use.
 type Verifier struct {
 	audience string
 	trusted  map[string]ed25519.PublicKey
 
-	mu   sync.Mutex                              // guards good
-	good recent.Map[[sha256.Size]byte, verified] // by the token's hash
+	mu    sync.Mutex                              // guards known
+	known recent.Map[[sha256.Size]byte, verified] // by the token's hash
 }
 
-// verified is what a token that was verified says, and when it is good.
+// verified is the content of a verified token, and when it is valid.
 type verified struct {
 	actor       Actor
 	from, until time.Time
 }
 
-func (v *verified) isGood(now time.Time) bool {
+func (v *verified) isValid(now time.Time) bool {
 	return !now.Before(v.from.Add(-leeway)) && now.Before(v.until.Add(leeway))
 }
 
-// NewVerifier returns a verifier for audience that trusts the given services:
-// names to public keys as Key.Public gives them.
+// NewVerifier returns a verifier for audience. trusted maps the names of trusted services to
+// their public keys, as of Key.Public.
 func NewVerifier(audience string, trusted map[string]string) (*Verifier, error) {
 	v := &Verifier{audience: audience, trusted: make(map[string]ed25519.PublicKey, len(trusted))}
 	for name, text := range trusted {
@@ -189,7 +188,7 @@ func NewVerifier(audience string, trusted map[string]string) (*Verifier, error) 
 	return v, nil
 }
 
-// ParseTrusted reads "name=publickey" pairs separated by commas.
+// ParseTrusted parses "name=publickey" pairs separated by commas.
 func ParseTrusted(s string) (map[string]string, error) {
 	out := map[string]string{}
 	for i, pair := range strings.Split(s, ",") {
@@ -197,7 +196,7 @@ func ParseTrusted(s string) (map[string]string, error) {
 			continue
 		}
 		name, key, ok := strings.Cut(pair, "=")
-		if !ok || name == "" || key == "" { // not said: it may be a private key
+		if !ok || name == "" || key == "" { // without the text, which may be a private key
 			return nil, fmt.Errorf("trusted key %d is not of the form service=publickey", i+1)
 		}
 		if _, ok := out[name]; ok {
@@ -208,10 +207,10 @@ func ParseTrusted(s string) (map[string]string, error) {
 	return out, nil
 }
 
-// FormatTrusted writes what ParseTrusted reads, in the order of the names.
+// FormatTrusted formats keys for ParseTrusted, sorted by name.
 func FormatTrusted(trusted map[string]string) string {
 	var b strings.Builder
-	for i, name := range sortedKeys(trusted) {
+	for i, name := range slices.Sorted(maps.Keys(trusted)) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -220,22 +219,17 @@ func FormatTrusted(trusted map[string]string) string {
 	return b.String()
 }
 
-func sortedKeys(m map[string]string) []string {
-	return slices.Sorted(maps.Keys(m))
-}
-
-// Verify returns the actor that a token speaks for. A token that was verified lately is
-// looked up. Its errors say what was wrong and are for logs; callers answer
-// "unauthenticated".
+// Verify returns the actor of a token. It remembers recently verified tokens. Its errors are
+// for logs; callers respond with "unauthenticated".
 func (v *Verifier) Verify(token string) (Actor, error) {
 	if len(token) > maxToken {
 		return Actor{}, errTokenSize(token)
 	}
 	hash := sha256.Sum256([]byte(token))
 	v.mu.Lock()
-	known, ok := v.good.Get(hash)
+	known, ok := v.known.Get(hash)
 	v.mu.Unlock()
-	if ok && known.isGood(time.Now()) {
+	if ok && known.isValid(time.Now()) {
 		return known.actor, nil
 	}
 	known, err := v.verify(token)
@@ -244,7 +238,7 @@ func (v *Verifier) Verify(token string) (Actor, error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.good.Put(hash, known, maxRecent)
+	v.known.Put(hash, known, maxRecent)
 	return known.actor, nil
 }
 
@@ -305,14 +299,14 @@ func (v *Verifier) verify(token string) (verified, error) {
 	return known, nil
 }
 
-// parse is the one place where tokens are read: bounded, strict base64, exp
-// required, crit refused (RFC 7515, 4.1.11: we understand no extension).
+// parse parses all tokens: with a size limit, strict base64, a required exp, and without crit
+// (RFC 7515, 4.1.11: we support no extension).
 func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, opts ...jwt.ParserOption) error {
 	if len(token) > maxToken {
 		return errTokenSize(token)
 	}
-	if strings.ContainsAny(token, "\r\n") { // which even a strict base64 decoder skips
-		return errors.New("token holds a line break")
+	if strings.ContainsAny(token, "\r\n") { // which even a strict base64 decoder ignores
+		return errors.New("token contains a line break")
 	}
 	opts = append(opts, jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
 	_, err := jwt.NewParser(opts...).ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
@@ -331,7 +325,7 @@ func errTokenSize(token string) error {
 	return fmt.Errorf("token of %d bytes is over the limit of %d", len(token), maxToken)
 }
 
-// OpenSigner returns service's signer with the key that Encode wrote.
+// OpenSigner returns a signer for service with a key of Key.Encode.
 func OpenSigner(service, key string) (*Signer, error) {
 	k, err := ParseKey(key)
 	if err != nil {
@@ -340,8 +334,7 @@ func OpenSigner(service, key string) (*Signer, error) {
 	return NewSigner(service, k), nil
 }
 
-// OpenVerifier returns a verifier for audience from "name=publickey" pairs
-// separated by commas.
+// OpenVerifier returns a verifier for audience with the keys of ParseTrusted.
 func OpenVerifier(audience, trusted string) (*Verifier, error) {
 	keys, err := ParseTrusted(trusted)
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package identity says who acts. A person proves who they are to the gateway
-// with an access token (TokenVerifier) or an API key; from there on services
-// tell each other on whose behalf they call with a signed context: a JSON Web
-// Token (RFC 7519) signed with the calling service's Ed25519 key, good for one
-// audience and 60 seconds (Signer, Verifier).
+// Package identity identifies who is acting. A person authenticates to the gateway with an
+// access token (TokenVerifier) or an API key. From there on, services tell each other on whose
+// behalf they call with a signed context: a JSON Web Token (RFC 7519), signed with the calling
+// service's Ed25519 key and valid for one audience and 60 seconds (Signer, Verifier).
 //
-// Nothing here is cached by a token or its signature, and no error repeats a
-// token's text.
+// No error contains the text of a token.
 package identity
 
 import (
@@ -16,8 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// Role is what a member may do in a workspace; a higher role may do all that a
-// lower one may.
+// Role is what a member may do in a workspace. A higher role includes the lower ones.
 type Role uint8
 
 // The roles, in ascending order. The zero Role may do nothing.
@@ -30,7 +27,7 @@ const (
 
 var roleNames = [...]string{NoRole: "", Viewer: "viewer", Editor: "editor", Owner: "owner"}
 
-// ParseRole reads viewer, editor or owner.
+// ParseRole parses viewer, editor or owner.
 func ParseRole(s string) (Role, error) {
 	for r := Viewer; r <= Owner; r++ {
 		if roleNames[r] == s {
@@ -43,22 +40,21 @@ func ParseRole(s string) (Role, error) {
 // String returns the role's name.
 func (r Role) String() string { return roleNames[r] }
 
-// Actor is on whose behalf something is done. It is always verified: code that
-// builds one from anything but a verified token gives away a workspace.
+// Actor is on whose behalf something is done. It is always verified: code that builds one from
+// anything but a verified token opens a workspace to others.
 type Actor struct {
 	Workspace id.Workspace
 	Member    id.Member
 	Role      Role
-	// Run is set where an agent's run acts for the member.
+	// Run is set if an agent's run acts for the member.
 	Run id.Run
 	// Session is set along with Run.
 	Session id.Session
-	// Key is set where an API key speaks for the member.
+	// Key is set if the member used an API key.
 	Key id.APIKey
-	// Service is the service that vouches for the rest; empty at the gateway's own door.
+	// Service is the service that signed the context; empty at the gateway's own door.
 	Service string
-	// Address is the network address that the person calls from, where Service knows it.
-	// It is for records; nothing is decided by it.
+	// Address is the person's network address, if Service knows it. It is only for records.
 	Address string
 }
 
@@ -75,8 +71,8 @@ func From(ctx context.Context) (Actor, bool) {
 	return a, ok
 }
 
-// Require returns the context's actor if its role is at least least, else an
-// Unauthenticated or a Forbidden fault.
+// Require returns the context's actor if its role is at least least, or an Unauthenticated or
+// Forbidden fault.
 func Require(ctx context.Context, least Role) (Actor, error) {
 	a, ok := From(ctx)
 	if !ok || id.IsZero(a.Workspace) {

@@ -16,8 +16,8 @@ const (
 	DevAudience = "authenticated"
 )
 
-// DevToken signs an access token of the built-in issuer. It exists for the local
-// default and for tests; a deployment that sets no development secret accepts none.
+// DevToken signs an access token of the built-in issuer, for the local default and for tests.
+// A deployment without a development secret accepts none.
 func DevToken(secret conf.Secret, member id.Member, lifetime time.Duration) (token string, expires time.Time, err error) {
 	now := time.Now()
 	expires = now.Add(lifetime).Truncate(time.Second)

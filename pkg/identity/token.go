@@ -23,23 +23,22 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// TokenConfig says whose access tokens are accepted. Secret and JWKSURL may both
-// be set; each key verifies only its own algorithm.
+// TokenConfig configures which access tokens are accepted. Secret and JWKSURL may both be set:
+// each key verifies only its own algorithm.
 type TokenConfig struct {
-	// Secret verifies HS256; empty accepts no HS256 token.
+	// Secret verifies HS256; without it no HS256 token is accepted.
 	Secret conf.Secret
-	// JWKSURL is a JSON Web Key Set (RFC 7517) of ES256 and RS256 keys; empty for none.
+	// JWKSURL is a JSON Web Key Set (RFC 7517) of ES256 and RS256 keys; may be empty.
 	JWKSURL string
 	// Issuer and Audience must match exactly.
 	Issuer, Audience string
-	// HTTP fetches the key set; nil for a client with a 3 s limit.
+	// HTTP fetches the key set; nil means a client with a timeout of 3 s.
 	HTTP *http.Client
 	Log  *slog.Logger
 }
 
-// TokenVerifier verifies people's access tokens (Supabase's, or those of the
-// development issuer). Start its Run where a JWKSURL is set; it is safe for
-// concurrent use.
+// TokenVerifier verifies people's access tokens (Supabase's, or those of the development
+// issuer). With a JWKSURL, Run has to run. It is safe for concurrent use.
 type TokenVerifier struct {
 	cfg  TokenConfig
 	keys *keySet
@@ -63,8 +62,8 @@ func NewTokenVerifier(cfg TokenConfig) (*TokenVerifier, error) {
 	return v, nil
 }
 
-// Run keeps the key set fresh until ctx is done. Without it no key is ever
-// fetched: a request never waits for the key server.
+// Run refreshes the key set until ctx is done. Only Run fetches keys: a request never waits
+// for the key server.
 func (v *TokenVerifier) Run(ctx context.Context) error {
 	if v.keys == nil {
 		<-ctx.Done()
@@ -73,14 +72,14 @@ func (v *TokenVerifier) Run(ctx context.Context) error {
 	return v.keys.run(ctx)
 }
 
-// Token is what a verified access token says.
+// Token is a verified access token.
 type Token struct {
 	Member  id.Member
 	Expires time.Time
 }
 
-// End returns when Verify takes the token no longer: clocks may be apart, so that
-// it is a little later than Expires. What rests on the token lasts until then.
+// End returns when Verify stops accepting the token: a little later than Expires, because
+// clocks may differ. What depends on the token lasts until then.
 func (t Token) End() time.Time { return t.Expires.Add(leeway) }
 
 type accessClaims struct {
@@ -88,8 +87,8 @@ type accessClaims struct {
 	Role string `json:"role"`
 }
 
-// Verify checks an access token. The project's own anonymous and service keys are
-// valid tokens too; only the role "authenticated" is a person.
+// Verify verifies an access token. The issuer's anonymous and service keys are valid tokens,
+// too; only the role "authenticated" is a person.
 func (v *TokenVerifier) Verify(token string) (Token, error) {
 	var c accessClaims
 	err := parse(token, &c, v.methods(), v.key, jwt.WithIssuer(v.cfg.Issuer), jwt.WithAudience(v.cfg.Audience))
@@ -117,8 +116,8 @@ func (v *TokenVerifier) methods() []string {
 	return m
 }
 
-// key pins the algorithm to the key: an HS256 token never meets a public key, and
-// a key of the set only its own kind.
+// key returns the key for a token and its algorithm, so that an HS256 token is never verified
+// with a public key, nor any token with a key for another algorithm.
 func (v *TokenVerifier) key(t *jwt.Token) (any, error) {
 	alg := t.Method.Alg()
 	if alg == "HS256" {
@@ -131,15 +130,15 @@ func (v *TokenVerifier) key(t *jwt.Token) (any, error) {
 	return v.keys.lookup(kid, alg)
 }
 
-// keySet caches a JSON Web Key Set. lookup never waits: an unknown kid asks run
-// for a refresh, which happens at most every 30 seconds and one at a time, and
-// the caller is refused meanwhile. A failed refresh keeps the last good keys.
+// keySet caches a JSON Web Key Set. lookup never waits: for an unknown kid it returns an error
+// and asks run for a refresh, which happens at most every 30 seconds. A failed refresh keeps
+// the last good keys.
 type keySet struct {
-	url   string // may hold a password or a key, so that place is what is logged
+	url   string // may contain a password or a key, so logs have place instead
 	place string
 	http  *http.Client
 	log   *slog.Logger
-	want  chan struct{} // capacity 1: a refresh is wanted
+	want  chan struct{} // capacity 1; holds an element if a refresh is wanted
 
 	mu   sync.RWMutex // guards keys
 	keys map[string]publicKey
@@ -164,14 +163,13 @@ func newKeySet(address string, client *http.Client, log *slog.Logger) *keySet {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	// Who could redirect to another host, with an open redirect where the keys are, could
-	// bring keys of their own.
+	// Without redirects: an attacker with an open redirect on the key server could supply keys.
 	direct := *client
 	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &keySet{url: address, place: place(address), http: &direct, log: log, want: make(chan struct{}, 1)}
 }
 
-// place is a URL without what may be secret; empty where it is none.
+// place returns a URL without its secrets, "" if it does not parse.
 func place(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -187,9 +185,9 @@ func (s *keySet) lookup(kid, alg string) (any, error) {
 	if !ok {
 		select {
 		case s.want <- struct{}{}:
-		default: // one is asked for already
+		default: // a refresh is wanted already
 		}
-		return nil, errors.New("the token's key is not known (yet)")
+		return nil, errors.New("the token's key is unknown, or not known yet")
 	}
 	if k.alg != alg {
 		return nil, fmt.Errorf("the token's key is for %s, not %s", k.alg, alg)
@@ -230,7 +228,7 @@ func (s *keySet) refresh(ctx context.Context) error {
 	}
 	res, err := s.http.Do(req)
 	if f, ok := errors.AsType[*url.Error](err); ok {
-		err = f.Err // it quotes the URL
+		err = f.Err // f quotes the URL
 	}
 	if err != nil {
 		return fmt.Errorf("fetch key set: %w", err)
@@ -259,9 +257,9 @@ func (s *keySet) refresh(ctx context.Context) error {
 	return nil
 }
 
-// parseKeySet reads RFC 7517 and skips what it does not use: symmetric keys (an
-// oct key in a public set must never verify anything), encryption keys, other
-// curves, and keys of a shape that is not known here (section 5 asks for that).
+// parseKeySet parses a key set of RFC 7517. It skips keys that it does not use, as section 5
+// asks for: symmetric keys (an oct key in a public set must never verify anything), encryption
+// keys, other curves, and unknown types.
 func parseKeySet(body []byte) (map[string]publicKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -311,7 +309,7 @@ func rsaKey(n, e string) (*rsa.PublicKey, error) {
 		return nil, err
 	}
 	mod, exp := new(big.Int).SetBytes(bn), new(big.Int).SetBytes(be)
-	// BitLen, not the length of the text: leading zeros make no key strong.
+	// BitLen, not the length of the text, which may have leading zeros.
 	if mod.BitLen() < 2048 || mod.BitLen() > 8192 || !exp.IsInt64() || exp.Int64() < 3 || exp.Int64() > 1<<31-1 {
 		return nil, errors.New("RSA key of an unusable size")
 	}
