@@ -1,7 +1,7 @@
 #!/bin/sh
-# hide-postgres.sh COMMAND...: runs a command that sees no PostgreSQL of this machine,
-# only the one that npm brings: each place where pkg/pgd would find another one is
-# covered in a mount namespace of the command's own, which takes root on Linux.
+# hide-postgres.sh COMMAND...: runs a command that does not see this machine's PostgreSQL, only
+# the one that npm installs. In a mount namespace of the command's own, it covers each place
+# where pkg/pgd would find another one. It needs root on Linux.
 set -eu
 # shellcheck disable=SC2016 # the inner shell expands it
 exec unshare --mount sh -c '

@@ -1,5 +1,5 @@
 #!/bin/sh
-# need.sh go|node|git...: says what is missing or too old, and where it comes from.
+# need.sh go|node|git...: reports tools that are missing or too old, and where to get them.
 set -u
 missing=0
 
@@ -8,7 +8,7 @@ say() {
 	missing=1
 }
 
-# at_least MAJOR MINOR FOUND: whether FOUND (like 1.26.8) is new enough.
+# at_least MAJOR MINOR FOUND: succeeds if FOUND (like 1.26.8) is new enough.
 at_least() {
 	major=${3%%.*}
 	minor=${3#*.}

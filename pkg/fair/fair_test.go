@@ -18,9 +18,9 @@ func TestTurns(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		limits fair.Limits
-		wants  string // who asks, in order
-		gives  string // who gives back then, in order
-		order  string // who got a slot, in order
+		wants  string // the keys that ask, in order
+		gives  string // the keys that then release, in order
+		order  string // the keys that got a slot, in order
 	}{
 		{"what is idle is anybody's", fair.Limits{Slots: 3}, "aaa", "", "aaa"},
 		{"one key alone is served first come", fair.Limits{Slots: 1}, "aaaa", "aaa", "aaaa"},
@@ -85,12 +85,12 @@ func TestBounds(t *testing.T) {
 		}
 		s.Release("a")
 		if !s.TryAcquire("b") {
-			t.Error("a slot that was given back is not free: who gave up waiting holds it")
+			t.Error("a released slot is not free: the caller that gave up waiting holds it")
 		}
 	})
 }
 
-// Whatever callers do, no more hold a slot than may, and none is lost.
+// Whatever callers do, no more than the limit hold a slot, and none is lost.
 func TestNoSlotIsLost(t *testing.T) {
 	t.Parallel()
 	const slots, perKey = 3, 2
@@ -105,7 +105,7 @@ func TestNoSlotIsLost(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.N(50))*time.Microsecond)
 				if s.Acquire(ctx, key) == nil {
 					if held.Add(1) > slots || of[key].Add(1) > perKey {
-						t.Error("more hold a slot than may")
+						t.Error("more callers hold a slot than the limit")
 					}
 					of[key].Add(-1)
 					held.Add(-1)

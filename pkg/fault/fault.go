@@ -1,11 +1,10 @@
-// Package fault gives failures a kind where they cross a door. Inside a service
-// errors are plain and wrapped with %w; at a door (public HTTP, Connect, bus) an
-// error either carries a kind of this package or it is internal: logged in full
-// and shown to nobody.
+// Package fault classifies errors that cross a door. Inside a service errors are wrapped with
+// %w. At a door (public HTTP, Connect, bus) an error either has a kind of this package or is
+// internal: logged in full and shown to nobody.
 //
-// A kind maps to a Connect code and an HTTP status, and the same fault comes out
-// of a Connect client as went into the handler: message, machine-readable code and
-// retry delay survive the hop (package rpc carries them as an error detail).
+// A kind maps to a Connect code and an HTTP status. A Connect client returns the fault of the
+// handler: package rpc carries message, machine-readable code and retry delay as an error
+// detail.
 package fault
 
 import (
@@ -18,22 +17,22 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Kind says what a caller can do about a failure.
+// Kind classifies an error by what a caller can do about it.
 type Kind uint8
 
-// The kinds. Internal is the zero value: what nobody classified is ours.
+// The kinds. Internal is the zero value, for unclassified errors.
 const (
-	Internal        Kind = iota // a bug or a broken part: nothing the caller can do
-	Invalid                     // the request is wrong: names the field
-	Unauthenticated             // no identity, or one that does not verify
+	Internal        Kind = iota // a bug or a broken part: the caller can do nothing
+	Invalid                     // the request is wrong; the message names the field
+	Unauthenticated             // no identity, or an invalid one
 	Forbidden                   // known, but not allowed
 	NotFound                    // absent, or not visible to this caller
-	Conflict                    // the state of things refuses it now
+	Conflict                    // not possible in the current state
 	TooLarge                    // over a size limit
-	Limited                     // over a rate or a quota: RetryAfter says how long
-	Unavailable                 // a part is down: the same request may work later
+	Limited                     // over a rate limit or quota; see RetryAfter
+	Unavailable                 // a part is down: the same request may succeed later
 	Deadline                    // ran out of time
-	Cancelled                   // the caller went away
+	Cancelled                   // the caller is gone
 )
 
 var kinds = [...]struct {
@@ -54,8 +53,8 @@ var kinds = [...]struct {
 	Cancelled:       {"cancelled", connect.CodeCanceled, 499},
 }
 
-// CodePrecondition is the code of a Conflict with a condition of the request: a thing is
-// not in the version that the caller knows. The public API answers 412.
+// CodePrecondition is the code of a Conflict with a condition of the request, such as a
+// version. The public API responds with 412.
 const CodePrecondition = "PRECONDITION_FAILED"
 
 // String returns the kind in lower case, for logs and metrics.
@@ -64,12 +63,11 @@ func (k Kind) String() string { return kinds[k].name }
 // ConnectCode returns the Connect code a fault of this kind travels under.
 func (k Kind) ConnectCode() connect.Code { return kinds[k].code }
 
-// HTTPStatus returns the status of the public API for this kind. Cancelled is
-// 499, which no client ever sees: it is for logs and metrics.
+// HTTPStatus returns the status of the public API for this kind. 499, for Cancelled, only
+// appears in logs and metrics.
 func (k Kind) HTTPStatus() int { return kinds[k].status }
 
-// KindOfCode returns the kind that travels under a Connect code; codes that no
-// kind uses are Internal.
+// KindOfCode returns the kind that travels under a Connect code, or Internal.
 func KindOfCode(c connect.Code) Kind {
 	for k := range kinds {
 		if kinds[k].code == c {
@@ -79,13 +77,13 @@ func KindOfCode(c connect.Code) Kind {
 	return Internal
 }
 
-// Error is a failure with a kind. Message is written for the person on the other
-// side: what was wrong and what to do. It must hold no secret and no internals.
+// Error is an error with a kind. Message tells the caller what was wrong and what to do. It
+// must not contain secrets or internals.
 type Error struct {
 	Kind       Kind
 	Code       string        // machine-readable, UPPER_SNAKE; may be empty
 	Message    string        // for people
-	RetryAfter time.Duration // with Limited and Unavailable; 0 when unknown
+	RetryAfter time.Duration // with Limited and Unavailable; 0 if unknown
 	Err        error         // the cause, for logs only; may be nil
 }
 
@@ -100,8 +98,8 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// New returns a fault of a kind with a formatted message. To keep a cause for
-// the logs, use Wrap: %w has no meaning here.
+// New returns a fault of a kind with a formatted message. It does not support %w: use Wrap to
+// keep a cause for the logs.
 func New(k Kind, format string, args ...any) *Error {
 	return &Error{Kind: k, Message: fmt.Sprintf(format, args...)}
 }
@@ -113,13 +111,13 @@ func Coded(k Kind, code, format string, args ...any) *Error {
 	return e
 }
 
-// Wrap gives err a kind and a message for people; err itself is for logs only.
+// Wrap returns a fault with a message for people and err as its cause, which is for logs only.
 func Wrap(err error, k Kind, message string) *Error {
 	return &Error{Kind: k, Message: message, Err: err}
 }
 
-// From returns the fault in err's chain. An error without one is Internal, with
-// a message that tells nothing; a bare context error gives Cancelled or Deadline.
+// From returns the fault in err's chain. An error without one is Internal, with a generic
+// message, or Cancelled or Deadline if it is a context error.
 func From(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -133,5 +131,5 @@ func From(err error) *Error {
 	return Wrap(err, Internal, "internal error")
 }
 
-// KindOf returns the kind of the fault in err's chain, Internal without one.
+// KindOf returns the kind of From(err).
 func KindOf(err error) Kind { return From(err).Kind }

@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// TestKinds holds the mapping that clients and other services rely on.
+// Clients and other services rely on this mapping.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

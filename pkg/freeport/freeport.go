@@ -1,12 +1,11 @@
-// Package freeport lends addresses on the loopback interface to programs that are told
-// theirs before they run: those that tests and load programs start.
+// Package freeport reserves loopback addresses for programs that need to know their address
+// before they start, as in tests and load programs.
 //
-// A port that the system chose for a listener which was closed again is anybody's: another
-// test may be given it, and so may an outgoing connection. The ports here lie below the
-// range that systems give out by themselves, and come in blocks. A process has a block for
-// itself for as long as it listens on the block's first port, that is until it dies, and
-// gives each of the others once: a program that was killed finds its port free when it
-// starts again.
+// A port that the system chose for a listener is free again when the listener closes, and may
+// then go to another test or to an outgoing connection. The ports here are below the range
+// that systems assign, and come in blocks. A process owns a block while it listens on the
+// block's first port, until it dies, and returns each of the others once, so that a program
+// that was killed finds its port free when it restarts.
 package freeport
 
 import (
@@ -17,7 +16,7 @@ import (
 	"sync"
 )
 
-// The range is below 32,768, where Linux begins; others begin later.
+// The range ends below 32,768, where Linux starts to assign ports.
 const (
 	first  = 15_000
 	size   = 100 // of a block
@@ -31,8 +30,8 @@ var mine struct {
 	left   int            // in the newest block
 }
 
-// Addr returns an address, 127.0.0.1 and a port, that nobody listens on, and that no other
-// call in any process of this machine returns while this process lives.
+// Addr returns an address, 127.0.0.1 and a port, that is free and that no other call in any
+// process of this machine returns while this process lives.
 func Addr() (string, error) {
 	mine.Lock()
 	defer mine.Unlock()
@@ -46,7 +45,7 @@ func Addr() (string, error) {
 		mine.next++
 		mine.left--
 		if err != nil {
-			continue // some other program's
+			continue // another program uses it
 		}
 		addr := l.Addr().String()
 		return addr, l.Close()
@@ -65,7 +64,7 @@ func takeBlock() error {
 		mine.next, mine.left = port+1, size-1
 		return nil
 	}
-	return errors.New("find a free port: all of them are lent to tests that run: wait for these")
+	return errors.New("find a free port: running tests have reserved all of them; wait for them to end")
 }
 
 func listen(port int) (net.Listener, error) {

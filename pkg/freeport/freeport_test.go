@@ -12,7 +12,7 @@ import (
 
 const (
 	lend = "SIGNALBOX_LEND_PORTS" // makes the test binary print addresses, and then wait
-	some = 250                    // addresses: more than a block's
+	some = 250                    // addresses: more than a block has
 )
 
 func TestMain(m *testing.M) {
@@ -31,9 +31,8 @@ func TestMain(m *testing.M) {
 	_, _ = os.Stdin.Read(make([]byte, 1)) // until the test is done
 }
 
-// TestEachIsLentOnce has four processes lend addresses at a time, this one from many
-// goroutines.
-func TestEachIsLentOnce(t *testing.T) {
+// Four processes reserve addresses concurrently, this one from many goroutines.
+func TestAddrIsUnique(t *testing.T) {
 	t.Parallel()
 	all := make(chan string)
 	const others = 3
@@ -78,7 +77,7 @@ func TestEachIsLentOnce(t *testing.T) {
 	for range (others + 1) * some {
 		addr := <-all
 		if seen[addr] {
-			t.Errorf("%s is lent twice", addr)
+			t.Errorf("%s was returned twice", addr)
 		}
 		seen[addr] = true
 		if _, _, err := net.SplitHostPort(addr); err != nil {

@@ -80,7 +80,7 @@ func TestOps(t *testing.T) {
 		mu.Lock()
 		natsErr = broken
 		mu.Unlock()
-		for range 100 { // who asks again at once gets the same answer
+		for range 100 { // repeated requests get the cached result
 			if status, _ := ready(); status != http.StatusOK {
 				t.Fatalf("/ready = %d within the second, want 200", status)
 			}
@@ -95,7 +95,7 @@ func TestOps(t *testing.T) {
 			t.Errorf("/ready = %d (-want +got):\n%s", status, d)
 		}
 		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
-			t.Errorf("/health = %d %s: the process is up whatever its parts do", status, body)
+			t.Errorf("/health = %d %s, want 200: it does not depend on the checks", status, body)
 		}
 		if status, _, body := get(t, mux, "/metrics"); status != http.StatusOK || !strings.Contains(body, "signalbox_test_total 0") {
 			t.Errorf("/metrics = %d %s", status, body)
@@ -115,7 +115,7 @@ func TestOpsWithoutChecksOrMetrics(t *testing.T) {
 	}
 }
 
-// TestReadyIsBounded sees that a part that hangs makes the page say so and no more.
+// A check that hangs only makes the page report it.
 func TestReadyIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestReadyIsBounded(t *testing.T) {
 // server runs Serve on a free port.
 type server struct {
 	url    string
-	logs   *bytes.Buffer // to be read after wait only
+	logs   *bytes.Buffer // read it only after wait
 	cancel context.CancelFunc
 	done   chan error
 }
@@ -244,7 +244,7 @@ func TestServeDrains(t *testing.T) {
 	}
 }
 
-// waitRefused waits until nobody listens at url any more.
+// waitRefused waits until url refuses connections.
 func waitRefused(t *testing.T, url string) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
@@ -257,8 +257,8 @@ func waitRefused(t *testing.T, url string) {
 	t.Fatal("the listener stays open during the drain")
 }
 
-// TestServeCuts sees that a request that does not end is cut after the drain, and
-// that its client can tell: the answer never ends cleanly.
+// A request that does not end is cut after the drain, and its client notices: the response does
+// not end cleanly.
 func TestServeCuts(t *testing.T) {
 	t.Parallel()
 	for proto, http2 := range bothProtocols {
@@ -293,9 +293,8 @@ func TestServeCuts(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsDoNotHold sees that kept-alive connections and ones that
-// never sent a byte do not use up the drain.
-func TestIdleConnectionsDoNotHold(t *testing.T) {
+// Kept-alive connections, and connections that never sent a byte, do not delay the shutdown.
+func TestIdleConnectionsDoNotDelay(t *testing.T) {
 	t.Parallel()
 	for proto, http2 := range bothProtocols {
 		t.Run(proto, func(t *testing.T) {
@@ -332,8 +331,7 @@ func TestServeAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestServeFails sees that a listener that breaks ends Serve with an error and
-// cuts the connections it had.
+// A listener that breaks ends Serve with an error and closes its connections.
 func TestServeFails(t *testing.T) {
 	t.Parallel()
 	l, err := httpserver.Listen(t.Context(), "127.0.0.1:0")
@@ -384,7 +382,7 @@ func TestHeaderBounds(t *testing.T) {
 	}
 }
 
-// TestSlowHeaders sees that a client that never finishes its headers is dropped.
+// A client that never finishes its headers is dropped.
 func TestSlowHeaders(t *testing.T) {
 	t.Parallel()
 	s := serve(t, http.NotFoundHandler(), time.Second)
@@ -409,7 +407,7 @@ func TestSlowHeaders(t *testing.T) {
 				t.Errorf("read = %v, want the server to close", err)
 			}
 			if bytes.Contains(answer, []byte(" 400 ")) {
-				t.Errorf("answer = %q, want none to what was not asked", answer)
+				t.Errorf("response = %q, want none to an incomplete request", answer)
 			}
 			if took := time.Since(begin); took < 4*time.Second || took > 7*time.Second {
 				t.Errorf("dropped after %v, want 5s", took)
@@ -428,8 +426,7 @@ func dial(t *testing.T, url string) net.Conn {
 	return conn
 }
 
-// TestSlowBody sees that a body that trickles in does not hold its handler, also where
-// nobody reads it.
+// A body that trickles in does not hold its handler, even if nobody reads it.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]http.HandlerFunc{
@@ -464,8 +461,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnections sees that clients that never finish their headers take a
-// bounded number of places, and none from who does.
+// The number of clients that never finish their headers is bounded, and others are still served.
 func TestHalfOpenConnections(t *testing.T) {
 	t.Parallel()
 	s := serve(t, http.NotFoundHandler(), time.Second, func(c *httpserver.Config) { c.Headers = time.Minute })
@@ -473,7 +469,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	for range 3000 {
 		conn := dial(t, s.url)
 		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n"); err != nil {
-			continue // closed already: that is what is wanted
+			continue // closed already, as it should be
 		}
 		open.Add(1)
 		go func() {

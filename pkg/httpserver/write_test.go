@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/httpserver"
 )
 
-func TestBoundWritesCutsWhoDoesNotRead(t *testing.T) {
+func TestBoundWritesCutsStalledReaders(t *testing.T) {
 	t.Parallel()
 	left := make(chan error, 1)
 	much := make([]byte, 32<<20) // more than the sockets hold
@@ -34,16 +34,15 @@ func TestBoundWritesCutsWhoDoesNotRead(t *testing.T) {
 	select {
 	case err := <-left:
 		if err == nil {
-			t.Error("Write to nobody = nil, want an error")
+			t.Error("Write to a stalled reader = nil, want an error")
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("Write to nobody did not return")
+		t.Error("Write to a stalled reader did not return")
 	}
 }
 
-// TestBoundWritesLetsTheRestBe sees that nothing else is cut: a slow reader, a
-// handler that has nothing to say for a while, and the connection's next request.
-func TestBoundWritesLetsTheRestBe(t *testing.T) {
+// Nothing else is cut: a slow reader, a handler with pauses, and the connection's next request.
+func TestBoundWritesCutsNothingElse(t *testing.T) {
 	t.Parallel()
 	const wait = 10 * time.Second
 	for proto, http2 := range bothProtocols {
@@ -106,8 +105,8 @@ func slowly(ctx context.Context, c *http.Client, url string, pause time.Duration
 	}
 }
 
-// pipedClient returns a client of a server that serves h over pipes in memory, as a
-// test with a clock of its own needs it.
+// pipedClient returns a client of a server that serves h over pipes in memory, for tests with a
+// fake clock.
 func pipedClient(t *testing.T, http2 bool, h http.Handler) *http.Client {
 	t.Helper()
 	l := pipes{make(chan net.Conn), make(chan struct{})}

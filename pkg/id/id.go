@@ -1,10 +1,8 @@
-// Package id names things. Every kind of thing has an id type of its own, so
-// that a session id cannot be handed where a run id is wanted; underneath all
-// are UUIDs. New ids are version 7 (RFC 9562): they sort by the time they were
-// made, which keeps the indexes of Postgres dense.
+// Package id has a type for the ids of each kind of thing, so that a session id cannot be
+// passed for a run id. All are UUIDs. New ids are of version 7 (RFC 9562): they sort by
+// creation time, which keeps Postgres indexes dense.
 //
-// The types embed uuid.UUID and therefore scan from and encode to Postgres
-// uuid columns and marshal to and from JSON strings.
+// The types embed uuid.UUID, and so work with Postgres uuid columns and as JSON strings.
 package id
 
 import (
@@ -14,25 +12,25 @@ import (
 )
 
 type (
-	// Workspace names a tenant.
+	// Workspace identifies a tenant.
 	Workspace struct{ uuid.UUID }
-	// Member names a person in the sense of the token's sub claim; the same
-	// person is the same Member in every workspace.
+	// Member identifies a person, as the token's sub claim does: a person is the same Member
+	// in every workspace.
 	Member struct{ uuid.UUID }
-	// Session names a conversation.
+	// Session identifies a conversation.
 	Session struct{ uuid.UUID }
-	// Message names one stored message of a session.
+	// Message identifies a stored message of a session.
 	Message struct{ uuid.UUID }
-	// Run names the answering of one user message.
+	// Run identifies the work on a user message.
 	Run struct{ uuid.UUID }
-	// Document names a document.
+	// Document identifies a document.
 	Document struct{ uuid.UUID }
-	// Account names one credential of one provider.
+	// Account identifies a credential for a provider.
 	Account struct{ uuid.UUID }
-	// APIKey names a key that a member made for a program of theirs.
+	// APIKey identifies a key that a member created for a program.
 	APIKey struct{ uuid.UUID }
-	// Operation names one idempotent operation: a tool call or an edit. It is
-	// made by the caller and derived from what it stands for.
+	// Operation identifies an idempotent operation, a tool call or an edit. The caller derives
+	// it from what it stands for.
 	Operation struct{ uuid.UUID }
 )
 
@@ -41,15 +39,14 @@ type Kind interface {
 	~struct{ uuid.UUID }
 }
 
-// New returns a fresh id.
+// New returns a new id.
 func New[T Kind]() T {
 	return T{uuid.Must(uuid.NewV7())}
 }
 
-// Parse reads the canonical 36 character form. Other forms that the uuid
-// library knows (braces, urn:) are refused: an id has one spelling. So is the id of
-// nothing: whoever sends it has forgotten to fill something in, and as a member it
-// would be everybody who forgot.
+// Parse parses the canonical form of 36 characters. It refuses other forms that the uuid
+// library accepts (braces, urn:), so that an id has one spelling, and the nil UUID, which comes
+// from callers that forgot to set an id.
 func Parse[T Kind](s string) (T, error) {
 	if len(s) != 36 {
 		return T{}, fmt.Errorf("%q is not a UUID", clip(s))
@@ -59,12 +56,12 @@ func Parse[T Kind](s string) (T, error) {
 		return T{}, fmt.Errorf("%q is not a UUID", clip(s))
 	}
 	if u == uuid.Nil {
-		return T{}, fmt.Errorf("%q is the UUID of nothing", s)
+		return T{}, fmt.Errorf("%q is the nil UUID", s)
 	}
 	return T{u}, nil
 }
 
-// Must is Parse for constants of tests and programs; it panics on an error.
+// Must is Parse for constants and tests; it panics on an error.
 func Must[T Kind](s string) T {
 	v, err := Parse[T](s)
 	if err != nil {
@@ -73,14 +70,14 @@ func Must[T Kind](s string) T {
 	return v
 }
 
-// IsZero reports whether v is the id of nothing.
+// IsZero reports whether v is the nil UUID.
 func IsZero[T Kind](v T) bool {
 	return struct{ uuid.UUID }(v).UUID == uuid.Nil
 }
 
-// Derive returns the operation that the given parts stand for: UUID version 5
-// under space, of the parts each preceded by its length. The same parts give
-// the same operation on any machine.
+// Derive returns the operation that the parts stand for: a UUID of version 5 in the namespace
+// space, of the parts, each preceded by its length. The same parts always give the same
+// operation.
 func Derive(space uuid.UUID, parts ...string) Operation {
 	var b []byte
 	for _, p := range parts {

@@ -26,7 +26,7 @@ func newKey(tb testing.TB) identity.Key {
 	return k
 }
 
-// private is the Ed25519 key behind k, for tokens that Sign would never make.
+// private returns the Ed25519 key of k, for tokens that Sign would never make.
 func private(tb testing.TB, k identity.Key) ed25519.PrivateKey {
 	tb.Helper()
 	seed, err := base64.RawURLEncoding.DecodeString(k.Encode())
@@ -89,7 +89,7 @@ func TestSignedContextExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(89 * time.Second) // 60 s of life and 30 s of leeway
+		<-time.After(89 * time.Second) // 60 s of lifetime and 30 s of leeway
 		if _, err := verifier.Verify(token); err != nil {
 			t.Errorf("Verify after 89 s = %v, want it to be good", err)
 		}
@@ -100,7 +100,7 @@ func TestSignedContextExpires(t *testing.T) {
 	})
 }
 
-// TestContextIsReused signs anew for others, and when a context is not young any more.
+// A context is reused while it is young, and only for the same actor and audience.
 func TestContextIsReused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestContextIsReused(t *testing.T) {
 		first := sign(person, "b")
 		<-time.After(19 * time.Second)
 		if sign(person, "b") != first {
-			t.Error("after 19 s it is another one")
+			t.Error("the context after 19 s differs")
 		}
 		viewer, inRun, elsewhere := person, person, person
 		viewer.Role = identity.Viewer
@@ -127,17 +127,17 @@ func TestContextIsReused(t *testing.T) {
 			"role": sign(viewer, "b"), "run": sign(inRun, "b"), "address": sign(elsewhere, "b"), "audience": sign(person, "c"),
 		} {
 			if other == first {
-				t.Errorf("it is the same for another %s", name)
+				t.Errorf("the context for another %s is the same", name)
 			}
 		}
 		<-time.After(time.Second)
 		if sign(person, "b") == first {
-			t.Error("after 20 s it is the same")
+			t.Error("the context after 20 s is the same")
 		}
 	})
 }
 
-// TestForgedContext goes through what an attacker, or a service with a bug, might send.
+// What an attacker, or a service with a bug, might send.
 func TestForgedContext(t *testing.T) {
 	t.Parallel()
 	key, other := newKey(t), newKey(t)
@@ -308,7 +308,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add("eyJhbGciOiJFZERTQSIsImNyaXQiOltdfQ.e30.AAAA")
 	f.Fuzz(func(t *testing.T, s string) {
 		if a, err := verifier.Verify(s); err == nil && s != token {
-			t.Errorf("Verify(%q) = %v: only the signed one is good", s, a)
+			t.Errorf("Verify(%q) = %v: only the signed one is valid", s, a)
 		}
 	})
 }

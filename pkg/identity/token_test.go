@@ -156,11 +156,11 @@ func TestDevToken(t *testing.T) {
 type keyServer struct {
 	mu     sync.Mutex // guards the rest
 	keys   []map[string]any
-	body   string // instead of keys, when set
+	body   string // if set, sent instead of keys
 	status int
 	err    error
 	reads  int
-	// redirect, when set, is where all but itself is sent.
+	// redirect, if set, is where all other requests are redirected to.
 	redirect string
 }
 
@@ -237,8 +237,7 @@ func newRSA(tb testing.TB) *rsa.PrivateKey {
 	return k
 }
 
-// running starts a verifier over server, in the time of a synctest bubble. Its Run
-// ends with the test.
+// running starts a verifier of server's keys, in a synctest bubble. Its Run ends with the test.
 func running(t *testing.T, server *keyServer) *identity.TokenVerifier {
 	t.Helper()
 	v, err := identity.NewTokenVerifier(identity.TokenConfig{
@@ -296,8 +295,8 @@ func TestAccessTokenByKeySet(t *testing.T) {
 	})
 }
 
-// Projects' key sets may want a key, and what fails is logged.
-func TestKeySetKeepsItsURL(t *testing.T) {
+// The URL of a key set may contain a key, and must not be logged.
+func TestKeySetHidesItsURL(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"https://u:hunter2@project.example/jwks", "https://project.example/jwks?apikey=hunter2", "https://u:hunter2 %zz@project.example"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -327,7 +326,7 @@ func (nobody) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("nobody is there")
 }
 
-// A redirect would let whoever controls its target bring keys.
+// The owner of a redirect's target could supply keys.
 func TestKeySetFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	key := newEC(t)
@@ -363,7 +362,7 @@ func TestKeySetRotation(t *testing.T) {
 			t.Fatalf("Verify by the first key = %v", err)
 		}
 		server.change(func(s *keyServer) { s.keys = append(s.keys, ecJWK(t, "2", second)) })
-		for range 1000 { // a flood of unknown keys asks the key server for nothing at once
+		for range 1000 { // a flood of unknown keys causes no requests to the key server
 			if bySecond() == nil {
 				t.Fatal("Verify by a key that was not fetched = nil, want an error")
 			}
@@ -380,7 +379,7 @@ func TestKeySetRotation(t *testing.T) {
 			t.Errorf("Verify after the rotation = %v", err)
 		}
 
-		// The key server fails in every way: the last good keys stay.
+		// However the key server fails, the last good keys stay.
 		for _, broken := range []func(*keyServer){
 			func(s *keyServer) { s.err = errors.New("no route") },
 			func(s *keyServer) { s.err, s.status = nil, http.StatusBadGateway },
@@ -400,7 +399,7 @@ func TestKeySetRotation(t *testing.T) {
 			}
 		}
 
-		// A key that is withdrawn is good for ten minutes at most.
+		// A withdrawn key is accepted for ten minutes at most.
 		server.change(func(s *keyServer) { s.body, s.keys = "", s.keys[1:] })
 		<-time.After(10 * time.Minute)
 		synctest.Wait()
@@ -413,8 +412,7 @@ func TestKeySetRotation(t *testing.T) {
 	})
 }
 
-// TestKeySetSkips sees that keys that must not verify anything do not, and that
-// they do not spoil the good one next to them.
+// Keys that must not verify anything are skipped, and the good key beside them works.
 func TestKeySetSkips(t *testing.T) {
 	t.Parallel()
 	good, bad, weak := newEC(t), newEC(t), newRSA(t)
@@ -428,7 +426,7 @@ func TestKeySetSkips(t *testing.T) {
 		return jwk
 	}
 	short := rsaJWK("bad", weak)
-	short["n"] = b64(new(big.Int).Rsh(weak.N, 1024), 256) // leading zeros do not make it 2048 bits
+	short["n"] = b64(new(big.Int).Rsh(weak.N, 1024), 256) // leading zeros do not make it a 2048-bit key
 	huge := rsaJWK("bad", weak)
 	huge["e"] = b64(new(big.Int).Lsh(big.NewInt(1), 70), 9)
 	one := rsaJWK("bad", weak)

@@ -1,16 +1,15 @@
-// Package panics keeps a bug within the unit of work that has it: a panic costs one
-// request, message, connection, document or round of a background loop, never the
-// process and with it every tenant.
+// Package panics confines a bug to the unit of work that has it: a panic ends one request,
+// message, connection, document or round of a background loop, but never the process and with
+// it the work of every tenant.
 //
-// net/http, Connect handlers and tests recover by themselves; every other goroutine of
-// a service begins with one of these:
+// net/http, Connect handlers and tests recover by themselves. Every other goroutine of a
+// service uses one of these:
 //
-//   - Recover, in a function that returns an error to a caller who handles it;
+//   - Recover, in a function whose caller handles the error;
 //   - Contain, around work that nobody waits for;
-//   - Supervise, around a loop that must run as long as the service does.
+//   - Supervise, around a loop that must run until the service ends.
 //
-// A panic is always a bug: whoever handles an *Error logs it with its stack, and shows
-// it to nobody outside.
+// A panic is always a bug: an *Error is logged with its stack, and never shown outside.
 package panics
 
 import (
@@ -27,7 +26,7 @@ type Error struct {
 	Stack []byte // of the goroutine that panicked
 }
 
-// Error returns the value alone. A log also wants the Stack.
+// Error returns the value without the stack.
 func (e *Error) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // Unwrap returns the value if it is an error, as a nil dereference is.
@@ -36,12 +35,12 @@ func (e *Error) Unwrap() error {
 	return err
 }
 
-// LogValue gives a log both the value and the stack.
+// LogValue returns the value and the stack.
 func (e *Error) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("panic", fmt.Sprint(e.Value)), slog.String("stack", string(e.Stack)))
 }
 
-// Recover ends a panic of the function that defers it and puts an *Error into *err:
+// Recover recovers a panic of the function that defers it and sets *err to an *Error:
 //
 //	func (s *Store) Load() (err error) {
 //		defer panics.Recover(&err)
@@ -53,14 +52,14 @@ func Recover(err *error) {
 	}
 }
 
-// Try calls f and returns its error, or an *Error when it panicked.
+// Try calls f and returns its error, or an *Error if f panicked.
 func Try(f func() error) (err error) {
 	defer Recover(&err)
 	return f()
 }
 
-// Contain calls f. A panic ends f and is logged, with what as the name of the work.
-// It reports whether f panicked.
+// Contain calls f and reports whether it panicked. It logs the panic, with what as the name of
+// the work.
 func Contain(ctx context.Context, log *slog.Logger, what string, f func()) (panicked bool) {
 	err := Try(func() error { f(); return nil })
 	if err != nil {
@@ -69,13 +68,12 @@ func Contain(ctx context.Context, log *slog.Logger, what string, f func()) (pani
 	return err != nil
 }
 
-// restartPause is how long Supervise waits before it calls the loop again.
+// restartPause is the pause before Supervise calls a loop again.
 const restartPause = time.Second
 
-// Supervise calls loop and returns what it returns. A loop that panics is called again
-// a second later, until ctx is done; then Supervise returns nil. The panic is logged,
-// with what as the name of the loop. A loop must therefore be able to start over from
-// the state in which any of its rounds may have left it.
+// Supervise calls loop and returns its error. If loop panics, Supervise logs it, with what as
+// the name of the loop, and calls loop again a second later, or returns nil when ctx is done. A
+// loop must therefore be able to start from any state that one of its rounds may leave.
 func Supervise(ctx context.Context, log *slog.Logger, what string, loop func(context.Context) error) error {
 	for {
 		var err error

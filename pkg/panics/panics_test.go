@@ -15,7 +15,7 @@ import (
 
 type document struct{ name string }
 
-// open follows a nil pointer when d is nil.
+// open dereferences a nil pointer if d is nil.
 func open(d *document) (name string, err error) {
 	defer panics.Recover(&err)
 	return d.name, nil

@@ -18,7 +18,7 @@ const (
 
 var providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
 
-// entry is one price as it stands in a file.
+// entry is a price in a file.
 type entry struct {
 	Provider   string   `json:"provider"`
 	Model      string   `json:"model"`
@@ -28,7 +28,7 @@ type entry struct {
 	CacheWrite *float64 `json:"cache_write"`
 }
 
-// parser reads one file and notes what is wrong with it.
+// parser parses a file and collects its problems.
 type parser struct {
 	file     string
 	text     []byte
@@ -41,7 +41,7 @@ func parse(file string, text []byte) (table, error) {
 	seen := map[model]bool{}
 	at := 0
 	for i, raw := range p.entries() {
-		// Entries stand in the file as they are here, one after the other.
+		// Raw entries are verbatim parts of the file, in order.
 		at += bytes.Index(text[at:], raw)
 		e := element{p, fmt.Sprintf("prices[%d]", i), at, raw}
 		at += len(raw)
@@ -66,18 +66,18 @@ func parse(file string, text []byte) (table, error) {
 	return t, errors.Join(p.problems...)
 }
 
-// entries returns the elements of the list that the file is.
+// entries returns the elements of the file's list.
 func (p *parser) entries() []json.RawMessage {
 	var f struct {
 		Prices []json.RawMessage `json:"prices"`
 	}
-	// The whole first: of its errors alone it is known where they are.
+	// First the whole file: only the errors of that have offsets in the file.
 	err := json.Unmarshal(p.text, &json.RawMessage{})
 	if err == nil {
 		err = strict(p.text, &f)
 	}
 	if err != nil {
-		p.say(0, p.text, "", err)
+		p.report(0, p.text, "", err)
 	}
 	return f.Prices
 }
@@ -88,8 +88,8 @@ func strict(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// say notes an error of encoding/json about a part of the file that begins at a place.
-func (p *parser) say(at int, part []byte, path string, err error) {
+// report adds an error of encoding/json about the part of the file at an offset.
+func (p *parser) report(at int, part []byte, path string, err error) {
 	message := strings.TrimPrefix(err.Error(), "json: ")
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
 		at += int(min(e.Offset, int64(len(part))))
@@ -97,12 +97,12 @@ func (p *parser) say(at int, part []byte, path string, err error) {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		at += int(min(e.Offset, int64(len(part))))
 		path = strings.Trim(path+"."+e.Field, ".")
-		message = fmt.Sprintf("%s is not what belongs here: use %s", e.Value, kindOf(e.Field))
+		message = fmt.Sprintf("%s is not valid here: use %s", e.Value, kindOf(e.Field))
 	}
 	if _, name, ok := strings.Cut(message, "unknown field "); ok {
 		at += max(bytes.Index(part, []byte(name)), 0)
 		path = strings.TrimPrefix(path+"."+strings.Trim(name, `"`), ".")
-		message = "there is no such field: use provider, model, input, output, cache_read and cache_write in a list named prices"
+		message = "unknown field: use provider, model, input, output, cache_read and cache_write in a list named prices"
 	}
 	if path != "" {
 		path += ": "
@@ -110,7 +110,7 @@ func (p *parser) say(at int, part []byte, path string, err error) {
 	p.problems = append(p.problems, fmt.Errorf("%s:%d: %s%s", p.file, p.line(at), path, message))
 }
 
-// kindOf says what a field takes.
+// kindOf describes the values of a field.
 func kindOf(field string) string {
 	switch field {
 	case "provider", "model":
@@ -125,7 +125,7 @@ func (p *parser) line(at int) int {
 	return 1 + bytes.Count(p.text[:min(at, len(p.text))], []byte("\n"))
 }
 
-// element is one entry and where it stands.
+// element is an entry and its place in the file.
 type element struct {
 	p    *parser
 	path string
@@ -133,25 +133,25 @@ type element struct {
 	raw  []byte
 }
 
-// wrong notes a problem with a field.
+// wrong adds a problem with a field.
 func (e *element) wrong(field, format string, args ...any) {
 	at := e.at + max(bytes.Index(e.raw, []byte(`"`+field+`"`)), 0)
 	e.p.problems = append(e.p.problems, fmt.Errorf("%s:%d: %s.%s: %s", e.p.file, e.p.line(at), e.path, field, fmt.Sprintf(format, args...)))
 }
 
-// read returns what the entry says; ok is false where that is wrong.
+// read parses the entry; ok is false after a problem.
 func (e *element) read() (m model, price Price, ok bool) {
 	before := len(e.p.problems)
 	var src entry
 	if err := strict(e.raw, &src); err != nil {
-		e.p.say(e.at, e.raw, e.path, err)
+		e.p.report(e.at, e.raw, e.path, err)
 		return m, price, false
 	}
 	if !providerForm.MatchString(src.Provider) {
 		e.wrong("provider", "%q is not a provider's name: use lower-case letters, digits and dashes", clip(src.Provider))
 	}
 	if rest := strings.TrimSuffix(src.Model, "*"); src.Model == "" || len(src.Model) > maxName || strings.Contains(rest, "*") {
-		e.wrong("model", "%q is not the id of a model: a * may end it and stand for any rest", clip(src.Model))
+		e.wrong("model", "%q is not the id of a model: it may end in *, which matches any rest", clip(src.Model))
 	}
 	price = Price{Input: e.amount("input", src.Input, nil), Output: e.amount("output", src.Output, nil)}
 	price.CacheRead = e.amount("cache_read", src.CacheRead, src.Input)
@@ -159,23 +159,23 @@ func (e *element) read() (m model, price Price, ok bool) {
 	return model{src.Provider, src.Model}, price, len(e.p.problems) == before
 }
 
-// amount returns an amount, or in its absence another.
+// amount returns the value of a field, or a default.
 func (e *element) amount(field string, v, otherwise *float64) float64 {
 	switch {
 	case v == nil && otherwise != nil:
 		return *otherwise
 	case v == nil && (field == "input" || field == "output"):
-		e.wrong(field, "it is missing: say what a million tokens cost, 0 for nothing")
+		e.wrong(field, "missing: use the price of a million tokens, 0 if they are free")
 		return 0
 	case v == nil:
 		return 0
 	case *v < 0 || *v > maxPrice:
-		e.wrong(field, "%g is no price: use dollars for a million tokens, up to %d", *v, maxPrice)
+		e.wrong(field, "%g is not a price: use dollars per million tokens, up to %d", *v, maxPrice)
 	}
 	return *v
 }
 
-// clip keeps what is quoted in a message short.
+// clip shortens a text that is quoted in a message.
 func clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "…"

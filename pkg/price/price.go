@@ -1,20 +1,18 @@
-// Package price knows what models cost, for all services that count it. Prices are
-// data: prices.json comes with the product, and an operator's own file of the same form
-// goes before it.
+// Package price has the prices of models. They are data: prices.json is part of the product,
+// and an operator's file of the same form takes precedence.
 //
 //	{"prices": [
 //	  {"provider": "anthropic", "model": "claude-sonnet-4*", "input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75}
 //	]}
 //
-// Amounts are US dollars for a million tokens. A * at the end of a model stands for any
-// rest. The operator's file is looked at first; within a file the model itself counts
-// before a pattern, and a longer pattern before a shorter one. cache_read and cache_write
-// are tokens of the prompt that were read from the provider's cache or written to it;
-// without them these cost as much as others. A model that is in neither file works all
-// the same: its price is unknown, which is not nothing.
+// Amounts are US dollars per million tokens. A model may end in *, which matches any rest. The
+// operator's file comes first. Within a file an exact name precedes a pattern, and a longer
+// pattern a shorter one. cache_read and cache_write are the prices of prompt tokens that were
+// read from the provider's cache or written to it; by default they cost as much as others. A
+// model without a price works, and its price is unknown, not zero.
 //
-// Reading is strict: an unknown field or a wrong value is an error that names file, line
-// and field. A List never changes and is safe for concurrent use.
+// Parsing is strict: an unknown field or a wrong value is an error with file, line and field. A
+// List is immutable and safe for concurrent use.
 package price
 
 import (
@@ -27,28 +25,28 @@ import (
 	"strings"
 )
 
-// Price is what a million tokens cost, in US dollars.
+// Price is the price of a million tokens in US dollars.
 type Price struct {
 	Input, Output         float64
 	CacheRead, CacheWrite float64
 }
 
-// Tokens are what a provider counted for one call.
+// Tokens are a provider's counts for one call.
 type Tokens struct {
-	// Input is all of the prompt; CacheRead and CacheWrite are parts of it.
+	// Input is the whole prompt; CacheRead and CacheWrite are parts of it.
 	Input, CacheRead, CacheWrite int64
 	Output                       int64
 }
 
-// Cost returns what a call cost in millionths of a dollar.
+// Cost returns the cost of a call in millionths of a dollar.
 func (p Price) Cost(t Tokens) int64 {
 	plain := max(t.Input-t.CacheRead-t.CacheWrite, 0)
 	return int64(math.Round(float64(plain)*p.Input + float64(t.CacheRead)*p.CacheRead +
 		float64(t.CacheWrite)*p.CacheWrite + float64(t.Output)*p.Output))
 }
 
-// List is prices by provider and model. The zero List knows none.
-type List struct{ tables []table } // the first that knows a model counts
+// List has prices by provider and model. The zero List is empty.
+type List struct{ tables []table } // in order of precedence
 
 // table is one file.
 type table struct {
@@ -58,13 +56,13 @@ type table struct {
 
 type model struct{ provider, name string }
 
-// family is the models whose names begin alike.
+// family is a set of models with a common prefix.
 type family struct {
 	prefix string
 	price  Price
 }
 
-// Of returns the price of a model; false where it is unknown.
+// Of returns the price of a model, and whether it is known.
 func (l *List) Of(provider, name string) (Price, bool) {
 	for i := range l.tables {
 		t := &l.tables[i]
@@ -80,8 +78,8 @@ func (l *List) Of(provider, name string) (Price, bool) {
 	return Price{}, false
 }
 
-// Cost returns what a call of a model cost in millionths of a dollar; false where the
-// price is unknown.
+// Cost returns the cost of a call in millionths of a dollar, and whether the model's price is
+// known.
 func (l *List) Cost(provider, name string, t Tokens) (micros int64, known bool) {
 	p, known := l.Of(provider, name)
 	return p.Cost(t), known
@@ -93,8 +91,7 @@ var shipped []byte
 // maxFile bounds an operator's file.
 const maxFile = 1 << 20
 
-// Load returns the shipped prices behind those of the operator's file at path; an empty
-// path stands for none.
+// Load returns the shipped prices and those of the operator's file, unless path is empty.
 func Load(path string) (*List, error) {
 	l := &List{}
 	if path != "" {

@@ -50,7 +50,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// What the operator says goes before what is shipped, also where it is less exact.
+// The operator's prices precede the shipped ones, even if they are less exact.
 func TestOwn(t *testing.T) {
 	t.Parallel()
 	l, err := load(t, `{"prices": [
@@ -85,7 +85,7 @@ func TestCost(t *testing.T) {
 	}{
 		{price.Tokens{}, 0},
 		{price.Tokens{Input: 1_300, CacheRead: 1_000, CacheWrite: 200, Output: 10}, 100*3 + 300 + 750 + 150},
-		{price.Tokens{Input: 10, CacheRead: 20}, 6}, // more from the cache than there was
+		{price.Tokens{Input: 10, CacheRead: 20}, 6}, // more from the cache than in total
 		{price.Tokens{Input: 1_000_000_000, Output: 1_000_000_000}, 18_000_000_000},
 	} {
 		if got := p.Cost(tt.tokens); got != tt.want {
@@ -102,12 +102,12 @@ func TestErrors(t *testing.T) {
 		{"nothing", "", "own.json:1: unexpected end"},
 		{"broken off", "{\"prices\": [\n{\"model\": x}]}", "own.json:2: invalid character"},
 		{"two", "{}\n{}", "own.json:2: invalid character"},
-		{"no object", "[]", "own.json:1: array is not what belongs here: use {"},
+		{"no object", "[]", "own.json:1: array is not valid here: use {"},
 		{"another field", "{\n\"models\": []}", "own.json:2: models: there is no such field"},
 		{"no list", "{\n\"prices\": {}}", "own.json:2: prices: object is not"},
 		{"no entry", "{\"prices\": [\n7]}", "own.json:2: prices[0]: number is not"},
-		{"typing error", "{\"prices\": [{" + good + "},\n{\"provider\": \"openai\",\n\"modl\": \"n\"}]}", "own.json:3: prices[1].modl: there is no such field: use provider"},
-		{"wrong kind", "{\"prices\": [{\"provider\": \"openai\",\n\"model\": \"n\", \"input\": \"1\"}]}", "own.json:2: prices[0].input: string is not what belongs here: use a number of dollars"},
+		{"typing error", "{\"prices\": [{" + good + "},\n{\"provider\": \"openai\",\n\"modl\": \"n\"}]}", "own.json:3: prices[1].modl: unknown field: use provider"},
+		{"wrong kind", "{\"prices\": [{\"provider\": \"openai\",\n\"model\": \"n\", \"input\": \"1\"}]}", "own.json:2: prices[0].input: string is not valid here: use a number of dollars"},
 		{"no provider", "{\"prices\": [{\"model\": \"n\", \"input\": 1, \"output\": 1}]}", `own.json:1: prices[0].provider: "" is not a provider's name`},
 		{"no model", "{\"prices\": [{\"provider\": \"openai\", \"input\": 1, \"output\": 1}]}", "prices[0].model: "},
 		{"a * inside", "{\"prices\": [{\"provider\": \"openai\", \"model\": \"a*b\", \"input\": 1, \"output\": 1}]}", "a * may end it"},

@@ -1,6 +1,6 @@
-// Package process is the outer shell of every binary: the first SIGINT or SIGTERM
-// asks it to drain, a second one ends it at once, and its exit code tells what
-// happened: 0 well, 1 failed, 2 wrong usage.
+// Package process has what every main function does: the first SIGINT or SIGTERM starts a
+// drain, a second one ends the process, and the exit code is 0 for success, 1 for failure, 2
+// for wrong usage and 3 for partial success.
 package process
 
 import (
@@ -16,28 +16,27 @@ import (
 // ErrUsage marks an error of the command line: exit code 2.
 var ErrUsage = errors.New("usage")
 
-// ErrShown marks a failure that the person has already been told of: Code prints nothing.
-var ErrShown = errors.New("it failed, as was shown")
+// ErrShown marks an error that the user has seen already: Code prints nothing.
+var ErrShown = errors.New("failed as shown")
 
 // Usage returns an error of the command line.
 func Usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, args...))
 }
 
-// ErrPartial marks an error of a command that has done what it could, and has said what it
-// left: exit code 3.
-var ErrPartial = errors.New("not all was done")
+// ErrPartial marks an error of a command that has done only part of its work: exit code 3.
+var ErrPartial = errors.New("only part of the work was done")
 
-// Main runs main under a context that ends with the first signal, and returns the
-// exit code. After the second signal the process is gone.
+// Main runs main with a context that ends with the first signal, and returns the exit code.
+// The second signal ends the process.
 func Main(main func(ctx context.Context) error) int {
 	ctx, stop := Signals(context.Background())
 	defer stop()
 	return Code(main(ctx))
 }
 
-// Signals returns a context that ends with the first SIGINT or SIGTERM. From then
-// on the default action is back: the second one kills.
+// Signals returns a context that ends with the first SIGINT or SIGTERM. It then restores the
+// default action, so that the second signal ends the process.
 func Signals(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -63,11 +62,10 @@ func Code(err error) int {
 	}
 }
 
-// version is what a release is stamped with: -ldflags "-X signalbox.dev/pkg/process.version=1.2.3".
+// version is set by the linker: -ldflags "-X signalbox.dev/pkg/process.version=1.2.3".
 var version string
 
-// Version returns the version that was built in: the one that the linker was given, else
-// the main module's, else "devel".
+// Version returns the version that the linker has set, the main module's version, or "devel".
 func Version() string {
 	if version != "" {
 		return version

@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/pkg/process"
 )
 
-// TestMain is the child process too: Main takes over signals and returns an exit
-// code, which only a process of its own can show.
+// TestMain is also the child process: the tests need a process of their own for signals and exit
+// codes.
 func TestMain(m *testing.M) {
 	if story := os.Getenv("PROCESS_TEST_STORY"); story != "" {
 		os.Exit(process.Main(stories[story]))
@@ -86,7 +86,7 @@ func (c *child) expect(t *testing.T, line string) {
 
 func (c *child) wait(t *testing.T) *os.ProcessState {
 	t.Helper()
-	_ = c.cmd.Wait() // the state says how it ended
+	_ = c.cmd.Wait() // the process state has the exit code
 	return c.cmd.ProcessState
 }
 
@@ -100,7 +100,7 @@ func TestExitCodes(t *testing.T) {
 		{"well", 0, ""},
 		{"failed", 1, "error: open: the disk is full\n"},
 		{"shown", 1, ""},
-		{"partial", 3, "error: not all was done: 2 left out\n"},
+		{"partial", 3, "error: only part of the work was done: 2 left out\n"},
 		{"usage", 2, "up: usage: unknown flag \"--x\"\n"},
 	} {
 		t.Run(tt.story, func(t *testing.T) {
@@ -144,8 +144,7 @@ func TestSecondSignalEnds(t *testing.T) {
 	c.expect(t, "draining")
 	ended := make(chan *os.ProcessState, 1)
 	go func() { ended <- c.wait(t) }()
-	// The default action comes back a moment after the first signal: a person
-	// presses Ctrl-C until the program is gone.
+	// The default action is restored a moment after the first signal, so repeat the second one.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
@@ -181,7 +180,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// The flag with which the Makefile and the Dockerfile stamp a version reaches Version.
+// The linker flag of the Makefile and the Dockerfile sets Version.
 func TestVersionStamp(t *testing.T) {
 	t.Parallel()
 	for _, recipe := range []string{"../../Makefile", "../../deploy/Dockerfile"} {

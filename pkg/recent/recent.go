@@ -1,13 +1,12 @@
-// Package recent remembers what was put lately, within a bound and without a clock. It
-// keeps two generations: when the young one is full, it becomes the old one, and what was
-// not put again since is dropped with the next.
+// Package recent has a bounded map of recent entries. It keeps two generations: when the young
+// one is full, it replaces the old one, whose entries are dropped unless they were put again.
 package recent
 
-// Map holds values of the keys that were put last. Its zero value is empty. It is not safe
-// for concurrent use.
+// Map holds the most recent entries. The zero value is empty. It is not safe for concurrent
+// use.
 type Map[K comparable, V any] struct{ young, old map[K]V }
 
-// Get returns what was put last under a key; false where nothing was, or it was too long ago.
+// Get returns a key's value, and whether the map holds one.
 func (m *Map[K, V]) Get(k K) (V, bool) {
 	v, ok := m.young[k]
 	if !ok {
@@ -16,8 +15,7 @@ func (m *Map[K, V]) Get(k K) (V, bool) {
 	return v, ok
 }
 
-// Put remembers a value. The newest keys, as many as least, are not forgotten; at most twice
-// as many are held.
+// Put stores a value. The map holds at least the newest least keys, and at most twice as many.
 func (m *Map[K, V]) Put(k K, v V, least int) {
 	if _, ok := m.young[k]; !ok && len(m.young) >= least {
 		m.old, m.young = m.young, nil
@@ -28,5 +26,5 @@ func (m *Map[K, V]) Put(k K, v V, least int) {
 	m.young[k] = v
 }
 
-// Len returns how many values are held.
+// Len returns the number of entries.
 func (m *Map[K, V]) Len() int { return len(m.young) + len(m.old) }

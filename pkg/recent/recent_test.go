@@ -6,7 +6,7 @@ import (
 	"signalbox.dev/pkg/recent"
 )
 
-// TestBounded puts in more than may be held.
+// The map stays bounded.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	const least = 100
@@ -26,7 +26,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// TestPutAgain keeps what is put again and again.
+// A key that is put again and again stays.
 func TestPutAgain(t *testing.T) {
 	t.Parallel()
 	var m recent.Map[int, int]

@@ -1,7 +1,7 @@
-// Package rpc is Connect as our services use it: who calls is proven by a signed
-// context, failures travel as faults, traces follow, sizes are bounded, a panic
-// is an internal error. A service mounts its handlers with HandlerOptions and
-// calls others through the clients that Client's options make.
+// Package rpc configures Connect for calls between services: a signed context authenticates
+// the caller, errors travel as faults, traces are propagated, messages are limited in size,
+// and a panic is an internal error. A service mounts its handlers with Server.HandlerOptions,
+// and makes its clients with Client.ClientOptions.
 package rpc
 
 import (
@@ -24,21 +24,21 @@ import (
 	faultv1 "signalbox.dev/proto/signalbox/fault/v1"
 )
 
-// MaxMessage bounds a message in either direction: a document of 10 MiB or a
-// message with 20 MiB of files, and room around it.
+// MaxMessage bounds a message in either direction. It has room for a document of 10 MiB, or a
+// message with 20 MiB of files.
 const MaxMessage = 32 << 20
 
-// defaultTimeout is the deadline of a unary call whose caller set none.
+// defaultTimeout is the timeout of a unary call without a deadline.
 const defaultTimeout = 15 * time.Second
 
-// Server is what handlers are mounted with.
+// Server has what handlers need.
 type Server struct {
 	Verifier *identity.Verifier
 	Log      *slog.Logger
 }
 
-// HandlerOptions returns the options for every Connect handler of a service. Its
-// handlers find the verified actor with identity.From.
+// HandlerOptions returns the options for a service's Connect handlers, which get the verified
+// actor from identity.From.
 func (s Server) HandlerOptions() ([]connect.HandlerOption, error) {
 	tracing, err := otelconnect.NewInterceptor(otelconnect.WithTrustRemote(), otelconnect.WithoutMetrics())
 	if err != nil {
@@ -47,25 +47,25 @@ func (s Server) HandlerOptions() ([]connect.HandlerOption, error) {
 	return []connect.HandlerOption{
 		connect.WithReadMaxBytes(MaxMessage),
 		connect.WithSendMaxBytes(MaxMessage),
-		// A gate, not an interceptor: who may not call sends no message either.
+		// A gate, not an interceptor: an unauthenticated caller cannot even send its message.
 		connect.WithRequestGate(s.authenticate),
 		connect.WithInterceptors(tracing, serverInterceptor{s.Log}),
-		// Inside of the interceptors, so that a panic is reported like any other failure.
+		// Inside the interceptors, so that a panic is reported like any other error.
 		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
 			return &panics.Error{Value: p, Stack: debug.Stack()}
 		}),
 	}, nil
 }
 
-// Client is what calls to one service are made with.
+// Client has what clients of one service need.
 type Client struct {
 	Signer *identity.Signer
 	// Audience is the called service's name.
 	Audience string
 }
 
-// ClientOptions returns the options for a Connect client. Calls carry the
-// context's actor, signed; errors come back as faults.
+// ClientOptions returns the options for a Connect client. Its calls carry the context's actor,
+// signed, and return errors as faults.
 func (c Client) ClientOptions() ([]connect.ClientOption, error) {
 	tracing, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics())
 	if err != nil {
@@ -74,15 +74,15 @@ func (c Client) ClientOptions() ([]connect.ClientOption, error) {
 	return []connect.ClientOption{
 		connect.WithReadMaxBytes(MaxMessage),
 		connect.WithSendMaxBytes(MaxMessage),
-		// Not compressed: our services are near each other, and gzip costs more than the wire.
+		// Not compressed: between nearby services gzip costs more than it saves.
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithInterceptors(&clientInterceptor{c.Signer, c.Audience}, tracing),
 	}, nil
 }
 
-// NewHTTPClient returns the client for calls between services: HTTP/2 without TLS
-// to http URLs, one connection for many calls, broken ones noticed by pings. It
-// never follows a redirect and asks no proxy.
+// NewHTTPClient returns the client for calls between services: HTTP/2 without TLS for http
+// URLs, one connection for many calls, and pings to detect broken connections. It follows no
+// redirects and uses no proxy.
 func NewHTTPClient() *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
@@ -107,7 +107,7 @@ func (s Server) authenticate(ctx context.Context, spec connect.Spec, _ connect.P
 	return identity.With(ctx, actor), nil
 }
 
-// serverInterceptor turns what handlers return into what may travel.
+// serverInterceptor converts and reports the errors of handlers.
 type serverInterceptor struct{ log *slog.Logger }
 
 func (i serverInterceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -127,7 +127,7 @@ func (i serverInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFun
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else the caller has left, and what failed was to write to it
+		if ctx.Err() == nil { // otherwise the caller is gone, and the error is that of writing to it
 			i.report(ctx, conn.Spec().Procedure, err)
 		}
 		return toConnect(err)
@@ -138,8 +138,7 @@ func (serverInterceptor) WrapStreamingClient(next connect.StreamingClientFunc) c
 	return next
 }
 
-// report logs what nobody is told about: internal errors, and the causes behind
-// an unavailable part.
+// report logs what callers are not told: internal errors, and the causes of unavailability.
 func (i serverInterceptor) report(ctx context.Context, procedure string, err error) {
 	switch fault.KindOf(err) {
 	case fault.Internal:
@@ -196,8 +195,8 @@ func (i *clientInterceptor) sign(ctx context.Context, h http.Header) error {
 	return nil
 }
 
-// failedConn is a stream that could not be signed: every use gives the reason, and
-// closing it does not send what was never to be sent.
+// failedConn is a stream that could not be signed. Every use returns the error, and closing it
+// sends nothing.
 type failedConn struct {
 	connect.StreamingClientConn
 	err error
@@ -208,7 +207,7 @@ func (c failedConn) Receive(any) error    { return c.err }
 func (c failedConn) CloseRequest() error  { return nil }
 func (c failedConn) CloseResponse() error { return nil }
 
-// faultConn gives a stream's errors as faults.
+// faultConn returns a stream's errors as faults.
 type faultConn struct {
 	connect.StreamingClientConn
 	ctx context.Context //nolint:containedctx // a stream has one context for its whole life
@@ -231,8 +230,8 @@ func toConnect(err error) error {
 	return ce
 }
 
-// fromConnect turns a Connect error into a fault. An error without our detail did
-// not come from a handler: the service could not be reached, or died.
+// fromConnect turns a Connect error into a fault. An error without our detail does not come
+// from a handler: the service could not be reached, or died.
 func fromConnect(ctx context.Context, err error) error {
 	ce, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -245,8 +244,8 @@ func fromConnect(ctx context.Context, err error) error {
 		}
 		if f, ok := v.(*faultv1.Fault); ok {
 			if ce.Code() == connect.CodeUnauthenticated {
-				// It is we who were not believed: keys or clocks are wrong. The person
-				// we act for is signed in all the same and must not be told otherwise.
+				// This service was not authenticated: keys or clocks are wrong. The person
+				// for whom it acts is signed in, and must not be told otherwise.
 				return fmt.Errorf("refused by the called service: %w", err)
 			}
 			return &fault.Error{Kind: fault.KindOfCode(ce.Code()), Code: f.GetCode(), Message: f.GetMessage(), RetryAfter: f.GetRetryAfter().AsDuration()}

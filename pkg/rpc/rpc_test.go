@@ -28,7 +28,7 @@ import (
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 )
 
-// documents is a service of which each test says what it does.
+// documents is a service whose methods each test sets.
 type documents struct {
 	documentv1connect.UnimplementedDocumentServiceHandler
 	get       func(ctx context.Context, req *documentv1.GetRequest) (*documentv1.GetResponse, error)
@@ -61,12 +61,12 @@ func (l *logs) String() string {
 	return l.buf.String()
 }
 
-// house is a service behind a real listener and the keys to it.
+// house is a service behind a real listener, with the keys of its callers.
 type house struct {
 	url  string
 	logs *logs
 	key  identity.Key
-	// stop cuts the listener and its connections.
+	// stop closes the listener and its connections.
 	stop func()
 }
 
@@ -128,7 +128,7 @@ func as(t *testing.T, a identity.Actor) context.Context {
 	return ctx
 }
 
-func TestActorTravels(t *testing.T) {
+func TestActorIsPassedOn(t *testing.T) {
 	t.Parallel()
 	var got identity.Actor
 	h := open(t, &documents{get: func(ctx context.Context, _ *documentv1.GetRequest) (*documentv1.GetResponse, error) {
@@ -169,9 +169,9 @@ func TestCallWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestCallerIsNotBelieved sees that a call under a wrong key reaches no handler,
-// and that it is not the person's token that is blamed for it.
-func TestCallerIsNotBelieved(t *testing.T) {
+// A call signed with a wrong key reaches no handler, and the error does not blame the person's
+// token.
+func TestUntrustedCaller(t *testing.T) {
 	t.Parallel()
 	h := open(t, &documents{
 		get: func(context.Context, *documentv1.GetRequest) (*documentv1.GetResponse, error) {
@@ -198,7 +198,7 @@ func TestCallerIsNotBelieved(t *testing.T) {
 		t.Errorf("logs = %s, want both refusals with their procedures", got)
 	}
 
-	// Without a context the message is not even decoded.
+	// Without a context the message is not decoded.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url+documentv1connect.DocumentServiceGetProcedure, strings.NewReader("no protobuf"))
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func drain(s *connect.ServerStreamForClient[documentv1.SubscribeResponse], err e
 	return s.Err()
 }
 
-func TestFaultsTravel(t *testing.T) {
+func TestFaultsArePassedOn(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -333,7 +333,7 @@ func TestCallIsBounded(t *testing.T) {
 	}
 }
 
-func TestCallerLeaves(t *testing.T) {
+func TestCallerIsGone(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{}, 1)
 	left := make(chan struct{}, 1)
@@ -351,7 +351,7 @@ func TestCallerLeaves(t *testing.T) {
 			}
 			entered <- struct{}{}
 			<-ctx.Done()
-			for { // a handler that does not look at its context learns it by writing
+			for { // a handler that ignores its context notices it by writing
 				if err := send(&documentv1.SubscribeResponse{}); err != nil {
 					return fmt.Errorf("send: %w", err)
 				}
@@ -391,7 +391,7 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-func TestServiceIsAway(t *testing.T) {
+func TestServiceIsDown(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{}, 1)
 	hang := func(ctx context.Context) error {
@@ -468,8 +468,7 @@ func TestMessageBounds(t *testing.T) {
 	}
 }
 
-// TestHTTPClient sees how calls travel: over one HTTP/2 connection, and never to
-// where the called service did not send them.
+// Calls share one HTTP/2 connection, and do not follow redirects.
 func TestHTTPClient(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32

@@ -1,26 +1,23 @@
-// Package runorder is the canonical order of a session's run log: which of the events
-// on the log count, in what order, and where some are missing. Whoever reads the
-// log, or a copy of it, must come to the same answer, so the rule is here and nowhere
-// else. It is a pure function of what it has been shown, and knows no event but by
-// its numbers.
+// Package runorder defines the canonical order of a session's run log: which events count, in
+// what order, and where some are missing. All readers of the log and of its copies have to
+// agree, so the rule is only here. It is a pure function of the numbers of the events seen.
 //
 // # The rule
 //
-// The order is that of the stream, without second deliveries and without what an
-// older claim of a run says after a newer one has spoken (a zombie's). Within a run
-// numbers are dense, over its claims. A run that has a runner (epoch 1 or more)
-// begins with number 0, when all runs before it have been said to their end; one
-// that never had a runner (epoch 0: it was cancelled while it waited) may be said
-// between the events of another. What does not fit is told:
+// The order is that of the stream, without duplicates and without events that an older claim
+// of a run published after a newer one had (a zombie's). The numbers of a run are consecutive
+// across its claims. A run with a runner (epoch 1 or more) begins with number 0, after all
+// earlier runs have ended. A run that never had a runner (epoch 0: cancelled while it waited)
+// may come between the events of another. Deviations mean:
 //
-//	a number is skipped                              events of the run are gone
-//	a claim begins at or before what was seen        the log lost its end
-//	a run begins, and one before it has no end       that end is gone
-//	a run begins, and one before it was never seen   that run is gone
-//	an unknown run speaks after a later one began    a zombie's
+//	a number is skipped                              events of the run are missing
+//	a claim begins at or before what was seen        the log lost its newest events
+//	a run begins, and an earlier one has no end      that end is missing
+//	a run begins, and an earlier one was never seen  that run is missing
+//	an unknown run appears after a later one began   it is a zombie's
 //
-// A reader who began in the middle cannot tell a run that is gone from one that was
-// cancelled, and said, before.
+// A reader that began in the middle cannot tell a missing run from one that was cancelled
+// before.
 package runorder
 
 import (
@@ -28,56 +25,56 @@ import (
 	"math"
 )
 
-// Span is a row of events of one run under one claim whose numbers follow each
-// other. One event is a span of one.
+// Span is a sequence of events of one run and claim with consecutive numbers. A single event
+// is a span, too.
 type Span struct {
-	ID          string // of the run; it is kept for the caller
+	ID          string // of the run; kept for the caller
 	Run, Epoch  int64  // the run's ordinal, and its claim
 	First, Last int64  // numbers
-	Ends        bool   // the last one is the run's end
+	Ends        bool   // the last event is the run's end
 }
 
-// Progress is how far a run has come.
+// Progress is the progress of a run.
 type Progress struct {
 	ID            string
 	Epoch, Number int64 // Number is -1 before the first event
 	Ended         bool
-	// Tentative: known from one event in the middle, which may be a zombie's.
+	// Tentative means that it is known from an event in the middle, which may be a zombie's.
 	Tentative bool
 }
 
-// Verdict is what becomes of a span.
+// Verdict is the decision about a span.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Drop    Verdict = iota // nothing new, or a zombie's
+	Drop    Verdict = iota // a duplicate, or a zombie's
 	Pass                   // its events, or the last of them, are next
-	Gap                    // they are, and some before them are gone
-	Unknown                // nothing is known of its run: what came before the span is for the caller to say
+	Gap                    // they are next, and events before them are missing
+	Unknown                // its run is unknown: the caller has to find out what came before
 )
 
-// maxRuns bounds the runs that are remembered; a session's runs follow each other.
+// maxRuns bounds the runs that are remembered.
 const maxRuns = 128
 
-// Order is how far the runs of a session are, for one reader of its log. It is for
-// one goroutine.
+// Order has the progress of a session's runs, for one reader of its log. It is not safe for
+// concurrent use.
 type Order struct {
 	runs map[int64]*Progress
-	// from is the oldest run whose end must have been seen when the next one begins.
+	// from is the oldest run whose end must be seen before the next one begins.
 	from int64
-	// whole: the log was seen from its beginning.
+	// whole means that the log was seen from its beginning.
 	whole bool
-	// begun is the newest run with a runner that was met.
+	// begun is the newest run with a runner that was seen.
 	begun int64
-	// forgotten is the newest run whose progress was given up to stay small.
+	// forgotten is the newest run whose progress was evicted.
 	forgotten int64
 }
 
 // New returns an order that has seen nothing.
 func New() *Order { return &Order{runs: map[int64]*Progress{}} }
 
-// Progress returns how far a run is; false when it was not met.
+// Progress returns the progress of a run, and whether the run was seen.
 func (o *Order) Progress(run int64) (Progress, bool) {
 	if p := o.runs[run]; p != nil {
 		return *p, true
@@ -85,7 +82,7 @@ func (o *Order) Progress(run int64) (Progress, bool) {
 	return Progress{Number: -1}, false
 }
 
-// Open yields the runs that were met and have not ended.
+// Open yields the runs that were seen and have not ended.
 func (o *Order) Open() iter.Seq2[int64, Progress] {
 	return func(yield func(int64, Progress) bool) {
 		for n, p := range o.runs {
@@ -96,13 +93,13 @@ func (o *Order) Open() iter.Seq2[int64, Progress] {
 	}
 }
 
-// Begin learns of a run from one span whose predecessors were not seen.
+// Begin records a run from a span whose predecessors were not seen.
 func (o *Order) Begin(s Span) {
 	o.meet(s.Run, s.Epoch)
 	o.runs[s.Run] = &Progress{ID: s.ID, Epoch: s.Epoch, Number: s.Last, Ended: s.Ends, Tentative: true}
 }
 
-// Expect learns that there is a run of which nothing has been seen.
+// Expect records that a run exists of which nothing has been seen.
 func (o *Order) Expect(run int64, id string) {
 	if o.runs[run] == nil {
 		o.meet(run, 0)
@@ -110,8 +107,8 @@ func (o *Order) Expect(run int64, id string) {
 	}
 }
 
-// Judge says what becomes of s, the next span of the stream, and when it passes how
-// many of its events were seen before. It remembers nothing.
+// Judge returns the verdict on s, the next span of the stream, and for Pass how many of its
+// events were seen before. It records nothing.
 func (o *Order) Judge(s Span) (v Verdict, skip int64) {
 	p := o.runs[s.Run]
 	switch {
@@ -121,9 +118,9 @@ func (o *Order) Judge(s Span) (v Verdict, skip int64) {
 		return o.judgeFirst(s), 0
 	}
 	newer := s.Epoch > p.Epoch
-	// After a start in the middle a newer claim corrects what a zombie made us believe.
+	// After a start in the middle, a newer claim corrects what a zombie's event suggested.
 	corrected := newer && p.Tentative
-	// The log lost events that were seen, and the next claim went on before them.
+	// The log lost events that were seen, and the next claim repeats their numbers.
 	lost := newer && !p.Tentative && s.First <= p.Number
 	switch {
 	case corrected:
@@ -141,14 +138,14 @@ func (o *Order) judgeNew(s Span) Verdict {
 	case s.Run <= o.forgotten, s.Run < o.begun:
 		return Drop
 	case s.First > 0 && o.from > 0 && s.Run > o.from && (s.Epoch > 0 || o.whole):
-		return Gap // its beginning is gone
+		return Gap // its beginning is missing
 	case s.First > 0, s.Epoch == 0:
 		return Unknown
 	}
 	return o.judgeFirst(s)
 }
 
-// judgeFirst is Judge for a run's beginning.
+// judgeFirst judges the beginning of a run.
 func (o *Order) judgeFirst(s Span) Verdict {
 	if s.Epoch == 0 || o.from == 0 {
 		return Pass
@@ -161,8 +158,8 @@ func (o *Order) judgeFirst(s Span) Verdict {
 	return Pass
 }
 
-// Admit is Judge for a reader that goes on whatever is missing: it remembers a span
-// that is not dropped.
+// Admit judges a span for a reader that continues after gaps: it records a span unless the
+// verdict is Drop.
 func (o *Order) Admit(s Span) (v Verdict, skip int64) {
 	if v, skip = o.Judge(s); v != Drop {
 		o.Take(s)
@@ -170,13 +167,13 @@ func (o *Order) Admit(s Span) (v Verdict, skip int64) {
 	return v, skip
 }
 
-// Take remembers that a span has passed.
+// Take records a span.
 func (o *Order) Take(s Span) {
 	if o.from == 0 {
 		o.whole = s.Run == 1 && s.First == 0
 	}
 	if p := o.runs[s.Run]; s.Epoch > 0 && s.Run > o.begun && (p == nil || p.Number < 0) && o.from > 0 {
-		o.from = max(o.from, s.Run) // what is missing before it has been told
+		o.from = max(o.from, s.Run) // gaps before it have been reported
 	}
 	o.meet(s.Run, s.Epoch)
 	o.runs[s.Run] = &Progress{ID: s.ID, Epoch: s.Epoch, Number: s.Last, Ended: s.Ends}
@@ -192,7 +189,7 @@ func (o *Order) meet(run, epoch int64) {
 	}
 }
 
-// Seen reports whether a span brings nothing new.
+// Seen reports whether a span has nothing new.
 func (o *Order) Seen(s Span) bool {
 	p := o.runs[s.Run]
 	if p == nil {
@@ -201,8 +198,7 @@ func (o *Order) Seen(s Span) bool {
 	return s.Epoch < p.Epoch || s.Epoch == p.Epoch && s.Last <= p.Number
 }
 
-// Learn takes over what another order, one that has read more of the same log, knows
-// better.
+// Learn merges another order that has read more of the same log.
 func (o *Order) Learn(other *Order) {
 	for n, theirs := range other.runs {
 		ours := o.runs[n]

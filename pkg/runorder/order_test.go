@@ -35,7 +35,7 @@ func TestOrder(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string
-		begin spans // each known from the middle
+		begin spans // for Begin
 		in    spans
 		want  []runorder.Verdict
 	}{
@@ -165,11 +165,11 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// history makes the stream of a session: what readers are to see of it, and, in
-// between, second deliveries and, if they are wanted, what zombies say.
+// history generates the stream of a session: the events that count, with duplicates and, if
+// wanted, zombies' events in between.
 func history(r *rand.Rand, zombies bool) (stream spans, counts []bool) {
 	say := func(s runorder.Span, real bool) { stream, counts = append(stream, s), append(counts, real) }
-	waiting := int64(0) // the next run, when it was cancelled while it waited
+	waiting := int64(0) // the next run, if it was cancelled while it waited
 	for run := int64(1); run <= 5; run++ {
 		if run == waiting {
 			continue
@@ -205,8 +205,7 @@ func history(r *rand.Rand, zombies bool) (stream spans, counts []bool) {
 	return stream, counts
 }
 
-// TestHistories sees that a reader of a whole stream is shown what counts, and that
-// one is told when any of it is gone.
+// A reader of a whole stream gets the events that count, and notices missing ones.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	for range 5000 {
@@ -221,7 +220,7 @@ func TestHistories(t *testing.T) {
 				t.Fatalf("seed %d: Admit(%+v) = %d in the whole stream %v", seed, s, v, stream[:i+1])
 			}
 		}
-		// One who begins in the middle, with what counts, misses nothing.
+		// A reader that begins in the middle, with an event that counts, misses nothing.
 		begin := r.IntN(len(stream))
 		for !counts[begin] {
 			begin--
@@ -238,9 +237,9 @@ func TestHistories(t *testing.T) {
 			}
 		}
 		if zombies {
-			continue // one may stand for what is gone, and nobody can tell
+			continue // a zombie's event may replace the missing one, unnoticed
 		}
-		// All but some in the middle, with one behind them that counts.
+		// Without some events in the middle, and with a later one that counts.
 		last := len(stream) - 1
 		for !counts[last] {
 			last--
@@ -262,9 +261,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// isMissed reports whether a reader of the rest can tell that some that counts is
-// gone: no second delivery makes up for it, and of a run that never had a runner it
-// can tell when the next run begins.
+// isMissed reports whether a reader of the rest can notice that an event that counts is missing:
+// no duplicate replaces it, and for a run that never had a runner, the next run has begun.
 func isMissed(gone spans, counts []bool, rest spans) bool {
 	next := slices.ContainsFunc(rest, func(s runorder.Span) bool { return s.Epoch > 0 && s.First == 0 })
 	for i, s := range gone {

@@ -1,12 +1,11 @@
-// Package seal encrypts a text for the credential broker alone, so that whatever carries it
-// (the gateway, logs, memory) has nothing to give away: HPKE (RFC 9180), base mode, one
-// message, with DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The public key comes
-// from GET /api/accounts/sealing-key. The broker's side is in its vault.
+// Package seal encrypts a text for the credential broker, so that no other part that handles it
+// (the gateway, logs) can read it: with HPKE (RFC 9180), base mode, one message,
+// DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and AES-256-GCM. The public key comes from
+// GET /api/accounts/sealing-key. The broker decrypts in its vault.
 //
-// What is sealed is bound to a purpose, to a workspace, and to what else is said in the
-// clear: the info of HPKE is these texts with a line feed between them, and there is no
-// associated data. So it opens nowhere else, and nobody on the way can have a key sent to
-// another address.
+// A sealed text is bound to a purpose, to a workspace, and to the plain fields beside it: HPKE's
+// info is these texts, separated by line feeds, without associated data. It cannot be opened in
+// another context, so an attacker on the way cannot redirect a key to another address.
 package seal
 
 import (
@@ -16,27 +15,27 @@ import (
 	"strings"
 )
 
-// The algorithms, as the RFC calls them.
+// The names of the algorithms in the RFC.
 const (
 	KEM  = "DHKEM(X25519, HKDF-SHA256)"
 	KDF  = "HKDF-SHA256"
 	AEAD = "AES-256-GCM"
 )
 
-// Secret is the info of an account's secret. Provider and base URL are those of the request,
-// empty where it has none.
+// Secret is the info of an account's secret, with provider and base URL as in the request; both
+// may be empty.
 func Secret(workspace, provider, baseURL string) []byte {
 	return info("account secret", workspace, provider, baseURL)
 }
 
-// Body is the info of a whole request that asks for an account.
+// Body is the info of a whole request for an account.
 func Body(workspace string) []byte { return info("account request", workspace) }
 
 func info(parts ...string) []byte {
 	return []byte("signalbox v1\n" + strings.Join(parts, "\n"))
 }
 
-// Seal seals a text with a public key: the encapsulated key, and behind it the ciphertext.
+// Seal seals a text with a public key. It returns the encapsulated key and the ciphertext.
 func Seal(public, info, text []byte) ([]byte, error) {
 	key, err := hpke.DHKEM(ecdh.X25519()).NewPublicKey(public)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Options say what Open opens. What a service does without stays empty.
+// Options configure Open. A service leaves the parts that it does not need empty.
 type Options struct {
 	Name        string      // as in package subject
 	Addr        string      // where to listen
-	AddrSetting string      // the variable that sets Addr, for errors
+	AddrSetting string      // the environment variable of Addr, for errors
 	ServiceKey  conf.Secret // the key that signs calls to other services
-	TrustedKeys string      // the keys of the services that may call
+	TrustedKeys string      // the keys of services that may call this one
 	Database    pg.Config
 	Bus         bus.Config
 }
 
-// Parts are what a service works with.
+// Parts are the opened parts of a service.
 type Parts struct {
 	Listener net.Listener
 	Signer   *identity.Signer
@@ -32,9 +32,9 @@ type Parts struct {
 	Bus      *bus.Bus
 }
 
-// Open opens the parts that o names, without waiting for Postgres or NATS: a service
-// starts while they are away and is not ready. Errors name the setting to change. After
-// an error nothing is left open; otherwise the caller closes the parts.
+// Open opens parts without waiting for Postgres or NATS: a service starts while they are down,
+// and is not ready. Errors name the setting to change. After an error nothing stays open;
+// otherwise the caller closes the parts.
 func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 	p := &Parts{}
 	defer func() {
@@ -71,8 +71,8 @@ func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 	return p, nil
 }
 
-// Close closes the listener, which the service may have closed before, and the
-// connections to NATS and Postgres.
+// Close closes the listener, unless the service has closed it, and the connections to NATS and
+// Postgres.
 func (p *Parts) Close() {
 	if p.Listener != nil {
 		_ = p.Listener.Close()

@@ -1,7 +1,6 @@
-// Package service is the shell that the binaries of our services share: the
-// command line (a service takes settings from its environment and no arguments),
-// logs, traces, metrics, the first and the second signal. A main function fills in
-// a Command and returns what Main returns.
+// Package service has what the services' main functions share: the command line (settings come
+// from the environment), logs, traces, metrics and signals. A main function fills in a Command
+// and exits with the result of Main.
 package service
 
 import (
@@ -27,24 +26,24 @@ type Command struct {
 	Name string
 	// About is a sentence for --help, without the name: "keeps documents".
 	About string
-	// Config is a pointer to the settings, which are loaded before anything is run.
+	// Config is a pointer to the settings, which are loaded before Run.
 	Config any
-	// Telemetry and HealthAddr are read from the loaded settings: how much is told,
-	// and which address answers /health.
+	// Telemetry and HealthAddr return parts of the loaded settings: the telemetry, and the
+	// address that serves /health.
 	Telemetry  func() telemetry.Config
 	HealthAddr func() string
-	// Run is the service's life; it returns nil after a drain.
+	// Run runs the service and returns nil after a drain.
 	Run func(ctx context.Context, env Env) error
 }
 
-// Env is what every service is handed.
+// Env is what every service gets.
 type Env struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 }
 
-// Main runs the command with the process's arguments and environment and returns
-// the exit code.
+// Main runs the command with the process's arguments and environment, and returns the exit
+// code.
 func (c Command) Main() int {
 	return process.Main(func(ctx context.Context) error {
 		return c.Execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
@@ -53,16 +52,16 @@ func (c Command) Main() int {
 
 const healthTimeout = 3 * time.Second
 
-// Execute is Main without the process around it.
+// Execute runs the command with the given arguments and environment.
 func (c Command) Execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	asked := ""
+	option := ""
 	switch {
 	case len(args) == 1:
-		asked = args[0]
+		option = args[0]
 	case len(args) > 1:
 		return process.Usage("%s takes its settings from the environment; --help lists them", c.Name)
 	}
-	switch asked {
+	switch option {
 	case "--help", "-h":
 		fmt.Fprintf(stdout, "%s %s.\n\nUsage: %s [--help | --version | --healthcheck]\n\nEnvironment:\n", c.Name, c.About, c.Name)
 		return conf.WriteHelp(stdout, c.Config)
@@ -71,12 +70,12 @@ func (c Command) Execute(ctx context.Context, args, environ []string, stdout, st
 		return err
 	case "", "--healthcheck":
 	default:
-		return process.Usage("%s does not know %q; --help says what it knows", c.Name, asked)
+		return process.Usage("%s has no option %q; --help lists them", c.Name, option)
 	}
 	if err := conf.Load(c.Config, environ); err != nil {
 		return err
 	}
-	if asked == "--healthcheck" {
+	if option == "--healthcheck" {
 		ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 		defer cancel()
 		return httpserver.CheckHealth(ctx, c.HealthAddr())
@@ -94,7 +93,7 @@ func (c Command) serve(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = stop(context.WithoutCancel(ctx)) }() // at worst the last spans are missing
+	defer func() { _ = stop(context.WithoutCancel(ctx)) }() // the last spans may be lost
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	log.InfoContext(ctx, "starting", "version", process.Version())

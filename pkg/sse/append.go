@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// AppendEvent appends one whole event to dst and returns it: the type, the data
-// and the id, in this order, and the blank line that dispatches it. An empty type
-// or id is left out. Data is usually one line; data with line breaks (\n, \r or
-// \r\n) becomes several data lines, which a reader joins with \n again. Line
-// breaks and NUL in a type or an id cannot be written and are dropped.
+// AppendEvent appends an event to dst: type, data and id, in this order, and the blank line
+// that dispatches it. An empty type or id is omitted. Data with line breaks (\n, \r or \r\n)
+// becomes several data lines, which a reader joins with \n. Line breaks and NUL in a type or
+// id cannot be written and are dropped.
 func AppendEvent(dst []byte, event string, data []byte, id string) []byte {
 	if event != "" {
 		dst = append(dst, "event: "...)
@@ -24,14 +23,13 @@ func AppendEvent(dst []byte, event string, data []byte, id string) []byte {
 	return append(dst, '\n')
 }
 
-// AppendHeartbeat appends the comment line ":" without a blank line after it.
+// AppendHeartbeat appends the comment line ":", without a blank line.
 func AppendHeartbeat(dst []byte) []byte {
 	return append(dst, ":\n"...)
 }
 
-// AppendRetry appends the reconnection time in milliseconds as a line of its own,
-// without a blank line: it takes effect when it is read, not when an event is
-// dispatched.
+// AppendRetry appends the reconnection time in milliseconds as a line, without a blank line: it
+// takes effect without one.
 func AppendRetry(dst []byte, ms int) []byte {
 	dst = append(dst, "retry: "...)
 	dst = strconv.AppendInt(dst, int64(max(ms, 0)), 10)

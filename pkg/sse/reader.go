@@ -7,45 +7,44 @@ import (
 	"time"
 )
 
-// ErrTooLong is returned by Next when an event, or one line, is longer than the
-// Reader's limit.
+// ErrTooLong means that an event, or one line, exceeds the Reader's limit.
 var ErrTooLong = errors.New("server-sent event is over the size limit")
 
 const (
 	firstBuffer  = 4 << 10
 	defaultLimit = 1 << 20
-	knownTypes   = 64 // names of event types that are kept, so that they cost nothing again
+	knownTypes   = 64 // event types whose names are kept, to avoid allocations
 	emptyReads   = 100
 )
 
-// Event is one dispatched event. Data and ID point into the Reader's buffers and
-// are valid until the next call of Next.
+// Event is a dispatched event. Data and ID alias the Reader's buffers and are valid until the
+// next call of Next.
 type Event struct {
 	// Type is the event's type as sent; empty means "message".
 	Type string
-	// Data is the data lines joined with \n, as sent: bytes that are not UTF-8 are
-	// not replaced here, because a codec may want them untouched.
+	// Data is the data lines joined with \n. Invalid UTF-8 is not replaced, because a codec may
+	// need it unchanged.
 	Data []byte
-	// ID is the last event id of the stream: the event's own, or the one before it.
+	// ID is the stream's last event id: the event's own, or the previous one.
 	ID []byte
 }
 
-// Reader reads events from a stream, split anywhere. It holds one event in memory
-// and, once its buffers have grown to the largest event, allocates nothing.
+// Reader reads events from a stream, however it is split. It holds one event in memory, and
+// allocates nothing once its buffers have grown to the largest event.
 type Reader struct {
 	src io.Reader
 	max int
 
 	buf        []byte // buf[start:end] is read and not yet consumed
 	start, end int
-	scanned    int // no line end in buf[start:scanned]
+	scanned    int // buf[start:scanned] has no line end
 
 	data    []byte
 	id      []byte
 	typ     []byte
 	hasData bool
-	pending bool // a field of an event that is not yet dispatched was read
-	skipLF  bool // the last line ended with \r: a \n that follows belongs to it
+	pending bool // fields of the next event have been read
+	skipLF  bool // the last line ended with \r: a \n after it belongs to it
 	begun   bool // the byte order mark, if any, has been read
 
 	retry time.Duration
@@ -53,8 +52,8 @@ type Reader struct {
 	err   error
 }
 
-// NewReader returns a Reader of r. An event (its data, type and id together) or a
-// single line of more than maxEvent bytes is refused with ErrTooLong; 0 means 1 MiB.
+// NewReader returns a Reader of r. An event (data, type and id together) or a line of more than
+// maxEvent bytes is ErrTooLong; 0 means 1 MiB.
 func NewReader(r io.Reader, maxEvent int) *Reader {
 	if maxEvent <= 0 {
 		maxEvent = defaultLimit
@@ -62,7 +61,7 @@ func NewReader(r io.Reader, maxEvent int) *Reader {
 	return &Reader{src: r, max: maxEvent}
 }
 
-// Reset makes the Reader read another stream, keeping its buffers and its limit.
+// Reset makes the Reader read another stream, with the same buffers and limit.
 func (r *Reader) Reset(src io.Reader) {
 	*r = Reader{
 		src: src, max: r.max,
@@ -70,16 +69,15 @@ func (r *Reader) Reset(src io.Reader) {
 	}
 }
 
-// Retry returns the reconnection time the stream last asked for, 0 if it did not.
+// Retry returns the stream's latest reconnection time, 0 if there is none.
 func (r *Reader) Retry() time.Duration { return r.retry }
 
-// Next returns the next event. It returns as soon as the event's blank line is
-// there and never waits for a byte beyond it. Events without data are not
-// dispatched, as the standard says.
+// Next returns the next event. It never waits for a byte after the event's blank line. Events
+// without data are not dispatched, as the standard says.
 //
-// The error is io.EOF when the stream ended between two events,
-// io.ErrUnexpectedEOF when it ended inside one, ErrTooLong, or what the
-// underlying reader returned. After an error every call returns the same one.
+// The error is io.EOF if the stream ended between events, io.ErrUnexpectedEOF if it ended
+// inside one, ErrTooLong, or that of the underlying reader. After an error every call returns
+// it again.
 func (r *Reader) Next() (Event, error) {
 	if r.err != nil {
 		return Event{}, r.err
@@ -102,7 +100,7 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
-// dispatch ends the event that was read so far; without data there is none.
+// dispatch returns the event read so far, if it has data.
 func (r *Reader) dispatch() (Event, bool) {
 	r.pending = false
 	if !r.hasData {
@@ -115,7 +113,7 @@ func (r *Reader) dispatch() (Event, bool) {
 	return ev, true
 }
 
-// name returns b as a string, the same string for the same bytes.
+// name returns b as a string, without an allocation for known types.
 func (r *Reader) name(b []byte) string {
 	if len(b) == 0 {
 		return ""
@@ -133,7 +131,7 @@ func (r *Reader) name(b []byte) string {
 	return s
 }
 
-// field takes one non-empty line and reports whether the event is within limits.
+// field parses a non-empty line and reports whether the event is within the limit.
 func (r *Reader) field(line []byte) bool {
 	colon := bytes.IndexByte(line, ':')
 	if colon == 0 {
@@ -186,8 +184,8 @@ func (r *Reader) setRetry(value []byte) {
 	r.retry = time.Duration(ms) * time.Millisecond
 }
 
-// line returns the next line without its end. It is false when the stream is at
-// an end, and r.err then says how.
+// line returns the next line without its end. It returns false at the end of the stream, with
+// the cause in r.err.
 func (r *Reader) line() ([]byte, bool) {
 	for {
 		if r.skipLF && r.start < r.end {

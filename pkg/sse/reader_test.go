@@ -77,8 +77,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// Every stream, cut into two reads at every position and into single bytes, gives
-// the same events.
+// Every stream gives the same events when it is split in two at any position, or into single
+// bytes.
 func TestReaderSplits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range streams {
@@ -128,7 +128,7 @@ func TestReaderLimit(t *testing.T) {
 	}
 }
 
-// An event is delivered when its blank line is there, before the stream goes on.
+// An event is returned when its blank line has come, before more of the stream.
 func TestReaderDoesNotWait(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"data: a\n\n", "data: a\r\r", "data: a\r\n\r"} {
@@ -184,8 +184,8 @@ func TestReaderRetryAndReset(t *testing.T) {
 	}
 }
 
-// What AppendEvent writes, Reader reads, wherever it is cut; and any bytes at all
-// give the same events in one read and in single bytes.
+// Reader reads what AppendEvent writes, wherever it is split. Any bytes give the same events in
+// one read and in single bytes.
 func FuzzReader(f *testing.F) {
 	for _, s := range streams {
 		f.Add([]byte(s.in), "e", "id")
@@ -208,7 +208,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// BenchmarkReader reads frames as a provider sends them; one operation is one event.
+// BenchmarkReader reads frames as a provider sends them; an operation is an event.
 func BenchmarkReader(b *testing.B) {
 	frame := "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\" some words\"}}\n\n"
 	r := sse.NewReader(&endless{chunk: []byte(strings.Repeat(frame, 64))}, 0)
@@ -221,7 +221,7 @@ func BenchmarkReader(b *testing.B) {
 	}
 }
 
-// endless repeats its chunk for ever.
+// endless repeats its chunk forever.
 type endless struct {
 	chunk []byte
 	at    int

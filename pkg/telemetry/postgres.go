@@ -5,9 +5,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// QueryTracer returns what traces queries, or nil when traces are off: a span for
-// each query that is recorded nowhere still costs. Spans hold the SQL text, which
-// has placeholders for values.
+// QueryTracer returns a tracer of queries, or nil if traces are off, because even spans that
+// are not recorded cost time. Spans contain the SQL text, which has placeholders for values.
 func (c Config) QueryTracer() pgx.QueryTracer {
 	if c.OTLPEndpoint == "" {
 		return nil

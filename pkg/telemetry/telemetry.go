@@ -1,6 +1,5 @@
-// Package telemetry sets up what operators see: logs on stderr, traces to an
-// OTLP collector when one is configured. Metrics are registered with the
-// prometheus.Registerer that a service is handed.
+// Package telemetry sets up logs on stderr, and traces to an OTLP collector if one is
+// configured. Services register their metrics with a prometheus.Registerer that they get.
 package telemetry
 
 import (
@@ -23,9 +22,9 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
-// Config says how much is told, and to whom.
+// Config configures logs and traces.
 type Config struct {
-	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Least level that is logged: debug, info, warn or error."`
+	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Lowest level that is logged: debug, info, warn or error."`
 	LogFormat string     `env:"LOG_FORMAT" envDefault:"json" doc:"Format of log lines: json or text."`
 	// The exporter itself reads the other OTEL_EXPORTER_OTLP_ variables of the OpenTelemetry specification.
 	OTLPEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT" doc:"URL of an OpenTelemetry collector (OTLP over HTTP); empty turns traces off."`
@@ -46,9 +45,9 @@ func NewLogger(w io.Writer, cfg Config, service string) (*slog.Logger, error) {
 	return slog.New(traceHandler{h}).With("service", service), nil
 }
 
-// StartTracing installs the process-wide tracer provider and the W3C propagator,
-// and returns what flushes it at the end. Without an endpoint nothing is exported
-// and spans cost next to nothing, but trace contexts still pass through.
+// StartTracing installs the process-wide tracer provider and the W3C propagator, and returns a
+// function that flushes and stops it. Without an endpoint nothing is exported, and spans cost
+// next to nothing, but trace contexts are still propagated.
 func StartTracing(ctx context.Context, cfg Config, service, version string) (stop func(context.Context) error, err error) {
 	otel.SetTextMapPropagator(propagation.TraceContext{})
 	if cfg.OTLPEndpoint == "" {
@@ -56,7 +55,7 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 	}
 	collector, err := url.Parse(cfg.OTLPEndpoint)
 	if err != nil || collector.Host == "" || (collector.Scheme != "http" && collector.Scheme != "https") {
-		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is not the URL of a collector: use one such as http://collector:4318") // not said: it may hold a password
+		return nil, errors.New("OTEL_EXPORTER_OTLP_ENDPOINT is not the URL of a collector: use one such as http://collector:4318") // without the URL, which may contain a password
 	}
 	if err := checkHeaders(); err != nil {
 		return nil, err
@@ -65,7 +64,7 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 	if err != nil {
 		return nil, fmt.Errorf("export traces to %s: %w", collector.Host, err)
 	}
-	host, _ := os.Hostname() // without a name the process id must do
+	host, _ := os.Hostname() // without a name the process id has to do
 	provider := trace.NewTracerProvider(
 		trace.WithBatcher(exporter),
 		trace.WithResource(resource.NewSchemaless(
@@ -81,8 +80,8 @@ func StartTracing(ctx context.Context, cfg Config, service, version string) (sto
 // headerName is a token of RFC 9110, 5.6.2.
 var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
-// checkHeaders refuses headers for the collector that do not parse: the exporter would
-// leave them out and write them, keys and all, to stderr.
+// checkHeaders refuses headers for the collector that do not parse: the exporter would ignore
+// them and print them, with their keys, to stderr.
 func checkHeaders() error {
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"} {
 		for i, header := range strings.Split(os.Getenv(variable), ",") {
@@ -99,7 +98,7 @@ func checkHeaders() error {
 	return nil
 }
 
-// traceHandler adds the trace's id to each line logged under one.
+// traceHandler adds the trace id to lines that are logged in a trace.
 type traceHandler struct{ slog.Handler }
 
 func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {

@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/pkg/telemetry"
 )
 
-// traced is a context under a trace of a fixed id.
+// traced returns a context in a trace with a fixed id.
 func traced(t *testing.T) context.Context {
 	t.Helper()
 	return trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{
@@ -36,7 +36,7 @@ func TestLogger(t *testing.T) {
 	}
 	log.DebugContext(t.Context(), "too little")
 	if out.Len() != 0 {
-		t.Errorf("a line under the level was written: %s", out.String())
+		t.Errorf("a line below the level was written: %s", out.String())
 	}
 	log.With("run", "r1").InfoContext(traced(t), "run ended", "steps", 2)
 	var line map[string]any
@@ -51,7 +51,7 @@ func TestLogger(t *testing.T) {
 	out.Reset()
 	log.WarnContext(t.Context(), "no trace")
 	if strings.Contains(out.String(), "trace_id") {
-		t.Errorf("a line outside of a trace names one: %s", out.String())
+		t.Errorf("a line outside a trace has a trace id: %s", out.String())
 	}
 }
 
@@ -77,7 +77,7 @@ func TestLoggerRefusesAFormat(t *testing.T) {
 	}
 }
 
-// TestTracing changes the process-wide tracer, and is one test for that reason.
+// TestTracing is a single test because it changes the process-wide tracer.
 func TestTracing(t *testing.T) {
 	propagator, provider := otel.GetTextMapPropagator(), otel.GetTracerProvider()
 	t.Cleanup(func() {
@@ -85,7 +85,7 @@ func TestTracing(t *testing.T) {
 		otel.SetTracerProvider(provider)
 	})
 
-	// Without a collector: contexts pass through, nothing else happens.
+	// Without a collector, contexts are propagated and nothing is exported.
 	otel.SetTracerProvider(noop.NewTracerProvider())
 	stop, err := telemetry.StartTracing(t.Context(), telemetry.Config{}, "gateway", "devel")
 	if err != nil {
@@ -118,7 +118,7 @@ func TestTracing(t *testing.T) {
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-api-key=hunter%2C2, b=")
 
-	// With one: the settings count, not what else is in the environment.
+	// With a collector, the settings count, not the rest of the environment.
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://192.0.2.1:1")
 	type export struct{ path, body string }
 	exports := make(chan export, 10)

@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// rule refuses an import; it returns why, or "".
+// rule returns why an import is not allowed, or "".
 type rule func(d dir, f file, imported string) string
 
-// rules are the plan of the house.
+// rules are the rules for imports.
 //
-//  1. proto imports nothing of ours.
+//  1. proto imports none of our packages.
 //  2. pkg imports proto only.
 //  3. A service imports pkg, proto and itself, never another service: services
 //     meet in proto. Their tests may use the simulator and the far end of the
-//     end-to-end tests, which are what they would otherwise fake.
-//  4. Only main packages compose, and standalone, which is all of them in one.
-//  5. A part that must be used in one way only has one package that imports it.
-//  6. What is made for tests is imported by tests.
+//     end-to-end tests, which they would otherwise fake.
+//  4. Only main packages compose services, and standalone, which combines all of them.
+//  5. Some libraries may be imported by one of our packages only.
+//  6. Packages for tests are imported by tests only.
 var rules = []rule{protoIsTheFloor, pkgKnowsNoService, servicesMeetInProto, oneDoor, testsStayOut}
 
-// doors are the only importers of what must not be used directly, by its prefix.
-// The end-to-end tests may look past them, at what the services left behind.
+// doors are the only packages that may import a library, by the library's prefix. The
+// end-to-end tests may use such a library, too, to inspect what the services have written.
 var doors = map[string]struct{ only, why string }{
 	"github.com/nats-io/nats-server":  {"pkg/natsd", "a server is embedded in one way, with one set of limits"},
-	"github.com/jackc/pgx/v5/pgxpool": {"pkg/pg", "outside of a transaction of package pg nothing says whose rows are meant"},
+	"github.com/jackc/pgx/v5/pgxpool": {"pkg/pg", "outside a transaction of package pg, queries have no workspace"},
 }
 
-// testParts are packages of the standard library that only tests need.
+// testParts are packages of the standard library that only tests may import.
 var testParts = []string{"testing", "net/http/httptest"}
 
 func (d dir) checkImports() []string {
@@ -47,7 +47,7 @@ func (d dir) checkImports() []string {
 
 func protoIsTheFloor(d dir, _ file, imported string) string {
 	if within(d.path, "proto") && within(imported, strings.TrimSuffix(module, "/")) && !within(imported, module+"proto") {
-		return "proto imports nothing of ours"
+		return "proto imports none of our packages"
 	}
 	return ""
 }
@@ -103,13 +103,13 @@ func testsStayOut(d dir, f file, imported string) string {
 	}
 	for _, part := range testParts {
 		if within(imported, part) {
-			return "it is for tests: helpers of tests live in packages named …test"
+			return "it is for tests: put test helpers into packages named …test"
 		}
 	}
 	return ""
 }
 
-// forTests reports whether a package is, or lies in, one named …test.
+// forTests reports whether a package is named …test, or is below such a package.
 func forTests(p string) bool {
 	for ; p != "." && p != "/"; p = path.Dir(p) {
 		if strings.HasSuffix(path.Base(p), "test") {
@@ -119,7 +119,7 @@ func forTests(p string) bool {
 	return false
 }
 
-// within reports whether p is parent or lies below it.
+// within reports whether p is parent or below it.
 func within(p, parent string) bool {
 	return p == parent || strings.HasPrefix(p, parent+"/")
 }

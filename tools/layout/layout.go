@@ -1,8 +1,7 @@
-// Package layout says what may import what in this repository, and checks it by
-// reading the import clauses of every Go file of the three modules proto, pkg
-// and services (imports.go) and their go.mod files (modules.go). It compiles
-// nothing, so it also sees files behind build constraints, and it works on a tree
-// that does not build.
+// Package layout checks the structure of this repository: the imports of every Go file in the
+// modules proto, pkg and services (imports.go), their package comments, their go.mod files
+// (modules.go), and the case of SQL (sql.go). It parses files without compiling them, so it
+// also sees files with build constraints, and works on a tree that does not build.
 package layout
 
 import (
@@ -20,8 +19,8 @@ import (
 // module is the prefix of our import paths.
 const module = "signalbox.dev/"
 
-// Check returns what in the repository at root is against its rules, one
-// sentence each, sorted. The error is for a tree that cannot be read.
+// Check returns the violations in the repository at root, a sentence each, sorted. The error
+// means that the tree cannot be read.
 func Check(root fs.FS) ([]string, error) {
 	packages, err := load(root)
 	if err != nil {
@@ -41,9 +40,9 @@ func Check(root fs.FS) ([]string, error) {
 	return wrong, nil
 }
 
-// dir is one folder with Go files in it.
+// dir is a folder with Go files.
 type dir struct {
-	// path is below the repository, with slashes: services/gateway/internal/api.
+	// path is relative to the repository, such as services/gateway/internal/api.
 	path  string
 	files []file
 }
@@ -93,7 +92,7 @@ func load(root fs.FS) ([]dir, error) {
 	return all, nil
 }
 
-// skipped names the folders that the go command does not build either.
+// skipped reports whether a folder is one that the go command skips, too.
 func skipped(name string) bool {
 	return name == "testdata" || name == "node_modules" || name == "vendor" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
 }
@@ -121,8 +120,8 @@ func read(root fs.FS, name string) (file, error) {
 	return f, nil
 }
 
-// checkComment asks for one package comment, in the form that go doc shows best.
-// Generated packages are documented in their .proto files.
+// checkComment requires one package comment of the form that go doc expects. Generated packages
+// are documented in their .proto files.
 func (d dir) checkComment() []string {
 	var with, without []string
 	var wrong []string
@@ -140,7 +139,7 @@ func (d dir) checkComment() []string {
 	}
 	switch {
 	case len(with) == 0 && len(without) > 0:
-		wrong = append(wrong, d.path+": no package comment: say what the package is for and what its reader must know")
+		wrong = append(wrong, d.path+": no package comment: say what the package does and what its reader must know")
 	case len(with) > 1:
 		wrong = append(wrong, fmt.Sprintf("%s: %d package comments (%s): leave one", d.path, len(with), strings.Join(with, ", ")))
 	}

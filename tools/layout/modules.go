@@ -19,8 +19,8 @@ var members = []string{"proto", "pkg", "services"}
 // that their output is compiled against.
 var paired = []string{"google.golang.org/protobuf", "connectrpc.com/connect"}
 
-// checkModules reads go.work and the go.mod files: the three modules build with
-// one version of Go and of each dependency, alone (GOWORK=off) as in the workspace.
+// checkModules checks go.work and the go.mod files: the three modules have the same version of
+// Go and of each dependency, alone (GOWORK=off) and in the workspace.
 func checkModules(root fs.FS) ([]string, error) {
 	work, err := readWork(root)
 	if err != nil {
@@ -58,7 +58,7 @@ func checkModules(root fs.FS) ([]string, error) {
 
 type pin struct{ version, by string }
 
-// versions collects what the modules require.
+// versions collects the modules' requirements.
 type versions struct {
 	goVersion string
 	of        map[string]pin

@@ -19,8 +19,7 @@ var (
 	notWord = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// anchors returns the names under which a page's headings can be linked to, as GitHub
-// makes them.
+// anchors returns the anchors of a page's headings, as GitHub generates them.
 func anchors(page string) map[string]bool {
 	found := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
@@ -34,7 +33,7 @@ func anchors(page string) map[string]bool {
 	return found
 }
 
-// deadLinks returns the relative links of a tree's Markdown files that lead nowhere.
+// deadLinks returns the broken relative links in a tree's Markdown files.
 func deadLinks(tree fs.FS) ([]string, error) {
 	var dead []string
 	err := fs.WalkDir(tree, ".", func(file string, d fs.DirEntry, err error) error {
@@ -52,7 +51,7 @@ func deadLinks(tree fs.FS) ([]string, error) {
 		}
 		text := code.ReplaceAllString(fence.ReplaceAllString(string(page), ""), "")
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			if strings.Contains(m[1], ":") { // another site
+			if strings.Contains(m[1], ":") { // an absolute URL
 				continue
 			}
 			to, anchor, _ := strings.Cut(m[1], "#")
@@ -73,7 +72,7 @@ func deadLinks(tree fs.FS) ([]string, error) {
 	return dead, err
 }
 
-// TestLinks follows every relative link in the repository's documents.
+// Every relative link in the repository's documents works.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	dead, err := deadLinks(os.DirFS("../.."))
@@ -85,7 +84,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDeadLinksAreFound has one dead link of each kind.
+// deadLinks finds one dead link of each kind.
 func TestDeadLinksAreFound(t *testing.T) {
 	t.Parallel()
 	dead, err := deadLinks(fstest.MapFS{

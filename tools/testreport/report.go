@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// event is a line of go test -json (go doc test2json).
+// event is a line of go test -json (see go doc test2json).
 type event struct {
 	Action, Package, Test, Output, ImportPath, FailedBuild string
 }
@@ -26,7 +26,7 @@ func (n name) String() string {
 	return n.pkg + "." + n.test
 }
 
-// report gathers events. Output is kept until it is known whether it is wanted.
+// report collects events. It keeps output until the result of its test is known.
 type report struct {
 	w       io.Writer
 	output  map[name]*strings.Builder
@@ -40,7 +40,7 @@ func newReport(w io.Writer) *report {
 	return &report{w: w, output: map[name]*strings.Builder{}}
 }
 
-// read takes events until the end; lines that are none are passed on.
+// read reads events until the end, and prints other lines as they are.
 func (r *report) read(in io.Reader) error {
 	lines := bufio.NewReader(in)
 	for {

@@ -27,7 +27,7 @@ const (
 type settings struct {
 	simulator.Config
 
-	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Least level that is logged: debug, info, warn or error."`
+	LogLevel  slog.Level `env:"LOG_LEVEL" envDefault:"info" doc:"Lowest level that is logged: debug, info, warn or error."`
 	LogFormat string     `env:"LOG_FORMAT" envDefault:"json" doc:"Format of log lines: json or text."`
 
 	healthcheck bool // check the health of the simulator at Addr instead of running one
