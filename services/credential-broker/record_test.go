@@ -125,10 +125,10 @@ func TestRemoveTellsProvider(t *testing.T) {
 		want           string
 		revoked        int
 	}{
-		{"told", ", revoke: $FRONT/oauth/revoke", false, "taken back at the provider", 1},
+		{"told", ", revoke: $FRONT/oauth/revoke", false, "revoked at the provider", 1},
 		{"not to be told", ", revoke: $FRONT/oauth/revoke", true, "left as it is at the provider", 0},
-		{"refused", ", revoke: $FRONT/api/nobody", false, "not taken back at the provider: the authorisation server answered 401 authentication_error", 0},
-		{"cannot be told", "", false, "not taken back at the provider: sim has no way to be told: remove the access in the settings of the account there", 0},
+		{"refused", ", revoke: $FRONT/api/nobody", false, "not revoked at the provider: the authorisation server answered 401 authentication_error", 0},
+		{"cannot be told", "", false, "not revoked at the provider: sim offers no revocation: remove the access in the settings of the account there", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,7 @@ func TestImportAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			imported, skipped = imported+len(done.Imported), skipped+len(done.Skipped)
 			for _, s := range done.Skipped {
-				if s.Reason != "it is here already" {
+				if s.Reason != "it was imported already" {
 					t.Errorf("left out because %s", s.Reason)
 				}
 			}
@@ -300,7 +300,7 @@ func TestImportKeysAtOnce(t *testing.T) {
 			want := map[string]int{}
 			for _, ws := range tt.scopes {
 				for _, provider := range []string{"openai", "anthropic"} {
-					want[ws.String()+" imported "+provider], want[ws.String()+" left out "+provider+": it is here already"] = 1, times-1
+					want[ws.String()+" imported "+provider], want[ws.String()+" left out "+provider+": it was imported already"] = 1, times-1
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -339,7 +339,7 @@ func TestImportLost(t *testing.T) {
 	other := b.operator(func(c *admin.Config) { c.KeyFile = filepath.Join(t.TempDir(), "other") }).Operator(id.Workspace{})
 	account := done.Imported[0].ID
 	again, err := other.Import(t.Context(), from, false)
-	if want := "it is here already, and does not open: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
+	if want := "it was imported already, and does not open: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
 		t.Errorf("Import with another key = %+v, %v, want it left out: %s", again, err, want)
 	}
 	if err := other.Forget(t.Context(), account); err != nil {
@@ -360,9 +360,9 @@ func TestImportForAnother(t *testing.T) {
 		earlierVersion bool
 		want           string
 	}{
-		{"shared, then a workspace's", id.Workspace{}, id.New[id.Workspace](), false, "it is here already, for all workspaces: "},
-		{"a workspace's, then shared", id.New[id.Workspace](), id.Workspace{}, false, "it is here already, for workspace "},
-		{"another's, from an earlier version", id.New[id.Workspace](), id.New[id.Workspace](), true, "it is here already, for workspace "},
+		{"shared, then a workspace's", id.Workspace{}, id.New[id.Workspace](), false, "it was imported already, for all workspaces: "},
+		{"a workspace's, then shared", id.New[id.Workspace](), id.Workspace{}, false, "it was imported already, for workspace "},
+		{"another's, from an earlier version", id.New[id.Workspace](), id.New[id.Workspace](), true, "it was imported already, for workspace "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -397,7 +397,7 @@ func TestImportForAnother(t *testing.T) {
 			if len(done.Imported) != 1 || done.Imported[0].Provider != "openai" || len(done.Skipped) != 1 || !strings.HasPrefix(done.Skipped[0].Reason, tt.want) {
 				t.Errorf("Import for another = %+v, want the key alone, and of the sign-in %q", done, tt.want)
 			}
-			if again := bring(tt.first); len(again.Skipped) != 2 || again.Skipped[0].Reason != "it is here already" {
+			if again := bring(tt.first); len(again.Skipped) != 2 || again.Skipped[0].Reason != "it was imported already" {
 				t.Errorf("Import again = %+v, want nothing, and no more words", again)
 			}
 		})
@@ -686,7 +686,7 @@ func TestStrangersID(t *testing.T) {
 	for _, account := range []id.Account{theirs, shared} {
 		_, err := b.client().AddAccount(ctx, &credentialv1.AddAccountRequest{Id: account.String(), Provider: "openai", Label: "theirs", Secret: canary})
 		f := fault.From(err)
-		if want := fmt.Sprintf("the id %s cannot be had: use another one for a new account", account); err == nil || f.Kind != fault.Conflict || f.Code != "ACCOUNT_ID_TAKEN" || f.Message != want {
+		if want := fmt.Sprintf("the id %s is in use: use another one for a new account", account); err == nil || f.Kind != fault.Conflict || f.Code != "ACCOUNT_ID_TAKEN" || f.Message != want {
 			t.Errorf("AddAccount() under somebody else's id = %v, want ACCOUNT_ID_TAKEN: %s", err, want)
 		}
 	}

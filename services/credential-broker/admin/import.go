@@ -54,7 +54,7 @@ type SkippedAccount struct {
 }
 
 // alreadyHere is the reason to skip a credential that is stored already.
-const alreadyHere = "it is here already"
+const alreadyHere = "it was imported already"
 
 // Import stores the credentials that other programs of a single user keep. It skips those
 // that are stored already, even if their tokens have been renewed since. An unreadable file
@@ -165,7 +165,7 @@ func (s *Scope) whySkip(f *opencode.Found, present *present) (reason string, err
 		}
 		p, err := s.accounts.providers.Get(f.Provider)
 		if err != nil {
-			return "one cannot sign in to this provider here", nil
+			return "signing in to this provider is not supported here", nil
 		}
 		if err := p.Ready(); err != nil {
 			return fault.From(err).Message, nil // its tokens could not be renewed

@@ -211,9 +211,9 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 	if err != nil {
 		return r, err
 	}
-	detail := "taken back at the provider"
+	detail := "revoked at the provider"
 	if !r.AtProvider {
-		detail = "not taken back at the provider: " + r.Why
+		detail = "not revoked at the provider: " + r.Why
 	}
 	return r, s.forget(context.WithoutCancel(ctx), account, detail)
 }

@@ -77,7 +77,7 @@ func life(r *rig, provider, title string, revokes bool) {
 		if row["address"] != somewhere || row["service"] != "gateway" {
 			r.t.Errorf("the audit has %v, want from where it was done", row)
 		}
-		if row["action"] == "removed" && strings.HasPrefix(fmt.Sprint(row["detail"]), "taken back at the provider") != revokes {
+		if row["action"] == "removed" && strings.HasPrefix(fmt.Sprint(row["detail"]), "revoked at the provider") != revokes {
 			r.t.Errorf("the removal is recorded as %v", row)
 		}
 	}
@@ -190,7 +190,7 @@ func problems(r *rig) {
 	// A code that was used, or is none.
 	link := b.begin(provider)
 	wrong := strings.Replace(b.consent(link), "code=", "code=not", 1)
-	expect("a wrong code", b.open(wrong), http.StatusConflict, "does not take the code")
+	expect("a wrong code", b.open(wrong), http.StatusConflict, "did not accept the code")
 
 	// Time runs out.
 	back = b.consent(b.begin(provider))

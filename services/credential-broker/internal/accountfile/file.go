@@ -228,7 +228,7 @@ func (f *File) load(ctx context.Context) (k *snapshot, text []byte, err error) {
 	if err != nil {
 		return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s is damaged (%v) and could not be kept aside: move it away", f.path, why))
 	}
-	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: no account is used until it is mended, or taken from a backup, and put back",
+	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: no account is used until it is repaired, or taken from a backup, and put back",
 		"file", f.path, "kept_as", aside, "error", why)
 	f.keep(nil)
 	return f.absent(ctx)
@@ -259,7 +259,7 @@ func (f *File) absent(ctx context.Context) (*snapshot, []byte, error) {
 	if len(aside) > 1 {
 		all = f.path + damagedName + "…"
 	}
-	err = fault.Wrap(ErrDamaged, fault.Conflict, fmt.Sprintf("the accounts file %s was damaged and is kept aside as %s: mend that, or take a backup, and put it back as %s; to go on with no account in it, move %s elsewhere",
+	err = fault.Wrap(ErrDamaged, fault.Conflict, fmt.Sprintf("the accounts file %s was damaged and is kept aside as %s: repair it, or take a backup, and put it back as %s; to start over without accounts, move %s elsewhere",
 		f.path, aside[len(aside)-1], f.path, all))
 	f.mu.Lock()
 	had := f.last != nil

@@ -284,7 +284,7 @@ func decode(text []byte) (*State, error) {
 // syntax says where a file is wrong, without quoting it.
 func syntax(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("it is no JSON from byte %d on", e.Offset)
+		return fmt.Errorf("it is not valid JSON from byte %d on", e.Offset)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s is of the wrong kind at byte %d", e.Field, e.Offset)
@@ -300,7 +300,7 @@ func (s *State) check() error {
 	keys := map[int]bool{}
 	for _, k := range s.Keys {
 		if k.Version < 1 || keys[k.Version] {
-			return errors.New("a data key is there twice, or has no version")
+			return errors.New("a data key is listed twice, or has no version")
 		}
 		keys[k.Version] = true
 	}
@@ -309,7 +309,7 @@ func (s *State) check() error {
 		a := &s.Accounts[i]
 		switch {
 		case id.IsZero(a.ID) || seen[a.ID]:
-			return errors.New("an account is there twice, or has no id")
+			return errors.New("an account is listed twice, or has no id")
 		case (a.KeyVersion == 0) == (a.Grant == nil):
 			return fmt.Errorf("account %s is neither a key nor a sign-in", a.ID)
 		}

@@ -215,7 +215,7 @@ func exchangeFault(p *Provider, err error) error {
 	case !ok:
 		return err
 	case f.Answered && p.void(f.Code):
-		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s does not take the code: it has expired, was used, or was not copied whole; start again", p.Name)
+		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s did not accept the code: it has expired, was used, or was not copied whole; start again", p.Name)
 	case f.Answered && !f.temporary():
 		return fault.Wrap(err, fault.Conflict, fmt.Sprintf("%s refused the sign-in: %v; the operator should look at the client's registration", p.Name, f))
 	}

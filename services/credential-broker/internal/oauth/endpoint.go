@@ -59,7 +59,7 @@ func (f *failure) Error() string {
 	case f.Code != "":
 		return fmt.Sprintf("the authorisation server answered %d %s", f.Status, f.Code)
 	case f.Status != 0 && f.err != nil:
-		return fmt.Sprintf("the answer of the authorisation server, %d, is of no use: %v", f.Status, f.err)
+		return fmt.Sprintf("the authorisation server's answer %d cannot be used: %v", f.Status, f.err)
 	case f.Status != 0:
 		return fmt.Sprintf("the authorisation server answered %d", f.Status)
 	case f.Sent:
@@ -127,7 +127,7 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 		return nil, f
 	}
 	if !ok && len(bytes.TrimSpace(body)) > 0 {
-		f.err = errors.New("it is no JSON object")
+		f.err = errors.New("it is not a JSON object")
 		return nil, f
 	}
 	return object, nil

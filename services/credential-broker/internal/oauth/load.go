@@ -118,7 +118,7 @@ func (c *checker) provider(p *Provider) {
 		c.Wrong("profile", "%q is not the name of a request profile, which the accounts need", p.Profile)
 	}
 	if p.Token == "" {
-		c.Wrong("endpoints.token", "say where tokens are had: https://host/path")
+		c.Wrong("endpoints.token", "say where tokens are issued: https://host/path")
 	}
 	if p.Authorize == "" && p.Device == "" {
 		c.Wrong("endpoints", "nobody can sign in without authorize or device")

@@ -134,7 +134,7 @@ func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, er
 		return Login{}, fault.New(fault.Invalid, "kind: %q is not a way to sign in: use browser, paste or device", clip(string(r.Kind)))
 	}
 	if p.Authorize == "" || l.Redirect == "" {
-		return Login{}, fault.New(fault.Invalid, "kind: one cannot sign in to %s that way (%s): use another of browser, paste and device", p.Name, r.Kind)
+		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer that way to sign in (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
 	verifier := random()
 	l.StateHash = hash(stateOf(verifier))

@@ -29,10 +29,10 @@ func sanitize(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.Canceled):
-		return errors.New("the request was given up")
+		return errors.New("the request was cancelled")
 	case errors.As(err, &dns):
 		if dns.IsNotFound {
-			return errors.New("there is no host of its name")
+			return errors.New("there is no host of that name")
 		}
 		return errors.New("its name could not be looked up")
 	case timedOut(err):
@@ -54,7 +54,7 @@ func sanitize(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the connection was closed")
 	}
-	return errors.New("what came is no HTTP")
+	return errors.New("the answer is not HTTP")
 }
 
 func timedOut(err error) bool {

@@ -109,7 +109,7 @@ func TestSanitizedErrors(t *testing.T) {
 		strings.Replace(plain.URL, "http:", "https:", 1): "it does not speak TLS",
 		choosy.URL:                "it refused the TLS connection",
 		raw(t, ""):                "the connection was closed",
-		"https://nowhere.invalid": "its name could not be looked up|there is no host of its name",
+		"https://nowhere.invalid": "its name could not be looked up|there is no host of that name",
 	} {
 		w := newWorld(t, authserver.Settings{}, rotating)
 		k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, url, rotating) })

@@ -120,7 +120,7 @@ func (p *Providers) Get(name string) (*Provider, error) {
 	if found, ok := p.byName[name]; ok {
 		return found, nil
 	}
-	return nil, fault.New(fault.Invalid, "provider: nobody can sign in to %q here: use one of %s", clip(name), strings.Join(p.Names(), ", "))
+	return nil, fault.New(fault.Invalid, "provider: there is no sign-in provider %q: use one of %s", clip(name), strings.Join(p.Names(), ", "))
 }
 
 // Names returns all providers' names, sorted.

@@ -51,9 +51,9 @@ func (k *Keeper) RevokeWithin(ctx context.Context, by Actor, ref Ref, limit time
 // detail is the outcome in the audit's words.
 func (r *Revocation) detail() string {
 	if r.AtProvider {
-		return "taken back at the provider"
+		return "revoked at the provider"
 	}
-	return "not taken back at the provider: " + r.Why
+	return "not revoked at the provider: " + r.Why
 }
 
 // openRevocation marks the grant and takes its lease, once no renewal is under way any more:
@@ -69,7 +69,7 @@ func (k *Keeper) openRevocation(ctx context.Context, by Actor, ref Ref, limit ti
 		if err := sleep(ctx, poll); err != nil {
 			return g, a, false, &fault.Error{
 				Kind: fault.Unavailable, RetryAfter: k.cfg.Lease, Err: err,
-				Message: "the account's token is being renewed or taken back at this moment: try again in a minute",
+				Message: "the account's token is being renewed or revoked at this moment: try again in a minute",
 			}
 		}
 	}
@@ -129,7 +129,7 @@ func (k *Keeper) tellProvider(ctx context.Context, ref Ref, g *grant) (Revocatio
 	case err != nil:
 		return Revocation{Why: "the sign-in provider is not configured any more"}, &failure{err: err}
 	case p.Revoke == "":
-		return Revocation{Why: fmt.Sprintf("%s has no way to be told: remove the access in the settings of the account there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
+		return Revocation{Why: fmt.Sprintf("%s offers no revocation: remove the access in the settings of the account there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
 	}
 	secret, hint, err := k.revocable(ctx, ref, &g.Grant)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestRevokeIsResumed(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	gaveUp := make(chan error)
 	go func() { gaveUp <- strange.Run(stopped) }()
-	eventually(t, "a try without the key", func() bool { return strings.Contains(w.log.String(), "left half done is so still") })
+	eventually(t, "a try without the key", func() bool { return strings.Contains(w.log.String(), "unfinished sign-out not completed") })
 	stop()
 	if err := <-gaveUp; err != nil {
 		t.Errorf("Run() without the key = %v", err)
@@ -160,7 +160,7 @@ func TestLateAnswerWithTheMark(t *testing.T) {
 		t.Error("Token() after the sign-out = a token")
 	}
 	w.attempts(ref, "superseded", "done")
-	if diff := cmp.Diff([]string{"created sim by us: imported", "changed sim by us: signed out", "changed sim by us: taken back at the provider"}, w.events()); diff != "" {
+	if diff := cmp.Diff([]string{"created sim by us: imported", "changed sim by us: signed out", "changed sim by us: revoked at the provider"}, w.events()); diff != "" {
 		t.Errorf("audit (-want +got):\n%s", diff)
 	}
 }

@@ -38,7 +38,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var trouble logThrottle
 	for {
 		if err := w.renewDue(ctx); trouble.report(err) && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "no look for tokens that are due", "error", err)
+			k.cfg.Log.WarnContext(ctx, "tokens that are due not searched", "error", err)
 		}
 		if k.sleepAbout(ctx, k.cfg.Every) != nil {
 			return nil
@@ -60,7 +60,7 @@ func (k *Keeper) cleanUp(ctx context.Context) {
 			k.cfg.Log.WarnContext(ctx, "old logins and attempts not removed", "error", err)
 		}
 		if err := k.resumeRevocations(ctx); err != nil && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "no look for sign-outs that were left half done", "error", err)
+			k.cfg.Log.WarnContext(ctx, "unfinished sign-outs not searched", "error", err)
 		}
 		if k.sleepAbout(ctx, cleanEvery) != nil {
 			return
@@ -82,7 +82,7 @@ func (k *Keeper) resumeRevocations(ctx context.Context) error {
 			_, err = k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout)
 		}
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "a sign-out that was left half done is so still", "account", ref.Account, "error", err)
+			k.cfg.Log.WarnContext(ctx, "an unfinished sign-out not completed", "account", ref.Account, "error", err)
 		}
 	}
 	return err
@@ -186,7 +186,7 @@ func (k *Keeper) followChanges(ctx context.Context) {
 		if err != nil {
 			late = late || was
 			if report && ctx.Err() == nil {
-				k.cfg.Log.WarnContext(ctx, "no look for grants that others have changed", "error", err)
+				k.cfg.Log.WarnContext(ctx, "grants that others have changed not searched", "error", err)
 			}
 			continue
 		}

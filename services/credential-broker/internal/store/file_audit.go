@@ -118,10 +118,10 @@ func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool)
 		p.Message = fmt.Sprintf("row %d does not stand as it was written: something was put between its fields", l.Sequence)
 	case accountfile.CutOff:
 		p.Kind = audit.CutOff
-		p.Message = fmt.Sprintf("after row %d there is the beginning of one that was never whole: who wrote it died", p.Sequence)
+		p.Message = fmt.Sprintf("after row %d there is only the beginning of a row: its writer died", p.Sequence)
 	case accountfile.Strange:
 		p.Kind = audit.Inserted
-		p.Message = fmt.Sprintf("after row %d there is a line that is no row", p.Sequence)
+		p.Message = fmt.Sprintf("after row %d there is a line that is not a row", p.Sequence)
 	case accountfile.Whole:
 		return p, false
 	}

@@ -366,7 +366,7 @@ func (t pgTx) execN(ctx context.Context, what, sql string, args pg.Args) (int, e
 }
 
 func (t pgTx) Lock(ctx context.Context, name string) error {
-	if _, err := t.tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, name); err != nil {
+	if _, err := t.tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended(@name, 0))`, pg.Args{"name": name}); err != nil {
 		return fmt.Errorf("wait for the lock of %s: %w", name, err)
 	}
 	return nil
@@ -396,7 +396,8 @@ func (t pgTx) Room(ctx context.Context, provider string) error {
 		return err
 	}
 	var all, pool int
-	err := t.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE provider = $2) FROM accounts WHERE workspace_id = $1`, t.ws, provider).Scan(&all, &pool)
+	err := t.tx.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE provider = @provider) FROM accounts WHERE workspace_id = @workspace`,
+		pg.Args{"workspace": t.ws, "provider": provider}).Scan(&all, &pool)
 	switch {
 	case err != nil:
 		return fmt.Errorf("count accounts: %w", err)

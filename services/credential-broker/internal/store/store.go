@@ -278,11 +278,11 @@ func InFile(f *accountfile.File, log *slog.Logger) *Store { return &Store{file{f
 var ErrNeedsDatabase = fault.Coded(fault.Conflict, "NEEDS_DATABASE", "this credential broker keeps the accounts of a single user in a file: workspaces have none of their own without a database (DATABASE_URL)")
 
 // ErrImported says that an account was imported with the same credential.
-var ErrImported = fault.Coded(fault.Conflict, "ACCOUNT_IMPORTED", "it is here already")
+var ErrImported = fault.Coded(fault.Conflict, "ACCOUNT_IMPORTED", "it was imported already")
 
 // errIDTaken is the fault of an account whose id is in use. It does not tell by whom.
 func errIDTaken(account id.Account) error {
-	return fault.Coded(fault.Conflict, "ACCOUNT_ID_TAKEN", "the id %s cannot be had: use another one for a new account", account)
+	return fault.Coded(fault.Conflict, "ACCOUNT_ID_TAKEN", "the id %s is in use: use another one for a new account", account)
 }
 
 func errNoAccount(account id.Account) error {
@@ -290,7 +290,7 @@ func errNoAccount(account id.Account) error {
 }
 
 func errNoGrant(account id.Account) error {
-	return fault.Coded(fault.NotFound, "ACCOUNT_NO_GRANT", "account %s is not one that somebody signed in to", account)
+	return fault.Coded(fault.NotFound, "ACCOUNT_NO_GRANT", "account %s has no sign-in", account)
 }
 
 // errUnchanged rolls a transaction back that has nothing to change.

@@ -197,7 +197,7 @@ func decodeKey(text string) ([]byte, error) {
 	}
 	body, ok := strings.CutPrefix(strings.TrimSpace(text), filePrefix)
 	if !ok {
-		return nil, errors.New("is not a key file of ours")
+		return nil, errors.New("is not a credential key file")
 	}
 	encoded, check, _ := strings.Cut(body, ":")
 	key, err := base64.RawURLEncoding.Strict().DecodeString(encoded)

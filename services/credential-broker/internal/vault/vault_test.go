@@ -253,7 +253,7 @@ func TestKeyFile(t *testing.T) {
 		want string
 	}{
 		"empty":        {nil, 0o600, "is empty: put the file back from a backup"},
-		"foreign":      {[]byte("hello\n"), 0o600, "is not a key file of ours"},
+		"foreign":      {[]byte("hello\n"), 0o600, "is not a credential key file"},
 		"changed":      {changed, 0o600, "is damaged"},
 		"cut":          {good[:50], 0o600, "is damaged"},
 		"world":        {good, 0o604, "run chmod 600"},
