@@ -237,7 +237,7 @@ var mutants = []mutant{
 		file:   "services/credential-broker/internal/oauth/grants.go",
 		old:    `stored = row.Version == a.base && (row.State == Active || row.State == Reauthorize)`,
 		new:    `stored = row.State == Active || row.State == Reauthorize`,
-		inside: test{oauth, "^TestZombie$"}, outside: test{broker, "^TestSignInDuringARenewal$"},
+		inside: test{oauth, "^TestZombie$"}, outside: test{broker, "^TestSignInDuringRenewal$"},
 	},
 	{
 		name: "sealed-row-opens-elsewhere", what: "a sealed secret opens in its own row only",
