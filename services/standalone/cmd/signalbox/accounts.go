@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -83,15 +84,13 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, creates bool, f func
 		return forPeople(f(cmd.Context(), c.opened))
 	}
 	var s accountSettings
-	if err := c.settings(&s); err != nil {
-		return err
-	}
-	log, err := c.log()
-	if err != nil {
-		return err
-	}
-	ctx, stop := process.Signals(cmd.Context())
-	defer stop()
+	return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
+		return forPeople(c.openAccounts(ctx, &s, log, data, creates, f))
+	})
+}
+
+// openAccounts opens the accounts that settings name, else those of the data folder.
+func (c *cli) openAccounts(ctx context.Context, s *accountSettings, log *slog.Logger, data string, creates bool, f func(ctx context.Context, a *admin.Accounts) error) error {
 	cfg := admin.Config{
 		File: s.AccountsFile, KeyFile: s.KeyFile, Keys: s.Keys, Profiles: s.Profiles, AllowPrivate: s.AllowPrivate,
 		OAuth: s.OAuth, Operator: operator(), Log: log,
@@ -122,9 +121,9 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, creates bool, f func
 		if dir := filepath.Dir(s.AccountsFile); !creates && missing(dir) {
 			return fmt.Errorf("there is no folder %s for the accounts file: put CREDENTIAL_BROKER_ACCOUNTS_FILE right, or begin one with `signalbox accounts add`", printable(dir))
 		}
-		return forPeople(open())
+		return open()
 	case s.DatabaseURL != "" && haveKey:
-		return forPeople(openDatabase(s.DatabaseURL))
+		return openDatabase(s.DatabaseURL)
 	case !creates && s.DatabaseURL == "" && !datadir.Holds(data):
 		return fmt.Errorf("there is no Signalbox in %s: name its data folder with --data, or begin one with `signalbox up` or `signalbox accounts add`", printable(data))
 	}
@@ -133,7 +132,7 @@ func (c *cli) withAccounts(cmd *cobra.Command, data string, creates bool, f func
 		return err
 	}
 	cfg.KeyFile, cfg.AllowLoopback = standalone.KeyFile(dir), true
-	return forPeople(standalone.WithDatabase(ctx, data, s.DatabaseURL, log, openDatabase))
+	return standalone.WithDatabase(ctx, data, s.DatabaseURL, log, openDatabase)
 }
 
 func missing(path string) bool {

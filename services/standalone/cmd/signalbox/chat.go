@@ -118,7 +118,7 @@ func (c *cli) plainChat(ctx context.Context, client *chat.Client, session string
 			return err
 		}
 	}
-	terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON, Colour: isTerminal(os.Stdout) && !asJSON}
+	terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON}
 	if message != "" {
 		return terminal.Say(ctx, message)
 	}

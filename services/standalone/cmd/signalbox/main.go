@@ -117,6 +117,20 @@ func (f *filled) Set(text string) error {
 // settings loads settings from the environment.
 func (c *cli) settings(into any) error { return conf.Load(into, c.environ) }
 
+// run loads settings and calls f, with a context that a signal ends.
+func (c *cli) run(cmd *cobra.Command, settings any, f func(ctx context.Context, log *slog.Logger) error) error {
+	if err := c.settings(settings); err != nil {
+		return err
+	}
+	log, err := c.log()
+	if err != nil {
+		return err
+	}
+	ctx, stop := process.Signals(cmd.Context())
+	defer stop()
+	return f(ctx, log)
+}
+
 // log returns a logger for people at a terminal: warnings, unless LOG_LEVEL says more.
 func (c *cli) log() (*slog.Logger, error) {
 	var cfg telemetry.Config

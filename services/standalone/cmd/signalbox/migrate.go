@@ -1,14 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/pg"
-	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/standalone"
 )
@@ -43,41 +44,7 @@ func (c *cli) migrate() *cobra.Command {
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s migrateSettings
-			if err := c.settings(&s); err != nil {
-				return err
-			}
-			log, err := c.log()
-			if err != nil {
-				return err
-			}
-			ctx, stop := process.Signals(cmd.Context())
-			defer stop()
-			all := standalone.Migrations()
-			for i := range all {
-				all[i].Password = s.passwords()[all[i].Schema]
-			}
-			if err := pg.Migrate(ctx, s.DatabaseURL.Reveal(), log, all...); err != nil {
-				return fmt.Errorf("DATABASE_URL: %w", err)
-			}
-			fmt.Fprintln(c.out, "database: up to date")
-			if s.NATSURL == "" {
-				fmt.Fprintln(c.out, "streams: left alone (NATS_URL is not set)")
-				return nil
-			}
-			topology, err := subject.NewTopology(subject.Options{Partitions: s.Partitions, Replicas: s.Replicas})
-			if err != nil {
-				return fmt.Errorf("EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
-			}
-			admin, err := bus.Connect(ctx, bus.Config{URL: s.NATSURL, Service: subject.Admin, User: s.NATSUser, Password: s.NATSPassword, Log: log})
-			if err != nil {
-				return err
-			}
-			defer admin.Close()
-			if err := bus.Apply(ctx, admin, topology); err != nil {
-				return fmt.Errorf("NATS_URL: %w", err)
-			}
-			_, err = fmt.Fprintln(c.out, "streams: up to date")
-			return err
+			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error { return c.migrateAll(ctx, &s, log) })
 		},
 	}
 	help := cmd.HelpFunc()
@@ -87,4 +54,33 @@ func (c *cli) migrate() *cobra.Command {
 		_ = conf.WriteHelp(c.out, new(migrateSettings)) // the terminal is gone
 	})
 	return cmd
+}
+
+func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logger) error {
+	all := standalone.Migrations()
+	for i := range all {
+		all[i].Password = s.passwords()[all[i].Schema]
+	}
+	if err := pg.Migrate(ctx, s.DatabaseURL.Reveal(), log, all...); err != nil {
+		return fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	fmt.Fprintln(c.out, "database: up to date")
+	if s.NATSURL == "" {
+		fmt.Fprintln(c.out, "streams: left alone (NATS_URL is not set)")
+		return nil
+	}
+	topology, err := subject.NewTopology(subject.Options{Partitions: s.Partitions, Replicas: s.Replicas})
+	if err != nil {
+		return fmt.Errorf("EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
+	}
+	admin, err := bus.Connect(ctx, bus.Config{URL: s.NATSURL, Service: subject.Admin, User: s.NATSUser, Password: s.NATSPassword, Log: log})
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	if err := bus.Apply(ctx, admin, topology); err != nil {
+		return fmt.Errorf("NATS_URL: %w", err)
+	}
+	_, err = fmt.Fprintln(c.out, "streams: up to date")
+	return err
 }

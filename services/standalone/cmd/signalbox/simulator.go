@@ -1,14 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/simulator"
 )
 
@@ -20,32 +21,20 @@ func (c *cli) simulator() *cobra.Command {
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var cfg simulator.Config
-			if err := c.settings(&cfg); err != nil {
-				return err
-			}
-			if addr != "" {
-				cfg.Addr = addr
-			}
-			if script != "" {
-				cfg.Script = script
-			}
-			log, err := c.log()
-			if err != nil {
-				return err
-			}
-			sim, err := simulator.New(cfg, simulator.Deps{Log: log})
-			if err != nil {
-				return err
-			}
-			ctx, stop := process.Signals(cmd.Context())
-			defer stop()
-			listener, err := httpserver.Listen(ctx, cfg.Addr)
-			if err != nil {
-				return err
-			}
-			defer context.AfterFunc(ctx, sim.Close)()
-			fmt.Fprintf(c.out, "the simulated provider answers at http://%s\n", listener.Addr())
-			return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: log, Drain: 5 * time.Second})
+			return c.run(cmd, &cfg, func(ctx context.Context, log *slog.Logger) error {
+				cfg.Addr, cfg.Script = cmp.Or(addr, cfg.Addr), cmp.Or(script, cfg.Script)
+				sim, err := simulator.New(cfg, simulator.Deps{Log: log})
+				if err != nil {
+					return err
+				}
+				listener, err := httpserver.Listen(ctx, cfg.Addr)
+				if err != nil {
+					return err
+				}
+				defer context.AfterFunc(ctx, sim.Close)()
+				fmt.Fprintf(c.out, "the simulated provider answers at http://%s\n", listener.Addr())
+				return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: log, Drain: 5 * time.Second})
+			})
 		},
 	}
 	cmd.Flags().StringVar(&addr, "addr", "", "address (default $SIMULATOR_ADDR)")

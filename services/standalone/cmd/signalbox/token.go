@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -33,10 +35,7 @@ for a deployment whose development issuer is enabled.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s tokenSettings
-			err := c.settings(&s)
-			if err != nil {
-				return err
-			}
+			var err error
 			if opts.Workspace, err = optional[id.Workspace]("workspace", workspace); err != nil {
 				return err
 			}
@@ -46,21 +45,18 @@ for a deployment whose development issuer is enabled.`,
 			if opts.Role, err = identity.ParseRole(role); err != nil {
 				return process.Usage("--role: %v", err)
 			}
-			if opts.Log, err = c.log(); err != nil {
+			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
+				opts.DatabaseURL, opts.Secret, opts.Log = s.DatabaseURL, s.Secret, log
+				token, err := standalone.NewToken(ctx, opts)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return c.printJSON(token)
+				}
+				_, err = fmt.Fprintln(c.out, token.Token)
 				return err
-			}
-			opts.DatabaseURL, opts.Secret = s.DatabaseURL, s.Secret
-			ctx, stop := process.Signals(cmd.Context())
-			defer stop()
-			token, err := standalone.NewToken(ctx, opts)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return c.printJSON(token)
-			}
-			_, err = fmt.Fprintln(c.out, token.Token)
-			return err
+			})
 		},
 	}
 	dataFlag(cmd, &opts.Data)

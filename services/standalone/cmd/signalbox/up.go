@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/conf"
-	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/standalone"
 )
 
@@ -30,17 +32,10 @@ provider answers. Every variable of the services works too (gateway --help).`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s upSettings
-			if err := c.settings(&s); err != nil {
-				return err
-			}
-			log, err := c.log()
-			if err != nil {
-				return err
-			}
-			ctx, stop := process.Signals(cmd.Context())
-			defer stop()
-			opts.DatabaseURL, opts.NATSURL, opts.Environ, opts.Out, opts.Log = s.DatabaseURL, s.NATSURL, c.environ, c.out, log
-			return standalone.Up(ctx, opts)
+			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
+				opts.DatabaseURL, opts.NATSURL, opts.Environ, opts.Out, opts.Log = s.DatabaseURL, s.NATSURL, c.environ, c.out, log
+				return standalone.Up(ctx, opts)
+			})
 		},
 	}
 	startFlags(cmd, &opts)

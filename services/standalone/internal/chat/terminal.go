@@ -22,8 +22,6 @@ type Terminal struct {
 	Out     io.Writer
 	// JSON prints each event as a line of JSON instead of prose.
 	JSON bool
-	// Colour uses escape sequences.
-	Colour bool
 
 	explained   bool // what a simulated answer is
 	inReasoning bool
@@ -110,23 +108,23 @@ func (t *Terminal) show(ev Event) error {
 	case "reasoning-delta":
 		t.write(true, d.Delta)
 	case "tool-call-complete":
-		t.line(t.dim("→ " + d.ToolName + " " + clip(string(d.Args), 200)))
+		t.line("→ " + d.ToolName + " " + clip(string(d.Args), 200))
 	case "tool-result":
 		mark := "← "
 		if d.IsError {
 			mark = "✗ "
 		}
-		t.line(t.dim(mark + d.ToolName + " " + clip(d.Result, 200)))
+		t.line(mark + d.ToolName + " " + clip(d.Result, 200))
 	case "source":
-		t.line(t.dim("· " + d.Title + " " + d.URL))
+		t.line("· " + d.Title + " " + d.URL)
 	case "step-retry":
-		t.line(t.dim("↻ " + d.Reason))
+		t.line("↻ " + d.Reason)
 	case "waiting":
-		t.line(t.dim("… waiting: " + d.Reason + " " + d.Until))
+		t.line("… waiting: " + d.Reason + " " + d.Until)
 	case "error":
 		t.line("error: " + d.Error)
 	case "done":
-		t.line(t.dim(d.summary()))
+		t.line(d.summary())
 	}
 	return nil
 }
@@ -149,9 +147,6 @@ func (t *Terminal) write(reasoning bool, text string) {
 		return
 	}
 	t.midLine = !strings.HasSuffix(text, "\n")
-	if reasoning {
-		text = t.dim(text)
-	}
 	fmt.Fprint(t.Out, text)
 }
 
@@ -166,13 +161,6 @@ func (t *Terminal) newline() {
 		fmt.Fprintln(t.Out)
 		t.midLine = false
 	}
-}
-
-func (t *Terminal) dim(s string) string {
-	if !t.Colour {
-		return s
-	}
-	return "\x1b[2m" + s + "\x1b[22m"
 }
 
 func clip(s string, n int) string {
