@@ -135,7 +135,7 @@ func TestUseWithoutDatabase(t *testing.T) {
 	if _, err := b.use(id.New[id.Session]()); err != nil { // so that the pool is known
 		t.Fatal(err)
 	}
-	await(t, "the first use is on record", func() bool { return b.recorded() == 1 })
+	await(t, "the first use is recorded", func() bool { return b.recorded() == 1 })
 	b.set(true)
 	session := id.New[id.Session]()
 	for range 3 {
@@ -144,10 +144,10 @@ func TestUseWithoutDatabase(t *testing.T) {
 		}
 	}
 	if n := b.recorded(); n != 1 {
-		t.Errorf("%d uses are on record while the database is away", n)
+		t.Errorf("%d uses are recorded while the database is away", n)
 	}
 	b.set(false)
-	await(t, "the second use is on record", func() bool { return b.recorded() == 2 })
+	await(t, "the second use is recorded", func() bool { return b.recorded() == 2 })
 	b.set(true)
 	if _, err := b.use(id.New[id.Session]()); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func TestUseWithoutDatabase(t *testing.T) {
 	time.AfterFunc(10*time.Millisecond, func() { b.set(false) })
 	b.stop()
 	if n := b.recorded(); n != 3 {
-		t.Errorf("%d uses are on record after the end, want 3", n)
+		t.Errorf("%d uses are recorded after the end, want 3", n)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestUsesAreBounded(t *testing.T) {
 		t.Errorf("a session that has used it before: %v", err)
 	}
 	b.set(false)
-	await(t, "all are on record", func() bool { return b.recorded() == n })
+	await(t, "all are recorded", func() bool { return b.recorded() == n })
 	if _, err := b.use(id.New[id.Session]()); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}

@@ -18,7 +18,7 @@ func (p *Pool) Jump(d time.Duration) {
 func (p *Pool) Exclusions(a id.Account) (n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for l := range p.index[a].all() {
+	for _, l := range p.index[a].limits {
 		if isExclusion(l.family) {
 			n++
 		}

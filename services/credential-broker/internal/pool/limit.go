@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"iter"
 	"math"
 	"strings"
 	"time"
@@ -59,25 +58,10 @@ func (l *limit) later(other *limit) bool {
 	return l.at > other.at || l.at == other.at && l.window > other.window
 }
 
-// all returns an account's limits, whether set or not.
-func (m *member) all() iter.Seq[*limit] {
-	return func(yield func(*limit) bool) {
-		if !yield(&m.whole) {
-			return
-		}
-		for i := range m.limits {
-			if !yield(&m.limits[i]) {
-				return
-			}
-		}
-	}
-}
+func (m *member) whole() *limit { return &m.limits[0] }
 
 // find returns the limit of a family, nil if nothing is known of it.
 func (m *member) find(family string) *limit {
-	if family == "" {
-		return &m.whole
-	}
 	for i := range m.limits {
 		if m.limits[i].family == family {
 			return &m.limits[i]
@@ -90,9 +74,9 @@ func (m *member) find(family string) *limit {
 // family's or nil.
 func (m *member) pair(family string) [2]*limit {
 	if family == "" {
-		return [2]*limit{&m.whole, nil}
+		return [2]*limit{m.whole(), nil}
 	}
-	return [2]*limit{&m.whole, m.find(family)}
+	return [2]*limit{m.whole(), m.find(family)}
 }
 
 // slot returns the limit of a family, made if need be. When an account has as many as it
@@ -106,7 +90,7 @@ func (m *member) slot(t time.Duration, family string) *limit {
 	var first *limit
 	for i := range m.limits {
 		l := &m.limits[i]
-		if isExclusion(l.family) != exclusion || l.family == PassedOver {
+		if isExclusion(l.family) != exclusion || l.family == PassedOver || l.family == "" {
 			continue
 		}
 		if n++; first == nil || l.end() < first.end() {
@@ -126,15 +110,16 @@ func (m *member) slot(t time.Duration, family string) *limit {
 
 func isExclusion(family string) bool { return strings.HasPrefix(family, PassedOver) }
 
-// window returns a new limit's number.
-func (p *Pool) window() uint32 {
+// replace replaces a limit, beginning a new window.
+func (p *Pool) replace(t time.Duration, l *limit, by limit) {
 	p.windows++
-	return p.windows
+	by.family, by.at, by.window, by.back = l.family, p.after(t, l), p.windows, p.clock.back
+	*l = by
 }
 
 // clear ends a limit. The cleared limit is dated, so that others learn of it.
 func (p *Pool) clear(t time.Duration, m *member, l *limit) {
-	*l = limit{family: l.family, at: p.after(t, l), window: p.window(), back: p.clock.back}
+	p.replace(t, l, limit{})
 	p.changed(m, ToPeers, ToStore)
 }
 
@@ -159,7 +144,7 @@ func (p *Pool) dated(l *limit, t time.Duration) time.Duration { return t + p.clo
 // the failure of a request that was in flight belongs to the window that is open. known
 // reports whether a probe found the limit that it was to look for.
 func (p *Pool) park(t time.Duration, m *member, k *Ticket, o Outcome) (opened, known bool) {
-	l, n := &m.whole, 0
+	l, n := m.whole(), 0
 	if o.Reason == RateLimited && k.query.Family != "" {
 		if f := m.slot(t, k.query.Family); f != nil {
 			l, n = f, 1
@@ -189,10 +174,7 @@ func (p *Pool) park(t time.Duration, m *member, k *Ticket, o Outcome) (opened, k
 		wait = steps[max(0, min(step, len(steps))-1)]
 		soon = min(wait, p.settings.floor())
 	}
-	*l = limit{
-		family: l.family, at: p.after(t, l), until: t + wait, soon: t + soon, window: p.window(), back: p.clock.back,
-		step: step, reason: o.Reason, status: o.Status, raw: o.Raw,
-	}
+	p.replace(t, l, limit{until: t + wait, soon: t + soon, step: step, reason: o.Reason, status: o.Status, raw: o.Raw})
 	p.changed(m, ToPeers, ToStore)
 	return true, known
 }
@@ -219,9 +201,7 @@ func (p *Pool) exclude(t time.Duration, m *member, model string, d time.Duration
 	if l.until > t+d/2 {
 		return
 	}
-	*l = limit{
-		family: l.family, at: p.after(t, l), until: t + d, soon: t + d, window: p.window(), back: p.clock.back, reason: why, status: status,
-	}
+	p.replace(t, l, limit{until: t + d, soon: t + d, reason: why, status: status})
 	p.passing = max(p.passing, l.until)
 	if d > time.Second {
 		p.changed(m, ToPeers, ToStore)

@@ -117,9 +117,8 @@ func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 	now := time.Now()
 	e.pool = s.poolOf(e.owner)
 	e.pool.SetSettings(now, e.read, settings)
-	came, _ := e.pool.SetMembers(now, e.read, e.accounts)
 	added := map[id.Account]bool{}
-	for _, a := range came {
+	for _, a := range e.pool.SetMembers(now, e.read, e.accounts) {
 		added[a] = true
 	}
 	s.meterStored(e.owner, stored)

@@ -101,7 +101,8 @@ func (p *Pool) adopt(t time.Duration, m *member, l Limit) bool {
 	case ours.window != 0 && (theirs.at < ours.at || p.isKnown(ours, &theirs)):
 		return false
 	}
-	theirs.window = p.window()
+	p.windows++
+	theirs.window = p.windows
 	*ours = theirs
 	if isExclusion(l.Family) {
 		p.passing = max(p.passing, theirs.until)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"signalbox.dev/pkg/id"
@@ -125,30 +124,28 @@ func (p *Pool) Pick(now time.Time, r Query) (Ticket, error) {
 // takes reports whether a member is open to the request, was not tried by it and is not
 // passed over.
 func (q *search) takes(m *member) bool {
-	return m != nil && q.open(m) && (q.all || !q.passesOver(m)) && (len(q.Tried) == 0 || !slices.Contains(q.Tried, m.account.ID))
+	return m != nil && q.admits(m, !q.all) && (len(q.Tried) == 0 || !slices.Contains(q.Tried, m.account.ID))
 }
 
 // open reports whether no limit of a member stands against the request.
-func (q *search) open(m *member) bool {
-	if !m.whole.open(q.t) {
-		return false
-	}
-	if len(m.limits) == 0 || q.Family == "" {
-		return true
-	}
-	l := m.find(q.Family)
-	return l == nil || l.open(q.t)
-}
+func (q *search) open(m *member) bool { return q.admits(m, false) }
 
-// passesOver reports whether others go before a member.
-func (q *search) passesOver(m *member) bool {
+// admits reports whether no limit stands against the request, nor, if they count, an exclusion.
+func (q *search) admits(m *member, exclusions bool) bool {
 	for i := range m.limits {
 		l := &m.limits[i]
-		if model, ok := strings.CutPrefix(l.family, PassedOver); ok && (model == "" || model == q.Model) && q.t < l.until {
-			return true
+		switch {
+		case l.family == "", l.family == q.Family:
+			if !l.open(q.t) {
+				return false
+			}
+		case exclusions && q.t < l.until && isExclusion(l.family):
+			if model := l.family[len(PassedOver):]; model == "" || model == q.Model {
+				return false
+			}
 		}
 	}
-	return false
+	return true
 }
 
 // last returns the last usable account, the one that was parked last, and its limit; nil if
@@ -158,7 +155,7 @@ func (p *Pool) last() (found *member, latest *limit) {
 	q := &p.search
 	for _, failed := range [...]bool{false, true} {
 		for _, m := range p.members {
-			if (m.whole.set() && m.whole.reason == AuthFailed) != failed {
+			if (m.whole().set() && m.whole().reason == AuthFailed) != failed {
 				continue
 			}
 			if q.open(m) {

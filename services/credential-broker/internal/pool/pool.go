@@ -50,9 +50,10 @@ type member struct {
 
 	account *Account
 	server  string
-	at      int     // its index
-	whole   limit   // of the account
-	limits  []limit // of model families, and of the models it is passed over for
+	at      int // its index
+	// limits has that of the whole account first, then those of model families and models
+	// that it is passed over for.
+	limits []limit
 
 	counters  Counters
 	announced Counters      // as they were in the last state that other instances were sent
@@ -67,14 +68,14 @@ func NewPool(now time.Time, s Settings) *Pool {
 	return &Pool{clock: newClock(now), settings: s, rates: s.rates(), index: map[id.Account]*member{}}
 }
 
-// SetMembers makes the pool consist of these accounts, in this order, and returns which came
-// and which went. What is known of an account that stays is kept. A list that was read
-// before the present one is ignored. The pool keeps the slice.
-func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (came, went []id.Account) {
+// SetMembers makes the pool consist of these accounts, in this order, and returns the new ones.
+// What is known of an account that stays is kept. A list that was read before the present one
+// is ignored. The pool keeps the slice.
+func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (added []id.Account) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if read.Before(p.version) {
-		return nil, nil
+		return nil
 	}
 	p.version = read
 	t := p.clock.since(now)
@@ -87,22 +88,17 @@ func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (came, went [
 		}
 		m := p.index[a.ID]
 		if m == nil {
-			m = &member{used: restPoints(t) - maxRest, since: t}
+			m = &member{limits: make([]limit, 1), used: restPoints(t) - maxRest, since: t}
 			p.rates.setTokens(m, t, p.settings.InitialTokens)
 			p.rates.setHealth(m, t, maxHealth)
-			came = append(came, a.ID)
+			added = append(added, a.ID)
 		}
 		m.account, m.server, m.at = a, a.Server(), len(members)
 		members, index[a.ID] = append(members, m), m
 		p.elsewhere = p.elsewhere || m.server != members[0].server
 	}
-	for _, m := range p.members {
-		if index[m.account.ID] == nil {
-			went = append(went, m.account.ID)
-		}
-	}
 	p.members, p.index, p.none = members, index, noneReady{}
-	return came, went
+	return added
 }
 
 // SetSettings changes the settings, which must be valid. Tokens and health stay what they
@@ -164,8 +160,8 @@ func (p *Pool) Reset(now time.Time, o Order) {
 	}
 	m.reset = o.Asked
 	t := p.clock.since(now)
-	for l := range m.all() {
-		if l.set() && (o.Known.IsZero() || !p.clock.date(l.at).After(o.Asked)) {
+	for i := range m.limits {
+		if l := &m.limits[i]; l.set() && (o.Known.IsZero() || !p.clock.date(l.at).After(o.Asked)) {
 			p.clear(t, m, l)
 		}
 	}
@@ -229,8 +225,8 @@ func (p *Pool) state(t time.Duration, m *member) State {
 		Account: m.account.ID, Since: p.clock.date(m.since), Counters: m.counters, Told: m.announced,
 		Health: p.rates.healthOf(m, t), Tokens: p.rates.tokensOf(m, t), LastUsed: p.clock.date(time.Duration(m.used) * (time.Second / restRate)),
 	}
-	for l := range m.all() {
-		if l.window != 0 {
+	for i := range m.limits {
+		if l := &m.limits[i]; l.window != 0 {
 			s.Limits = append(s.Limits, p.told(l))
 		}
 	}
@@ -290,7 +286,7 @@ func (p *Pool) MarkAll(who Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range p.members {
-		if m.counters != (Counters{}) || m.whole.set() || slices.ContainsFunc(m.limits, func(l limit) bool { return l.set() }) {
+		if m.counters != (Counters{}) || slices.ContainsFunc(m.limits, func(l limit) bool { return l.set() }) {
 			m.dirty[who] = true
 		}
 	}

@@ -311,7 +311,7 @@ func TestAnswerWaitsForTheRecord(t *testing.T) {
 		}
 		first := request(ws)
 		if took := began(first); took > 0 || used() != 1 {
-			t.Errorf("%d uses are on record after %v, want it at once", used(), took)
+			t.Errorf("%d uses are recorded after %v, want it at once", used(), took)
 		}
 		w.memory.hang(true)
 		if took := began(first); took > 0 {
@@ -328,10 +328,10 @@ func TestAnswerWaitsForTheRecord(t *testing.T) {
 		w.memory.hang(false)
 		pass(time.Minute)
 		if used() != 5 {
-			t.Errorf("%d uses are on record when it is back, want 5", used())
+			t.Errorf("%d uses are recorded when it is back, want 5", used())
 		}
 		if took := began(request(ws)); took > 0 || used() != 6 {
-			t.Errorf("%d uses are on record after %v, want the last one at once", used(), took)
+			t.Errorf("%d uses are recorded after %v, want the last one at once", used(), took)
 		}
 	})
 }
