@@ -91,10 +91,10 @@ type Session struct {
 	Preset       string                 `protobuf:"bytes,8,opt,name=preset,proto3" json:"preset,omitempty"`
 	// Absent: the preset's tools.
 	Tools *ToolSelection `protobuf:"bytes,9,opt,name=tools,proto3" json:"tools,omitempty"`
-	// 0: the preset's.
+	// 0: the preset's limit.
 	MaxSteps int32 `protobuf:"varint,10,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
 	Archived bool  `protobuf:"varint,11,opt,name=archived,proto3" json:"archived,omitempty"`
-	// Unique in its workspace, to the microsecond: a page's cursor.
+	// Unique in its workspace, to the microsecond, so that it serves as a page's cursor.
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -222,7 +222,7 @@ func (x *Session) GetUpdatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// The names of the tools that are enabled; none is a choice too.
+// The names of the enabled tools; may be empty.
 type ToolSelection struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
@@ -274,7 +274,7 @@ type Message struct {
 	SessionId string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// user, assistant, tool or system.
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	// AI SDK ModelMessage content, exactly as it is to be served.
+	// AI SDK ModelMessage content, exactly as it is served.
 	ContentJson string                 `protobuf:"bytes,4,opt,name=content_json,json=contentJson,proto3" json:"content_json,omitempty"`
 	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	RunId       string                 `protobuf:"bytes,6,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
@@ -283,7 +283,7 @@ type Message struct {
 	TokensIn  *int64 `protobuf:"varint,8,opt,name=tokens_in,json=tokensIn,proto3,oneof" json:"tokens_in,omitempty"`
 	TokensOut *int64 `protobuf:"varint,9,opt,name=tokens_out,json=tokensOut,proto3,oneof" json:"tokens_out,omitempty"`
 	Model     string `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
-	// The simulator wrote it, and no model.
+	// The simulator wrote it, not a model.
 	Simulated     bool `protobuf:"varint,11,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -721,10 +721,10 @@ type GetSessionResponse struct {
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// In the order of the conversation.
 	Messages []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
-	// The run that is being worked on or, when none is, the first queued one.
+	// The active run or, if there is none, the first queued one.
 	ActiveRun *Run `protobuf:"bytes,3,opt,name=active_run,json=activeRun,proto3" json:"active_run,omitempty"`
-	// The newest event that the messages above contain: follow the session from
-	// there. Absent when the session has had no run.
+	// The newest event that the messages above include: follow the session from
+	// there. Absent if the session has had no run.
 	LastEvent     *EventPosition `protobuf:"bytes,4,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -851,7 +851,7 @@ type UpdateSessionRequest struct {
 	SystemPrompt *string                `protobuf:"bytes,6,opt,name=system_prompt,json=systemPrompt,proto3,oneof" json:"system_prompt,omitempty"`
 	// Absent: unchanged, unless reset_tools.
 	Tools *ToolSelection `protobuf:"bytes,7,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Back to the preset's tools.
+	// Resets to the preset's tools.
 	ResetTools    bool `protobuf:"varint,8,opt,name=reset_tools,json=resetTools,proto3" json:"reset_tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1070,7 +1070,7 @@ func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
 type SubmitRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// The user message's content as the public API takes it: a JSON string or an
+	// The user message's content as in the public API: a JSON string or an
 	// array of text and file parts.
 	ContentJson string `protobuf:"bytes,2,opt,name=content_json,json=contentJson,proto3" json:"content_json,omitempty"`
 	// Empty for the session's.
@@ -1184,7 +1184,7 @@ type SubmitResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Run       *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	MessageId string                 `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// False when the idempotency key had been used: this is the run of then.
+	// False if the idempotency key has been used before: this is the earlier run.
 	Created       bool `protobuf:"varint,3,opt,name=created,proto3" json:"created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1244,12 +1244,12 @@ func (x *SubmitResponse) GetCreated() bool {
 type CancelRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// Empty for the active run of the session, or the one whose turn is next.
+	// Empty for the session's active run, or the next queued one.
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Instead of a session: all runs of the workspace that this member started,
 	// because they left it. For the member themself and for owners.
 	MemberId string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
-	// All runs of the session, the queued ones too.
+	// All runs of the session, including queued ones.
 	All           bool `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

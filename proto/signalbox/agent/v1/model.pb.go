@@ -123,15 +123,15 @@ type Model struct {
 	MaxOutput int32 `protobuf:"varint,5,opt,name=max_output,json=maxOutput,proto3" json:"max_output,omitempty"`
 	// Absent when unknown.
 	Prices *ModelPrices `protobuf:"bytes,6,opt,name=prices,proto3" json:"prices,omitempty"`
-	// It calls tools, and takes images.
+	// Whether it calls tools and accepts images.
 	Tools     bool `protobuf:"varint,7,opt,name=tools,proto3" json:"tools,omitempty"`
 	Images    bool `protobuf:"varint,8,opt,name=images,proto3" json:"images,omitempty"`
 	Reasoning bool `protobuf:"varint,9,opt,name=reasoning,proto3" json:"reasoning,omitempty"`
-	// The provider searches the web for it.
+	// Whether the provider offers a web search.
 	WebSearch bool `protobuf:"varint,10,opt,name=web_search,json=webSearch,proto3" json:"web_search,omitempty"`
-	// No model answers: the simulator plays a script.
+	// No model answers: the simulator runs a script.
 	Simulated bool `protobuf:"varint,11,opt,name=simulated,proto3" json:"simulated,omitempty"`
-	// Of sessions that name neither a provider nor a model.
+	// The default of sessions without a provider and a model.
 	Default       bool `protobuf:"varint,12,opt,name=default,proto3" json:"default,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -251,7 +251,7 @@ func (x *Model) GetDefault() bool {
 	return false
 }
 
-// What a million tokens cost, in US dollars.
+// The price of a million tokens in US dollars.
 type ModelPrices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Input         float64                `protobuf:"fixed64,1,opt,name=input,proto3" json:"input,omitempty"`
@@ -320,7 +320,7 @@ func (x *ModelPrices) GetCacheWrite() float64 {
 	return 0
 }
 
-// Why there are no models of a provider, or not all.
+// Why a provider's models are missing or incomplete.
 type ProviderProblem struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`

@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Where a run stands.
+// The state of a run.
 type RunState int32
 
 const (
@@ -98,7 +98,7 @@ type Usage struct {
 	// All output, reasoning included.
 	OutputTokens    int64 `protobuf:"varint,4,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	ReasoningTokens int64 `protobuf:"varint,5,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
-	// Some of it is estimated, because the provider did not report its final count.
+	// Part of it is estimated, because the provider did not report its final count.
 	Estimated     bool `protobuf:"varint,6,opt,name=estimated,proto3" json:"estimated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -176,7 +176,7 @@ func (x *Usage) GetEstimated() bool {
 	return false
 }
 
-// The answering of one user message.
+// The work on one user message.
 type Run struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -199,14 +199,14 @@ type Run struct {
 	StartedAt    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	EndedAt      *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	// The number of the event that announces what is committed so far; absent when
-	// nothing is. For a run that has ended it is the terminal event's.
+	// nothing is. For a run that has ended, that of the terminal event.
 	LastEvent *int64 `protobuf:"varint,17,opt,name=last_event,json=lastEvent,proto3,oneof" json:"last_event,omitempty"`
 	// The text of the last step.
 	Text             string `protobuf:"bytes,18,opt,name=text,proto3" json:"text,omitempty"`
 	CollectToolStats bool   `protobuf:"varint,19,opt,name=collect_tool_stats,json=collectToolStats,proto3" json:"collect_tool_stats,omitempty"`
 	// GetRun only: the run has ended, and its last events are on their way to the log.
 	EndWaits bool `protobuf:"varint,20,opt,name=end_waits,json=endWaits,proto3" json:"end_waits,omitempty"`
-	// No model answers: the simulator plays a script.
+	// No model answers: the simulator runs a script.
 	Simulated bool `protobuf:"varint,21,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	// GetRun only: the texts of all steps, with a blank line between them.
 	FullText      string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
@@ -404,7 +404,7 @@ type Step struct {
 	Index        int32                  `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	FinishReason string                 `protobuf:"bytes,2,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
 	Usage        *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Tokens of calls that died half way. The run's usage does not include them.
+	// Tokens of calls that broke off. The run's usage does not include them.
 	Wasted        *Usage                 `protobuf:"bytes,4,opt,name=wasted,proto3" json:"wasted,omitempty"`
 	CommittedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -750,7 +750,7 @@ type ListEventsResponse struct {
 	// In canonical order: that of the stream, without an older claim's. The first is
 	// the one that was asked for.
 	Events []*LoggedEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Set when there is more.
+	// Set if there is more.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -800,7 +800,7 @@ func (x *ListEventsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// One event of the run log, and where it stands there.
+// An event of the run log and its place there.
 type LoggedEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Event *v11.Event             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`

@@ -81,7 +81,7 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{0}
 }
 
-// What can be done with an account now.
+// The state of an account.
 type AccountStatus int32
 
 const (
@@ -89,13 +89,13 @@ const (
 	AccountStatus_ACCOUNT_STATUS_READY       AccountStatus = 1
 	// Parked, whole or for some models: the cooldowns say until when.
 	AccountStatus_ACCOUNT_STATUS_COOLING AccountStatus = 2
-	// Used when there is no better one.
+	// Used if there is no better account.
 	AccountStatus_ACCOUNT_STATUS_UNHEALTHY AccountStatus = 3
 	AccountStatus_ACCOUNT_STATUS_DISABLED  AccountStatus = 4
 	// Somebody must sign in again.
 	AccountStatus_ACCOUNT_STATUS_REAUTHORIZE AccountStatus = 5
 	AccountStatus_ACCOUNT_STATUS_SIGNED_OUT  AccountStatus = 6
-	// Its credential does not open with the keys of who answers: the reason says why.
+	// Its credential cannot be decrypted with this instance's keys; see reason.
 	AccountStatus_ACCOUNT_STATUS_UNUSABLE AccountStatus = 7
 )
 
@@ -206,7 +206,7 @@ func (LoginKind) EnumDescriptor() ([]byte, []int) {
 	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{2}
 }
 
-// One credential, without it.
+// A credential without its secret.
 type Account struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -223,7 +223,7 @@ type Account struct {
 	Enabled    bool                   `protobuf:"varint,8,opt,name=enabled,proto3" json:"enabled,omitempty"`
 	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	LastUsedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
-	// The rest is absent for shared accounts: it is the operator's business.
+	// The rest is absent for shared accounts: only the operator may know it.
 	Status AccountStatus `protobuf:"varint,11,opt,name=status,proto3,enum=signalbox.credential.v1.AccountStatus" json:"status,omitempty"`
 	// From 0 to 100, as far as it is known.
 	Health *float64 `protobuf:"fixed64,12,opt,name=health,proto3,oneof" json:"health,omitempty"`
@@ -403,7 +403,7 @@ type AccountCooldown struct {
 	Status int32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
 	// The header that asked for it, as the provider sent it.
 	RetryAfter string `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// How often in a row the quota was used up.
+	// How many times in a row the quota was exhausted.
 	Step int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	// The account is not parked: others go first, for the model that family names, or all.
 	PassedOver    bool `protobuf:"varint,8,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
@@ -509,7 +509,7 @@ type AccountGrant struct {
 	LastError string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	Scope     string                 `protobuf:"bytes,5,opt,name=scope,proto3" json:"scope,omitempty"`
 	IssuedAt  *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=issued_at,json=issuedAt,proto3" json:"issued_at,omitempty"`
-	// Absent for never.
+	// Absent means never.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	RefreshAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=refresh_at,json=refreshAt,proto3" json:"refresh_at,omitempty"`
 	// There is a refresh token.

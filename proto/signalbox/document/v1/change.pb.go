@@ -26,13 +26,13 @@ const (
 // absent.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// For those who subscribed to documents.
+	// For subscribers of documents.
 	Change *SubscribeResponse `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
-	// For the instances that have it open.
+	// For instances that have the document open.
 	Update *CommittedUpdate `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
-	// Whoever has it open there shows this. Nothing of it is stored.
+	// Shown to those who have the document open. It is not stored.
 	Awareness *Awareness `protobuf:"bytes,3,opt,name=awareness,proto3" json:"awareness,omitempty"`
-	// The instance that says it, which knows already.
+	// The publishing instance, which ignores its own message.
 	Instance      string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -150,10 +150,10 @@ func (x *CommittedUpdate) GetData() []byte {
 	return nil
 }
 
-// What the people who have a document open show of themselves.
+// The awareness of the people who have a document open.
 type Awareness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As y-protocols encodes it; empty when nothing is told.
+	// As y-protocols encodes it; may be empty.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// An instance that has just opened the document asks the others for theirs.
 	Query         bool `protobuf:"varint,2,opt,name=query,proto3" json:"query,omitempty"`

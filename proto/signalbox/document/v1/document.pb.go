@@ -27,7 +27,7 @@ type SubscribeResponse_Kind int32
 
 const (
 	SubscribeResponse_KIND_UNSPECIFIED SubscribeResponse_Kind = 0
-	// How it stood when the stream began.
+	// Its state when the stream began.
 	SubscribeResponse_KIND_CURRENT SubscribeResponse_Kind = 1
 	SubscribeResponse_KIND_CHANGED SubscribeResponse_Kind = 2
 	SubscribeResponse_KIND_RENAMED SubscribeResponse_Kind = 3
@@ -344,13 +344,13 @@ func (x *CreateResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// Something in Markdown that a document does not hold as it was written.
+// A part of the Markdown that a document cannot represent as it was written.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the Markdown, from 1.
 	Line int32  `protobuf:"varint,1,opt,name=line,proto3" json:"line,omitempty"`
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
-	// What is there in its place.
+	// What the document has instead.
 	KeptAs        string `protobuf:"bytes,3,opt,name=kept_as,json=keptAs,proto3" json:"kept_as,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -561,7 +561,7 @@ func (x *ListRequest) GetQuery() string {
 type ListResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Documents []*Document            `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Empty at the end.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

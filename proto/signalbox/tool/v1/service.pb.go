@@ -25,12 +25,12 @@ const (
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the model is told.
+	// The description for the model.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	// A JSON Schema of type object.
 	InputSchemaJson string `protobuf:"bytes,3,opt,name=input_schema_json,json=inputSchemaJson,proto3" json:"input_schema_json,omitempty"`
 	Available       bool   `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
-	// Why not available, and what to do about it.
+	// Why it is not available, and what to do about it.
 	UnavailableReason string `protobuf:"bytes,5,opt,name=unavailable_reason,json=unavailableReason,proto3" json:"unavailable_reason,omitempty"`
 	// Where a person connects what the tool needs; empty when nothing is missing.
 	ConnectUrl string `protobuf:"bytes,6,opt,name=connect_url,json=connectUrl,proto3" json:"connect_url,omitempty"`

@@ -62,16 +62,16 @@ type ConversationServiceClient interface {
 	// ListSessions returns the workspace's sessions, newest first.
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// GetSession returns a session with its messages and what a client needs to
-	// follow it from there on without a hole or a repetition.
+	// follow it from there without gaps or duplicates.
 	GetSession(context.Context, *v1.GetSessionRequest) (*v1.GetSessionResponse, error)
 	UpdateSession(context.Context, *v1.UpdateSessionRequest) (*v1.UpdateSessionResponse, error)
-	// DeleteSession removes a session with all that belongs to it; its runs are stopped.
+	// DeleteSession deletes a session with its messages and runs; active runs are stopped.
 	DeleteSession(context.Context, *v1.DeleteSessionRequest) (*v1.DeleteSessionResponse, error)
 	// Submit stores a user message and the run that will answer it, in one transaction.
-	// The same idempotency key again returns the same run.
+	// A repeated idempotency key returns the same run.
 	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
 	// Cancel stops the session's active run and those queued behind it, or one run.
-	// It returns when the wish is stored; the run ends on its own a moment later.
+	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 }
 
@@ -214,16 +214,16 @@ type ConversationServiceHandler interface {
 	// ListSessions returns the workspace's sessions, newest first.
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// GetSession returns a session with its messages and what a client needs to
-	// follow it from there on without a hole or a repetition.
+	// follow it from there without gaps or duplicates.
 	GetSession(context.Context, *v1.GetSessionRequest) (*v1.GetSessionResponse, error)
 	UpdateSession(context.Context, *v1.UpdateSessionRequest) (*v1.UpdateSessionResponse, error)
-	// DeleteSession removes a session with all that belongs to it; its runs are stopped.
+	// DeleteSession deletes a session with its messages and runs; active runs are stopped.
 	DeleteSession(context.Context, *v1.DeleteSessionRequest) (*v1.DeleteSessionResponse, error)
 	// Submit stores a user message and the run that will answer it, in one transaction.
-	// The same idempotency key again returns the same run.
+	// A repeated idempotency key returns the same run.
 	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
 	// Cancel stops the session's active run and those queued behind it, or one run.
-	// It returns when the wish is stored; the run ends on its own a moment later.
+	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
 }
 

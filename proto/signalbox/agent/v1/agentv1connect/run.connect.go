@@ -44,8 +44,8 @@ type RunServiceClient interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
 	// ListEvents returns what Postgres keeps of a session's run log: the record that
-	// is written a moment behind the log and outlives the log's hot tail by a day. An
-	// event that is not kept (any more, or yet) is NotFound.
+	// is written a moment after the log and outlives the log's hot tail by a day. An
+	// event that is not stored yet, or no longer, is NotFound.
 	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 
@@ -106,8 +106,8 @@ type RunServiceHandler interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
 	// ListEvents returns what Postgres keeps of a session's run log: the record that
-	// is written a moment behind the log and outlives the log's hot tail by a day. An
-	// event that is not kept (any more, or yet) is NotFound.
+	// is written a moment after the log and outlives the log's hot tail by a day. An
+	// event that is not stored yet, or no longer, is NotFound.
 	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 

@@ -109,13 +109,13 @@ type AccountServiceClient interface {
 	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
 	// provider too, as far as that can be done. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
-	// EnableAccount lets requests go out under an account again. Owners only.
+	// EnableAccount uses an account for requests again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
-	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
+	// DisableAccount stops using an account until it is enabled. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
-	// SetFlatRate says whether an account is paid by the month. Owners only.
+	// SetFlatRate sets whether an account is paid by the month. Owners only.
 	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
-	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
+	// ResetAccount clears an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
 	// accounts in turn has none: a Conflict. Owners only.
@@ -149,7 +149,7 @@ type AccountServiceClient interface {
 	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
 	// GetStats returns what the workspace's accounts did. Owners only.
 	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
-	// ResetStats begins to count anew. Owners only.
+	// ResetStats resets the counts. Owners only.
 	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
 	// ListAudit returns what happened to the workspace's credentials, and who used them,
 	// newest first. Owners only.
@@ -530,13 +530,13 @@ type AccountServiceHandler interface {
 	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
 	// provider too, as far as that can be done. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
-	// EnableAccount lets requests go out under an account again. Owners only.
+	// EnableAccount uses an account for requests again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
-	// DisableAccount keeps requests from an account, until it is enabled. Owners only.
+	// DisableAccount stops using an account until it is enabled. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
-	// SetFlatRate says whether an account is paid by the month. Owners only.
+	// SetFlatRate sets whether an account is paid by the month. Owners only.
 	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
-	// ResetAccount forgets an account's limits and makes it healthy. Owners only.
+	// ResetAccount clears an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
 	// SwitchAccount makes an account the current one of its pool. A pool that takes its
 	// accounts in turn has none: a Conflict. Owners only.
@@ -570,7 +570,7 @@ type AccountServiceHandler interface {
 	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
 	// GetStats returns what the workspace's accounts did. Owners only.
 	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
-	// ResetStats begins to count anew. Owners only.
+	// ResetStats resets the counts. Owners only.
 	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
 	// ListAudit returns what happened to the workspace's credentials, and who used them,
 	// newest first. Owners only.

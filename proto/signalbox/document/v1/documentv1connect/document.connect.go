@@ -65,7 +65,7 @@ const (
 
 // DocumentServiceClient is a client for the signalbox.document.v1.DocumentService service.
 type DocumentServiceClient interface {
-	// Create makes a document of Markdown, possibly empty.
+	// Create creates a document from Markdown, which may be empty.
 	Create(context.Context, *v1.CreateRequest) (*v1.CreateResponse, error)
 	// Get returns a document without its content.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
@@ -73,7 +73,7 @@ type DocumentServiceClient interface {
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Rename changes a document's name.
 	Rename(context.Context, *v1.RenameRequest) (*v1.RenameResponse, error)
-	// Delete removes a document and its history; who has it open is told.
+	// Delete deletes a document and its history, and notifies its editors.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 	// Read returns a document with its content as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
@@ -330,7 +330,7 @@ func (c *documentServiceClient) Subscribe(ctx context.Context, req *v1.Subscribe
 
 // DocumentServiceHandler is an implementation of the signalbox.document.v1.DocumentService service.
 type DocumentServiceHandler interface {
-	// Create makes a document of Markdown, possibly empty.
+	// Create creates a document from Markdown, which may be empty.
 	Create(context.Context, *v1.CreateRequest) (*v1.CreateResponse, error)
 	// Get returns a document without its content.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
@@ -338,7 +338,7 @@ type DocumentServiceHandler interface {
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Rename changes a document's name.
 	Rename(context.Context, *v1.RenameRequest) (*v1.RenameResponse, error)
-	// Delete removes a document and its history; who has it open is told.
+	// Delete deletes a document and its history, and notifies its editors.
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 	// Read returns a document with its content as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
