@@ -30,6 +30,7 @@ func Check(root fs.FS) ([]string, error) {
 	for _, p := range packages {
 		wrong = append(wrong, p.checkImports()...)
 		wrong = append(wrong, p.checkComment()...)
+		wrong = append(wrong, p.checkSQL()...)
 	}
 	modules, err := checkModules(root)
 	if err != nil {
@@ -52,7 +53,8 @@ type file struct {
 	pkg       string // the package clause
 	imports   []string
 	doc       string
-	test      bool // _test.go
+	lowerSQL  []int // lines
+	test      bool  // _test.go
 	generated bool
 }
 
@@ -102,13 +104,17 @@ func read(root fs.FS, name string) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	tree, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly|parser.ParseComments)
+	files := token.NewFileSet()
+	tree, err := parser.ParseFile(files, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return file{}, err
 	}
 	f := file{
 		name: path.Base(name), pkg: tree.Name.Name, doc: tree.Doc.Text(),
 		test: strings.HasSuffix(name, "_test.go"), generated: ast.IsGenerated(tree),
+	}
+	if !f.test && !f.generated {
+		f.lowerSQL = lowerSQL(files, tree)
 	}
 	for _, spec := range tree.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)

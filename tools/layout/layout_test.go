@@ -90,6 +90,8 @@ func TestBadTrees(t *testing.T) {
 		{"testing in the product", "services/gateway/x.go", "package gateway\n\nimport \"testing\"\n", "it is for tests"},
 		{"a part of testing in the product", "pkg/pg/x.go", "package pg\n\nimport \"testing/fstest\"\n", "it is for tests"},
 		{"a test server in the product", "pkg/pg/x.go", "package pg\n\nimport \"net/http/httptest\"\n", "it is for tests"},
+		{"SQL in lower case", "pkg/pg/x.go", "package pg\n\nconst q = `select a from b`\n", "pkg/pg/x.go:3: SQL keywords are upper case"},
+		{"a clause in lower case", "pkg/pg/x.go", "package pg\n\nconst q = `SELECT a FROM b\n\twhere c`\n", "pkg/pg/x.go:3: SQL keywords are upper case"},
 		{"no package comment", "pkg/id/id.go", "package id\n", "pkg/id: no package comment"},
 		{"no comment on a command", "services/gateway/cmd/other/main.go", "package main\n", "services/gateway/cmd/other: no package comment"},
 		{"a comment detached", "pkg/id/id.go", "// Package id names things.\n\npackage id\n", "pkg/id: no package comment"},

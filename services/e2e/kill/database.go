@@ -31,7 +31,7 @@ func query[T any](ctx context.Context, h *harness, limit time.Duration, fn pgx.R
 // at once.
 func (h *harness) claimed(ctx context.Context, p *world.Proc) []string {
 	runs, err := query(ctx, h, 300*time.Millisecond, pgx.RowTo[string],
-		`select id::text from agent.runs where state = 'running' and runner like '%/' || $1::text || '/%'`, fmt.Sprint(p.PID()))
+		`SELECT id::text FROM agent.runs WHERE state = 'running' AND runner LIKE '%/' || $1::text || '/%'`, fmt.Sprint(p.PID()))
 	if err != nil {
 		return nil
 	}
@@ -43,5 +43,5 @@ func (h *harness) calls(ctx context.Context, session string) ([]call, error) {
 	return query(ctx, h, 5*time.Second, func(row pgx.CollectableRow) (c call, err error) {
 		err = row.Scan(&c.Key, &c.Tool, &c.State)
 		return c, err
-	}, `select key::text, tool_name, state from agent.tool_calls where session_id = $1::uuid and tool_name like 'test_%'`, session)
+	}, `SELECT key::text, tool_name, state FROM agent.tool_calls WHERE session_id = $1::uuid AND tool_name LIKE 'test_%'`, session)
 }

@@ -42,13 +42,13 @@ func (w *World) NewMembers(ctx context.Context, workspace, role string, n int) (
 	if err != nil {
 		return nil, fmt.Errorf("make members: %w", err)
 	}
-	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // it was only read from by then
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // nothing is left to write
 	args := pgx.NamedArgs{"workspaces": workspaces, "members": members, "role": role}
 	for _, sql := range []string{
-		`insert into gateway.workspaces (workspace_id, name)
-		 select distinct w::uuid, 'End to end' from unnest(@workspaces::text[]) w on conflict do nothing`,
-		`insert into gateway.members (workspace_id, member_id, role)
-		 select w::uuid, m::uuid, @role from unnest(@workspaces::text[], @members::text[]) t(w, m)`,
+		`INSERT INTO gateway.workspaces (workspace_id, name)
+		 SELECT DISTINCT w::uuid, 'End to end' FROM unnest(@workspaces::text[]) w ON CONFLICT DO NOTHING`,
+		`INSERT INTO gateway.members (workspace_id, member_id, role)
+		 SELECT w::uuid, m::uuid, @role FROM unnest(@workspaces::text[], @members::text[]) t(w, m)`,
 	} {
 		if _, err := db.Exec(ctx, sql, args); err != nil {
 			return nil, fmt.Errorf("make members: %w", err)
