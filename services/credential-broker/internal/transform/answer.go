@@ -70,21 +70,18 @@ func (a *Answers) prefixes(data []byte, cuts []scan.Span, from int) []scan.Span 
 }
 
 // prefixLen returns how many bytes of a raw name the prefix takes, 0 if the name does not
-// begin with it.
+// begin with it. Each of its characters may be written as \uXXXX.
 func (a *Answers) prefixLen(raw []byte) int {
 	i := 0
 	for _, c := range a.prefix {
-		if i == len(raw) {
+		switch {
+		case i < len(raw) && raw[i] == c:
+			i++
+		case i+6 <= len(raw) && string(scan.Text(raw[i:i+6])) == string(rune(c)):
+			i += 6
+		default:
 			return 0
 		}
-		r, size := rune(raw[i]), 1
-		if r == '\\' {
-			r, size = unescape(raw[i:])
-		}
-		if r != rune(c) {
-			return 0
-		}
-		i += size
 	}
 	return i
 }

@@ -296,7 +296,6 @@ func TestTooMany(t *testing.T) {
 	for name, body := range map[string]string{
 		"tools":   `{"tools":[` + strings.Repeat(`{"name":""},`, 70_000) + `{}]}`,
 		"history": `{"messages":[` + strings.Repeat(`{"content":[{"type":"tool_use","name":""}]},`, 70_000) + `{}]}`,
-		"words":   `{"system":"` + strings.Repeat("x ", 70_000) + `"}`,
 		"blocks":  `{"system":[` + strings.Repeat(`{"text":"x"},`, 70_000) + `{}]}`,
 		"names":   `{"tools":[{` + strings.Repeat(`"name":"",`, 70_000) + `"x":1}]}`,
 	} {
