@@ -80,8 +80,8 @@ func (a *answer) copyPlain() error {
 	if n := 2 * a.echoes.longest; n > len(b) { // what is held leaves room to read
 		b = make([]byte, n)
 	}
-	count := newCounter(a)
-	count.add(a.head)
+	usage := a.usageFilter()
+	usage.Write(a.head)
 	held, err := a.show(a.head, b)
 	if err != nil {
 		return err
@@ -92,14 +92,14 @@ func (a *answer) copyPlain() error {
 		x.bodySent()
 		a.watch.pause()
 		if n > 0 {
-			count.add(b[held : held+n])
+			usage.Write(b[held : held+n])
 			var werr error
 			if held, werr = a.show(b[:held+n], b); werr != nil {
 				return werr
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			count.done()
+			a.readUsage(usage)
 			if held > 0 {
 				return x.write(b[:held])
 			}

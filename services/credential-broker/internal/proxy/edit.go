@@ -142,38 +142,22 @@ func (a *answer) hold(limit int64) ([]byte, *refusal) {
 	}
 }
 
-// counter reads the token counts of an answer that is not streamed, wherever in it they are.
-type counter struct {
-	a      *answer // nil if nothing is counted
-	filter *scan.PathFilter
-}
-
-func newCounter(a *answer) counter {
+// usageFilter keeps the members of an answer that count tokens, wherever in it they are; nil if
+// nothing is counted.
+func (a *answer) usageFilter() *scan.PathFilter {
 	if a.res.StatusCode != http.StatusOK || !a.x.tally.Counts() || !isJSON(a.res) {
-		return counter{}
+		return nil
 	}
-	return counter{a, scan.NewPathFilter(append(a.x.tally.Paths(), []string{"id"})...)}
+	return scan.NewPathFilter(append(a.x.tally.Paths(), []string{"id"})...)
 }
 
-func (c *counter) add(b []byte) {
-	if c.a != nil {
-		c.filter.Write(b)
-	}
-}
-
-// done is called when the answer has arrived whole.
-func (c *counter) done() {
-	if c.a == nil {
-		return
-	}
-	if kept, ok := c.filter.Kept(); ok && !c.known(kept) {
-		c.a.x.tally.Read(kept)
-	}
-}
-
-// known reports whether an answer existed before, and was counted then: the path asks for it
-// by its id.
-func (c *counter) known(kept []byte) bool {
+// readUsage counts the tokens of an answer that has arrived whole. An answer whose id is in the
+// path existed before, and was counted then.
+func (a *answer) readUsage(f *scan.PathFilter) {
+	kept, ok := f.Kept()
 	id := scan.TopString(kept, "id")
-	return c.a.route.Stream == nil && len(id) > 0 && strings.Contains(c.a.x.path+"/", "/"+string(id)+"/")
+	known := a.route.Stream == nil && len(id) > 0 && strings.Contains(a.x.path+"/", "/"+string(id)+"/")
+	if ok && !known {
+		a.x.tally.Read(kept)
+	}
 }

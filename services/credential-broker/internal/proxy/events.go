@@ -18,7 +18,7 @@ const (
 	finished           // a clean end may follow
 	terminal           // the answer is whole
 
-	end = meaningful | finished | terminal
+	cleanEnd = meaningful | finished | terminal
 )
 
 // judge returns what an event means. Before the gate has opened (early), chat chunks are
@@ -83,7 +83,7 @@ type chunk struct {
 // see it.
 func judgeChunk(data []byte) verdict {
 	if isDone(data) {
-		return end
+		return cleanEnd
 	}
 	var c chunk
 	if json.Unmarshal(data, &c) != nil {
@@ -126,7 +126,7 @@ func isDone(data []byte) bool {
 // the bytes "finish_reason": are a member and never model text.
 func skimChunk(data []byte) verdict {
 	if isDone(data) {
-		return end
+		return cleanEnd
 	}
 	if hasValue(data, []byte(`"error"`)) || hasValue(data, []byte(`"finish_reason"`)) {
 		return judgeChunk(data) | meaningful

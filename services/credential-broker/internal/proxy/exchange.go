@@ -229,9 +229,6 @@ func (x *exchange) target() (*url.URL, profile.Route) {
 	x.mount = strings.TrimSuffix(x.path, path)
 	escaped := base.EscapedPath() + path
 	u := &url.URL{Scheme: base.Scheme, Host: base.Host, RawPath: escaped, RawQuery: route.AddQuery(x.query)}
-	var err error
-	if u.Path, err = url.PathUnescape(escaped); err != nil {
-		u.Path, u.RawPath = escaped, "" // cannot happen: net/http parsed it
-	}
+	u.Path, _ = url.PathUnescape(escaped) // net/http has parsed it already
 	return u, route
 }

@@ -193,14 +193,14 @@ func (r *relay) judgeAll() {
 		over := r.frames.over
 		ev, ok := r.next()
 		if over && !r.frames.over {
-			end, whole := r.frames.ending()
+			long, whole := r.frames.ending()
 			if whole {
-				r.late |= r.judge(end, false)
+				r.late |= r.judge(long, false)
 			}
 			r.met |= r.late
 			r.late = 0
 			if whole {
-				r.count(end)
+				r.count(long)
 			}
 		}
 		if !ok {

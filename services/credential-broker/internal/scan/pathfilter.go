@@ -15,7 +15,7 @@ const (
 // small text in its place: members that nobody wants become "":0. Of {"a":…,"b":{"c":1,"d":…}}
 // and the path b.c it keeps {"":0,"b":{"c":1,"":0}}. Arrays on a path keep all their elements.
 // What is kept is JSON only if the structure around it is, and nothing inside a string is taken
-// for a member.
+// for a member. A nil PathFilter keeps nothing.
 type PathFilter struct {
 	kept   []byte
 	failed bool    // the text holds too much, or cannot be JSON
@@ -44,7 +44,7 @@ func NewPathFilter(paths ...[]string) *PathFilter { return &PathFilter{wants: pa
 
 // Write reads a piece of the text.
 func (s *PathFilter) Write(b []byte) {
-	for len(b) > 0 && !s.failed {
+	for s != nil && len(b) > 0 && !s.failed {
 		n := 1
 		switch {
 		case s.text:
@@ -61,7 +61,7 @@ func (s *PathFilter) Write(b []byte) {
 // Kept returns what was kept; false if the text is not whole so far, is not JSON, or holds too
 // much.
 func (s *PathFilter) Kept() ([]byte, bool) {
-	if s.failed || s.text || s.depth > 0 || !json.Valid(s.kept) {
+	if s == nil || s.failed || s.text || s.depth > 0 || !json.Valid(s.kept) {
 		return nil, false
 	}
 	return s.kept, true
