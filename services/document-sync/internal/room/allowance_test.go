@@ -13,13 +13,13 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-// TestAllThatWaits is about a stalled Postgres: what waits to be committed is bounded for
-// all documents together, and for those of a workspace.
+// TestAllThatWaits stalls Postgres: the updates that wait for a commit are limited in total and
+// per workspace.
 func TestAllThatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		// An eighth may wait, that is 1 MiB, and of a workspace three quarters of that.
+		// An eighth may wait, that is 1 MiB; three quarters of it per workspace.
 		h, stop := open(t, room.Config{Store: m, MemoryBytes: 8 << 20})
 		defer stop()
 		greedy := id.New[id.Workspace]()
@@ -29,7 +29,7 @@ func TestAllThatWaits(t *testing.T) {
 			others = append(others, join(t, h, m.create()))
 		}
 		settle(append(others, one, two)...)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		one.write(0, big(700))
 		blocked := func(c *client, kib int) bool {
 			t.Helper()
@@ -55,17 +55,17 @@ func TestAllThatWaits(t *testing.T) {
 		two.seat.Leave()
 		release()
 		if err := <-last; err != nil {
-			t.Errorf("Update() when Postgres is back = %v", err)
+			t.Errorf("Update() after Postgres resumed = %v", err)
 		}
 		if err := <-gone; fault.KindOf(err) != fault.Cancelled {
-			t.Errorf("Update() of who has left = %v, want Cancelled", err)
+			t.Errorf("Update() of a peer that left = %v, want Cancelled", err)
 		}
 		pass(10 * time.Second)
 		for _, c := range append(others, one) {
 			before := c.stored
 			c.read()
 			if c.stored == before {
-				t.Error("what waited was not stored")
+				t.Error("the waiting update was not stored")
 			}
 			equal(t, "nothing waits any more", blocked(c, 250), false)
 			pass(10 * time.Second)
@@ -73,7 +73,8 @@ func TestAllThatWaits(t *testing.T) {
 	})
 }
 
-// A document that is deleted, or an end of the instance, gives back what waited for it.
+// TestWhatWaitedIsGivenBack checks that the budget is released when a document is deleted or the
+// instance ends.
 func TestWhatWaitedIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,17 +85,17 @@ func TestWhatWaitedIsGivenBack(t *testing.T) {
 		gone, other := m.createIn(ws), m.createIn(ws)
 		a, b := join(t, h, gone), join(t, h, other)
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "is on its way")
 		synctest.Wait()
 		a.write(0, big(200))
 		m.remove(gone)
-		pass(10 * time.Second) // the heads tell
+		pass(10 * time.Second) // the next check of heads
 		equal(t, "code", a.closed(), room.CloseGone)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := b.seat.Update(ctx, b.edit(func(t *yjs.Text) { t.Insert(0, big(200)) })); err != nil {
-			t.Errorf("Update() = %v, want that there is place again", err)
+			t.Errorf("Update() = %v, want space again", err)
 		}
 		release()
 		pass(10 * time.Second)

@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// took returns the messages of a kind that came since the last call.
+// took returns the messages of a kind since the last call.
 func (c *client) took(kind room.Kind) (out []*room.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +33,7 @@ func sizeOf(ms []*room.Message) (n int) {
 	return n
 }
 
-// All who ask the same of the same document get one answer, which is encoded once.
+// TestAnswersAreShared checks that equal requests in a document get one answer, encoded once.
 func TestAnswersAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,31 +44,31 @@ func TestAnswersAreShared(t *testing.T) {
 		a := join(t, h, ref)
 		a.write(0, "Hello")
 		settle(a)
-		for range 3 { // few are answered one by one
+		for range 3 { // few peers get separate answers
 			join(t, h, ref)
 		}
-		first := cacheFrom(t, h, ref, 200)
+		first := joinMany(t, h, ref, 200)
 		equal(t, "answers for 200", len(first), 1)
 		a.write(0, "More ")
 		settle(a)
-		second := cacheFrom(t, h, ref, 200)
+		second := joinMany(t, h, ref, 200)
 		equal(t, "answers for 200 more", len(second), 1)
 		for m := range second {
 			if first[m] {
-				t.Error("an answer of before the edit")
+				t.Error("an answer from before the edit")
 			}
 		}
-		pass(15 * time.Second) // nobody asks
-		for m := range cacheFrom(t, h, ref, 3) {
+		pass(15 * time.Second) // without requests
+		for m := range joinMany(t, h, ref, 3) {
 			if second[m] {
-				t.Error("an answer is kept that nobody asked for lately")
+				t.Error("an unused answer is still cached")
 			}
 		}
 	})
 }
 
-// What waits for other updates is told to who comes later, though the document has not
-// changed.
+// TestAnswersHaveWhatWaits checks that answers contain pending updates, though they do not change
+// the document.
 func TestAnswersHaveWhatWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestAnswersHaveWhatWaits(t *testing.T) {
 		first := source.edit(func(t *yjs.Text) { t.Insert(0, "a") })
 		second := source.edit(func(t *yjs.Text) { t.Insert(1, "b") })
 		a := join(t, h, ref)
-		cacheFrom(t, h, ref, 10)
+		joinMany(t, h, ref, 10)
 		a.send(second)
 		settle(a)
 		late := join(t, h, ref)
@@ -91,8 +91,8 @@ func TestAnswersHaveWhatWaits(t *testing.T) {
 	})
 }
 
-// cacheFrom has so many new clients join and returns the answers that they got.
-func cacheFrom(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Message]bool {
+// joinMany has n new clients join and returns their answers.
+func joinMany(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Message]bool {
 	t.Helper()
 	out := map[*room.Message]bool{}
 	for range n {
@@ -114,8 +114,7 @@ func cacheFrom(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Messag
 	return out
 }
 
-// Who asks again and again is answered as often as its share allows, and keeps nobody
-// else waiting.
+// TestAskingAgainAndAgain checks that repeated requests are rate-limited, and delay nobody else.
 func TestAskingAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +129,7 @@ func TestAskingAgainAndAgain(t *testing.T) {
 			ask(t, a.seat, i)
 		}
 		if n := sizeOf(a.took(room.KindStep2)); n < kib<<10 || n > 14<<20 {
-			t.Errorf("%d bytes for who asked 100 times at once", n)
+			t.Errorf("%d bytes for 100 requests at once", n)
 		}
 		b := join(t, h, ref)
 		equal(t, "another one", b.synced, true)
@@ -139,7 +138,7 @@ func TestAskingAgainAndAgain(t *testing.T) {
 			pass(500 * time.Millisecond)
 		}
 		if n := sizeOf(a.took(room.KindStep2)); n < 40<<20 || n > 80<<20 {
-			t.Errorf("%d bytes in a minute for who asked 120 times", n)
+			t.Errorf("%d bytes in a minute for 120 requests", n)
 		}
 		pass(time.Minute)
 		a.took(room.KindStep2)
@@ -150,7 +149,7 @@ func TestAskingAgainAndAgain(t *testing.T) {
 	})
 }
 
-// ask asks for everything, each time with another state vector of nobody.
+// ask requests everything, each time with the state vector of another unknown client.
 func ask(t *testing.T, s *room.Seat, i int) {
 	t.Helper()
 	if err := s.Sync([]byte{1, byte(1 + i%100), 1}); err != nil {
@@ -158,7 +157,7 @@ func ask(t *testing.T, s *room.Seat, i int) {
 	}
 }
 
-// Who asks the same twice, before there was an answer, gets one.
+// TestAskingTheSameTwice checks that equal pending requests get one answer.
 func TestAskingTheSameTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +167,7 @@ func TestAskingTheSameTwice(t *testing.T) {
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "x")
 		synctest.Wait()
 		for range 2 {
@@ -182,8 +181,8 @@ func TestAskingTheSameTwice(t *testing.T) {
 	})
 }
 
-// A connection that comes to a document again and again has no more than its share, and a
-// new one is answered at once.
+// TestJoiningAgainAndAgain checks that a connection that repeatedly joins stays within its rate
+// limit, and that a new one is answered at once.
 func TestJoiningAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +209,7 @@ func TestJoiningAgainAndAgain(t *testing.T) {
 			rejoin()
 		}
 		if sent < 50<<20 || sent > 80<<20 {
-			t.Errorf("%d bytes for a connection that came 200 times", sent)
+			t.Errorf("%d bytes for a connection that joined 200 times", sent)
 		}
 		equal(t, "a new connection", join(t, h, ref).synced, true)
 		sent = 0
@@ -219,7 +218,7 @@ func TestJoiningAgainAndAgain(t *testing.T) {
 			pass(200 * time.Millisecond)
 		}
 		if sent < 40<<20 || sent > 80<<20 {
-			t.Errorf("%d bytes in a minute for a connection that came 300 times", sent)
+			t.Errorf("%d bytes in a minute for a connection that joined 300 times", sent)
 		}
 	})
 }
@@ -233,15 +232,15 @@ func TestBadQuestions(t *testing.T) {
 		defer stop()
 		a := join(t, h, ref)
 		if err := a.seat.Sync([]byte{5}); fault.KindOf(err) != fault.Invalid {
-			t.Errorf("Sync() of no state vector = %v, want Invalid", err)
+			t.Errorf("Sync() with a malformed state vector = %v, want Invalid", err)
 		}
 		if err := a.seat.Sync(make([]byte, 1<<20)); fault.KindOf(err) != fault.TooLarge {
-			t.Errorf("Sync() of a large state vector = %v, want TooLarge", err)
+			t.Errorf("Sync() with a large state vector = %v, want TooLarge", err)
 		}
 	})
 }
 
-// Questions about small documents are not even noticed.
+// TestAskingForLittle checks that requests in small documents are not limited.
 func TestAskingForLittle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,7 +257,7 @@ func TestAskingForLittle(t *testing.T) {
 	})
 }
 
-// What somebody is sent who asks for everybody's awareness is bounded as well.
+// TestAskingForAwareness checks that requests for awareness are rate-limited too.
 func TestAskingForAwareness(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,7 +270,7 @@ func TestAskingForAwareness(t *testing.T) {
 			a.say(t, 1+i, 1, fmt.Sprintf("%q", strings.Repeat("x", 50<<10)))
 		}
 		pass(time.Second)
-		release := m.awaitRetry("Append") // presence goes on while Postgres does not
+		release := m.block("Append") // presence does not need Postgres
 		a.write(0, "x")
 		synctest.Wait()
 		b.took(room.KindAwareness)
@@ -279,12 +278,12 @@ func TestAskingForAwareness(t *testing.T) {
 			b.seat.QueryAwareness()
 		}
 		if n := sizeOf(b.took(room.KindAwareness)); n < 1<<20 || n > 10<<20 {
-			t.Errorf("%d bytes for who asked 1,000 times", n)
+			t.Errorf("%d bytes for 1,000 requests", n)
 		}
 		release()
 		pass(time.Minute)
 		if n := len(b.took(room.KindAwareness)); n < 1 {
-			t.Error("the last question was not answered")
+			t.Error("the last request was not answered")
 		}
 	})
 }

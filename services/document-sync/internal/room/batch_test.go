@@ -31,7 +31,7 @@ func TestCommitsAreTriedAgain(t *testing.T) {
 		}
 		settle(a, b)
 		equal(t, "b", b.text(), "")
-		m.lieOnce() // one that is committed, and fails
+		m.lieOnce() // a commit that succeeds but returns an error
 		m.failing("Append", nil)
 		pass(5 * time.Second)
 		settle(a, b)
@@ -45,7 +45,7 @@ func TestCommitsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// What waits for updates that have not arrived survives the process.
+// TestPendingSurvives checks that pending structs survive a restart.
 func TestPendingSurvives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestPendingSurvives(t *testing.T) {
 		a.send(second)
 		settle(a, b)
 		equal(t, "b", b.text(), "")
-		stop() // saves a snapshot, too
+		stop() // saves a snapshot too
 		equal(t, "snapshots", len(m.saves(ref)), 1)
 
 		h, stop = open(t, room.Config{Store: m})
@@ -90,7 +90,7 @@ func TestBadUpdatesAreRefusedAlone(t *testing.T) {
 		{"malformed", []byte{1, 1, 1}, room.CloseMalformed},
 		{"empty", nil, room.CloseMalformed},
 		{"truncated", []byte{1, 2, 200}, room.CloseMalformed},
-		// It says that it has 2^27 structs.
+		// It claims to have 2^27 structs.
 		{"too many structs", []byte{1, 0x80, 0x80, 0x80, 0x40, 1, 0}, room.CloseRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,9 +102,9 @@ func TestBadUpdatesAreRefusedAlone(t *testing.T) {
 				defer stop()
 				a, b, c := join(t, h, ref), join(t, h, ref), join(t, h, ref)
 				settle(a, b, c)
-				release := m.awaitRetry("Append")
+				release := m.block("Append")
 				c.write(0, "1")
-				synctest.Wait() // what follows is one batch
+				synctest.Wait() // the following is one batch
 				a.write(0, "2")
 				b.send(tt.update)
 				c.write(1, "3")
@@ -122,7 +122,7 @@ func TestBadUpdatesAreRefusedAlone(t *testing.T) {
 	}
 }
 
-// A batch that the store will never take is undone, and its senders are closed.
+// TestStoreRefuses checks that a batch that the store refuses is undone, and its senders closed.
 func TestStoreRefuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,10 +159,10 @@ func TestBackpressure(t *testing.T) {
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "first") // is being committed
 		synctest.Wait()
-		a.write(0, strings.Repeat("x", 100_000)) // one is always taken
+		a.write(0, strings.Repeat("x", 100_000)) // one update is always accepted
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		update := a.edit(func(t *yjs.Text) { t.Insert(0, "late") })
@@ -187,8 +187,8 @@ func TestBackpressure(t *testing.T) {
 	})
 }
 
-// What comes within a few milliseconds goes out as one message, and the only sender of a
-// batch is not told what it said.
+// TestGathering checks that updates within a few milliseconds are broadcast as one message, and
+// not to the only sender of a batch.
 func TestGathering(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +218,7 @@ func TestGathering(t *testing.T) {
 	})
 }
 
-// kinds are those of the messages that wait.
+// kinds returns the kinds of the unread messages.
 func kinds(c *client) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

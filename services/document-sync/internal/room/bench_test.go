@@ -16,7 +16,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// quick is a Store that commits at once and forgets.
+// quick is a Store that commits at once and stores nothing.
 type quick struct {
 	*memory
 
@@ -29,7 +29,7 @@ func (q *quick) Append(context.Context, store.Ref, store.Author, []byte) (int64,
 
 func (q *quick) Save(context.Context, store.Snapshot) error { return nil }
 
-// void is a Bus without others.
+// void is a Bus without other instances.
 type void struct{}
 
 func (void) Run(ctx context.Context)                                       { <-ctx.Done() }
@@ -37,7 +37,7 @@ func (void) Publish(context.Context, store.Ref, *documentv1.Change) error  { ret
 func (void) OnReconnect(func()) func()                                     { return func() {} }
 func (void) Subscribe(store.Ref, func(*documentv1.Change)) (func(), error) { return func() {}, nil }
 
-// counter is a peer that counts what was delivered.
+// counter is a peer that counts deliveries.
 type counter struct {
 	delivered *atomic.Int64
 	stored    chan struct{}
@@ -57,7 +57,7 @@ func (c *counter) Send(m *room.Message) {
 func (c *counter) Close(int, string)  {}
 func (c *counter) Share() *room.Share { return &room.Share{} }
 
-// typing is what an author's client sends: one character in each update.
+// typing returns n updates of one typed character each.
 func typing(n int) [][]byte {
 	d := yjs.New(yjs.Options{})
 	updates := make([][]byte, 0, n)
@@ -69,8 +69,8 @@ func typing(n int) [][]byte {
 	return updates
 }
 
-// BenchmarkUpdate is an update on its way from Seat.Update to all peers, one after the
-// other and committed each on its own, or as many as come together.
+// BenchmarkUpdate measures updates from Seat.Update to all peers, committed one by one or in
+// batches.
 func BenchmarkUpdate(b *testing.B) {
 	for _, peers := range []int{1, 3, 200} {
 		for _, window := range []int{1, 100} {
@@ -118,8 +118,7 @@ func benchUpdate(b *testing.B, peers, window int) {
 	}
 }
 
-// BenchmarkLateJoin is one more who joins 200 in a document of some size, and is sent all of
-// it.
+// BenchmarkLateJoin measures joining 200 others in a document, and receiving all of it.
 func BenchmarkLateJoin(b *testing.B) {
 	q := &quick{memory: newMemory()}
 	ref := q.create()
@@ -153,7 +152,7 @@ func BenchmarkLateJoin(b *testing.B) {
 	}
 }
 
-// pieces returns a document of so many pieces.
+// pieces returns a document of n pieces.
 func pieces(b *testing.B, n int) []byte {
 	d := yjs.New(yjs.Options{})
 	d.Transact(nil, func(*yjs.Txn) {
@@ -166,7 +165,7 @@ func pieces(b *testing.B, n int) []byte {
 	return state
 }
 
-// BenchmarkIdle is the memory of an open document of one paragraph with three peers.
+// BenchmarkIdle measures the memory of an open document of one paragraph with three peers.
 func BenchmarkIdle(b *testing.B) {
 	m := newMemory()
 	h, stop := open(b, room.Config{Store: m, Rooms: 1 << 20, Bus: void{}})
@@ -193,7 +192,7 @@ func heap() uint64 {
 	return s.HeapAlloc
 }
 
-// cpu is the time that the process has used of all processors.
+// cpu returns the processor time of the process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// uvarints appends numbers as updates have them.
+// uvarints appends numbers in the encoding of updates.
 func uvarints(b []byte, ns ...uint64) []byte {
 	for _, n := range ns {
 		b = binary.AppendUvarint(b, n)
@@ -21,7 +21,7 @@ func uvarints(b []byte, ns ...uint64) []byte {
 	return b
 }
 
-// chain is an update of client 1 with two types X and Z in an array, and n between them.
+// chain returns an update of client 1 with two types X and Z in an array, and n between them.
 func chain(n int) []byte {
 	b := uvarints(nil, 1, uint64(n+2), 1, 0)
 	b = append(b, 7, 1, 1, 'x', 0, 0x87, 1, 0, 0)
@@ -33,8 +33,8 @@ func chain(n int) []byte {
 	return append(b, 0)
 }
 
-// hammer is an update with 4,500 types between X and Z of a chain of 2,000. For each, all
-// of the chain is passed: that is more than strangers may ask for.
+// hammer returns an update with 4,500 types between X and Z of a chain of 2,000. Each scans the
+// whole chain, which exceeds the limit of untrusted updates.
 func hammer(client uint64) []byte {
 	b := uvarints(nil, 1, 4501, client, 0)
 	b = append(uvarints(append(b, 0x87), 1, 2001), 0)
@@ -44,8 +44,8 @@ func hammer(client uint64) []byte {
 	return append(b, 0)
 }
 
-// An update that is small and would take seconds is refused to its sender. One that is
-// committed is read, and loaded, whatever it costs.
+// TestSlowUpdates checks that a small update that would take seconds is refused, but loaded and
+// read if it is already committed.
 func TestSlowUpdates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestSlowUpdates(t *testing.T) {
 		hammered, _ := read()
 		equal(t, "read", hammered, 4501)
 		equal(t, "loads", m.count("Load"), 1)
-		a.send(hammer(3)) // strangers' limits are back
+		a.send(hammer(3)) // the limits apply again
 		settle()
 		equal(t, "code", a.closed(), room.CloseRefused)
 		b.write(0, "fine")
@@ -84,8 +84,8 @@ func TestSlowUpdates(t *testing.T) {
 	})
 }
 
-// What waits is in the snapshot that replaces its update, also beside other structs that
-// wait and are so alike that they take hardly a byte.
+// TestWaitingIsInSnapshots checks that a snapshot contains pending structs, also together with
+// many others that compress well.
 func TestWaitingIsInSnapshots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWaitingIsInSnapshots(t *testing.T) {
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
-		const n = 40_000 // types of client 1, the first of which never comes
+		const n = 40_000 // types of client 1, without the first one
 		gap := uvarints(nil, 1, n, 1, 1)
 		for i := range n {
 			gap = append(uvarints(append(gap, 0x87), 1, uint64(i)), 0)
@@ -121,14 +121,14 @@ func TestWaitingIsInSnapshots(t *testing.T) {
 	})
 }
 
-// A batch that is too large for the store is committed sender by sender.
+// TestTooLargeTogether checks that a batch too large for the store is committed per sender.
 func TestTooLargeTogether(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		length int // of what b writes
-		code   int // b is closed with
-		want   int // characters that are there then
+		length int // of b's text
+		code   int // with which b is closed
+		want   int // characters stored
 	}{
 		{"one is to blame", 200, room.CloseRefused, 2},
 		{"all together", 70, 0, 72},
@@ -148,9 +148,9 @@ func TestTooLargeTogether(t *testing.T) {
 				defer stop()
 				a, b, c := join(t, h, ref), join(t, h, ref), join(t, h, ref)
 				settle(a, b, c)
-				release := m.awaitRetry("Append")
-				c.send([]byte{0, 1, 9, 1, 0, 1}) // something is on its way
-				synctest.Wait()                  // and what follows is one batch
+				release := m.block("Append")
+				c.send([]byte{0, 1, 9, 1, 0, 1}) // starts a commit
+				synctest.Wait()                  // the following is one batch
 				a.write(0, "1")
 				b.write(0, strings.Repeat("b", tt.length))
 				c.write(0, "3")
@@ -169,7 +169,7 @@ func TestTooLargeTogether(t *testing.T) {
 	}
 }
 
-// What waits is less than an update of the store may have.
+// TestTooMuchWaits checks that pending structs stay below the maximum update of the store.
 func TestTooMuchWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestTooMuchWaits(t *testing.T) {
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
 		a, b := join(t, h, ref), join(t, h, ref)
-		gap := func(client uint64, size int) []byte { // waits for the client's first character
+		gap := func(client uint64, size int) []byte { // lacks the client's first character
 			b := uvarints(nil, 1, 1, client, 1)
 			b = uvarints(append(b, 0x84), client, 0, uint64(size))
 			return append(append(b, strings.Repeat("x", size)...), 0)

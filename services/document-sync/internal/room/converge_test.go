@@ -24,8 +24,8 @@ func TestHubsConverge(t *testing.T) {
 	}
 }
 
-// converge has clients of three hubs edit at once while the bus loses a third of what is
-// said, commits fail now and then, clients come and go, and hubs end or die.
+// converge has clients of three hubs edit at once while the bus loses a third of its messages,
+// some commits fail, clients come and go, and hubs end or die.
 func converge(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	m := newMemory()
@@ -100,14 +100,14 @@ func converge(t *testing.T, seed uint64) {
 	}
 	m.failing("Append", nil)
 	for range 3 {
-		pass(10 * time.Second) // heads are read
+		pass(10 * time.Second) // heads are checked
 		settle(clients...)
 	}
 	want := m.text(t, ref)
 	state := string(clients[0].doc.EncodeStateAsUpdate(nil))
 	for i, c := range clients {
 		if got := c.text(); got != want || string(c.doc.EncodeStateAsUpdate(nil)) != state {
-			t.Errorf("client %d has %d characters, want the %d that are stored, and the same bytes as others", i, len(got), len(want))
+			t.Errorf("client %d has %d characters, want the %d stored ones, and the same bytes as others", i, len(got), len(want))
 		}
 	}
 	for _, stop := range stops {
@@ -140,10 +140,10 @@ func TestGapsAreRepaired(t *testing.T) {
 		equal(t, "b, which waits for the gap to close", b.text(), "1")
 		pass(60 * time.Millisecond)
 		equal(t, "b", b.text(), "123")
-		w.losing(1) // a lost last message shows in the heads; here the rows are gone, too
+		w.losing(1) // heads reveal a lost last message; here its rows are pruned too
 		a.write(3, "4")
 		pass(3 * time.Second)
-		equal(t, "updates behind the snapshot", m.behind(ref), 0)
+		equal(t, "updates after the snapshot", m.behind(ref), 0)
 		pass(10 * time.Second)
 		equal(t, "b", b.text(), "1234")
 		w.losing(0) // too large for the bus

@@ -2,8 +2,8 @@ package room
 
 import "signalbox.dev/pkg/yjs"
 
-// Faulty has documents panic where these functions do, which are called before an update
-// is applied and before a state is encoded. It is called before a document is opened.
+// Faulty makes documents panic: the functions are called before an update is applied and before
+// a state is encoded. Call it before a document is opened.
 func (h *Hub) Faulty(apply func(update []byte), encode func(doc *yjs.Doc)) {
 	e := h.engine
 	h.engine.apply = func(doc *yjs.Doc, update []byte) error {

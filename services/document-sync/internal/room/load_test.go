@@ -16,17 +16,17 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// A workspace that opens many documents at once is not in front of another's only one.
+// TestLoadsByTurn checks that many loads of one workspace do not delay another workspace.
 func TestLoadsByTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		h, stop := open(t, room.Config{Store: m, Loads: 1})
 		defer stop()
-		release := m.awaitRetry("Load")
+		release := m.block("Load")
 		flood := newRef().Workspace
 		var mu sync.Mutex
-		before, ended := 0, false // of the flood, when the other one was open
+		before, ended := 0, false // documents of the flood opened before the other one
 		var wg sync.WaitGroup
 		for range 20 {
 			ref := m.createIn(flood)
@@ -50,8 +50,8 @@ func TestLoadsByTurn(t *testing.T) {
 		synctest.Wait()
 		release()
 		wg.Wait()
-		if before > 2 { // the one that was loading, and one that ended at the same moment
-			t.Errorf("%d documents of the flood were open before, want one or two", before)
+		if before > 2 { // the one that was loading, and one that finished at the same moment
+			t.Errorf("%d documents of the flood were opened before, want one or two", before)
 		}
 	})
 }
@@ -63,7 +63,7 @@ func TestLoading(t *testing.T) {
 		ref := m.create()
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
-		release := m.awaitRetry("Load")
+		release := m.block("Load")
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() { join(t, h, ref) })
@@ -72,13 +72,13 @@ func TestLoading(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := h.Join(gone, ref, editor(), newClient(t)); !errors.Is(err, context.Canceled) {
-			t.Errorf("Join() of who went away = %v", err)
+			t.Errorf("Join() with a cancelled context = %v", err)
 		}
 		release()
 		wg.Wait()
 		equal(t, "loads", m.count("Load"), 1)
 
-		// An error is that of the callers, and not remembered.
+		// An error goes to the callers and is not cached.
 		broken := m.create()
 		m.failing("Load", errDown)
 		if _, err := h.Join(t.Context(), broken, editor(), newClient(t)); !errors.Is(err, errDown) {
@@ -87,7 +87,7 @@ func TestLoading(t *testing.T) {
 		m.failing("Load", nil)
 		join(t, h, broken)
 		if _, err := h.Join(t.Context(), newRef(), editor(), newClient(t)); fault.KindOf(err) != fault.NotFound {
-			t.Errorf("Join() of no document = %v, want NotFound", err)
+			t.Errorf("Join() of a missing document = %v, want NotFound", err)
 		}
 		if _, err := m.Append(t.Context(), broken, store.Author{}, []byte{1, 1, 1}); err != nil {
 			t.Fatal(err)
@@ -116,10 +116,10 @@ func TestUnloadAndReload(t *testing.T) {
 		}
 		a.seat.Leave()
 		if _, err := h.Join(t.Context(), full, editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Join() while the other one is not saved = %v, want Unavailable", err)
+			t.Errorf("Join() while the other one is unsaved = %v, want Unavailable", err)
 		}
 		pass(3 * time.Second)
-		b := join(t, h, full) // pushes the idle one out
+		b := join(t, h, full) // evicts the idle one
 		equal(t, "rooms", h.Open(), 1)
 		b.seat.Leave()
 		pass(29 * time.Second)
@@ -130,7 +130,8 @@ func TestUnloadAndReload(t *testing.T) {
 	})
 }
 
-// A workspace that has more than its share of the rooms leaves the last share to the others.
+// TestShare checks that a workspace with more than its share of the rooms leaves the last share
+// to others.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,8 +159,8 @@ func TestShare(t *testing.T) {
 	})
 }
 
-// Who comes to a document in which nobody is, but which is in memory, is not shown for long
-// what was there before the bus lost a message.
+// TestIdleRoomsCatchUp checks that a peer who joins an idle room soon gets an update that the bus
+// lost.
 func TestIdleRoomsCatchUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestIdleRoomsCatchUp(t *testing.T) {
 			a := join(t, h, ref)
 			a.write(0, "x")
 			settle(a)
-			pass(5 * time.Second) // it is saved
+			pass(5 * time.Second) // until it is saved
 			a.seat.Leave()
 		}
 		m.mu.Lock()
@@ -187,7 +188,7 @@ func TestIdleRoomsCatchUp(t *testing.T) {
 	})
 }
 
-// Who waits for a document that has to be loaded again is told that it was deleted.
+// TestDeletedWhileItIsLoadedAgain checks that callers who wait for a reload learn of a deletion.
 func TestDeletedWhileItIsLoadedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,7 +251,7 @@ func TestDeletion(t *testing.T) {
 	}
 }
 
-// An older program writes Markdown while the document is open, and before it is.
+// TestSeeds has an older release write Markdown before the document is opened and while it is.
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,10 +18,10 @@ func (c *client) remove(at, n int) {
 	c.send(c.edit(func(t *yjs.Text) { t.Delete(at, n) }))
 }
 
-// big is text of so many KiB.
+// big returns text of kib KiB.
 func big(kib int) string { return strings.Repeat("0123456789abcdef", kib*64) }
 
-// write has a document of so many KiB stored, by somebody else.
+// write stores a document of kib KiB by another author.
 func (m *memory) write(t *testing.T, ref store.Ref, kib int) {
 	t.Helper()
 	h, stop := open(t, room.Config{Store: m})
@@ -32,7 +32,7 @@ func (m *memory) write(t *testing.T, ref store.Ref, kib int) {
 	c.seat.Leave()
 }
 
-// A document that is full takes no more, keeps what it has, and can be made smaller.
+// TestFullDocument checks that a full document accepts no more, keeps its content, and can shrink.
 func TestFullDocument(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestFullDocument(t *testing.T) {
 		equal(t, "b", b.closed(), 0)
 		equal(t, "stored", len(m.text(t, ref)), 90<<10-1)
 
-		// Who comes back with the same is refused again; who comes anew can delete.
+		// The same update is refused again; a new client can delete.
 		a.join(h, ref)
 		settle(a)
 		equal(t, "code", a.closed(), room.CloseRefused)
@@ -69,9 +69,9 @@ func TestFullDocument(t *testing.T) {
 	})
 }
 
-// What somebody sends while an update of theirs is refused is refused as well, also when
-// it comes too late for the same batch: the document would wait for the other one. The
-// batch is of who wrote something that is in it.
+// TestWhatBuildsOnTheRefused checks that later updates of a sender whose update was refused are
+// refused too, also after the batch: they would stay pending. The author of the batch is a
+// sender with an accepted update.
 func TestWhatBuildsOnTheRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,14 +82,14 @@ func TestWhatBuildsOnTheRefused(t *testing.T) {
 		a, b := join(t, h, ref), join(t, h, ref)
 		a.write(0, big(90))
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		b.remove(0, 1)
 		synctest.Wait() // what follows is one batch
 		b.remove(0, 1)
 		a.write(0, big(20))
 		release()
-		release = m.awaitRetry("Append")
-		pass(10 * time.Millisecond) // it is being committed
+		release = m.block("Append")
+		pass(10 * time.Millisecond) // the commit is running
 		a.write(0, "what builds on it")
 		release()
 		settle(a, b)
@@ -120,11 +120,11 @@ func TestDocumentOverTheLimitIsLoaded(t *testing.T) {
 		equal(t, "c", len(c.text()), 500<<10)
 		op := operation(m, ref, func(d *yjs.Doc) error { d.Text("t").Insert(0, "more"); return nil })
 		if err := h.Do(t.Context(), ref, op); fault.KindOf(err) != fault.TooLarge {
-			t.Errorf("Do() of what makes it larger = %v, want TooLarge", err)
+			t.Errorf("Do() that grows it = %v, want TooLarge", err)
 		}
 		op = operation(m, ref, func(d *yjs.Doc) error { d.Text("t").Delete(0, 100<<10); return nil })
 		if err := h.Do(t.Context(), ref, op); err != nil {
-			t.Errorf("Do() of what makes it smaller = %v", err)
+			t.Errorf("Do() that shrinks it = %v", err)
 		}
 		c.read()
 		c.remove(0, 350<<10)
@@ -136,8 +136,8 @@ func TestDocumentOverTheLimitIsLoaded(t *testing.T) {
 	})
 }
 
-// Deleting here and there makes of one long text many short ones. What that may take is
-// bounded too, and refused to who does it alone.
+// TestDeletionsThatTakeMemory checks that deletions that split a text into many are limited too,
+// and refused to their sender only.
 func TestDeletionsThatTakeMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestDeletionsThatTakeMemory(t *testing.T) {
 		a, b := join(t, h, ref), join(t, h, ref)
 		a.write(0, big(18))
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		b.remove(0, 1)
 		synctest.Wait() // what follows is one batch
 		a.send(a.edit(func(t *yjs.Text) {
@@ -166,7 +166,7 @@ func TestDeletionsThatTakeMemory(t *testing.T) {
 	})
 }
 
-// While a state is too large for the store, it may not grow.
+// TestStateThatIsTooLargeToSave checks that a state too large for the store may not grow.
 func TestStateThatIsTooLargeToSave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,8 +192,8 @@ func TestStateThatIsTooLargeToSave(t *testing.T) {
 	})
 }
 
-// When documents take all the memory there is, those that nobody has open go, and then no
-// more are opened; last, those that are open may not grow.
+// TestMemoryOfAll fills the memory for documents: idle ones are unloaded, then no more are opened,
+// and finally open ones may not grow.
 func TestMemoryOfAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,18 +210,18 @@ func TestMemoryOfAll(t *testing.T) {
 			clients[i] = join(t, h, refs[i])
 		}
 		if _, err := h.Join(t.Context(), refs[5], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Join() when there is no memory left = %v, want Unavailable", err)
+			t.Errorf("Join() without memory = %v, want Unavailable", err)
 		}
-		again := join(t, h, refs[0]) // is in memory already
+		again := join(t, h, refs[0]) // already in memory
 		equal(t, "again", len(again.text()), 100<<10)
 
-		// What is not saved is not let go of.
+		// Unsaved documents stay in memory.
 		m.failing("Save", errDown)
 		clients[1].write(0, "x")
 		settle(clients[1])
 		clients[1].seat.Leave()
 		if _, err := h.Join(t.Context(), refs[5], editor(), newClient(t)); fault.KindOf(err) != fault.Unavailable {
-			t.Errorf("Join() while the idle one is not saved = %v, want Unavailable", err)
+			t.Errorf("Join() while the idle one is unsaved = %v, want Unavailable", err)
 		}
 		m.failing("Save", nil)
 		pass(10 * time.Second)
@@ -229,25 +229,25 @@ func TestMemoryOfAll(t *testing.T) {
 		join(t, h, refs[5])
 		equal(t, "rooms", h.Open(), 5)
 
-		clients[2].write(0, big(70)) // is above, but so little that it may
+		clients[2].write(0, big(70)) // exceeds the limit, but only slightly
 		settle(clients[2])
 		equal(t, "code", clients[2].closed(), 0)
 		clients[3].write(0, "one too many")
 		clients[4].remove(0, 10)
 		settle(clients[3], clients[4])
 		equal(t, "code", clients[3].closed(), room.CloseBusy)
-		equal(t, "code of who deletes", clients[4].closed(), 0)
+		equal(t, "code of the deleting client", clients[4].closed(), 0)
 		equal(t, "stored", len(m.text(t, refs[3])), 100<<10)
 		clients[2].seat.Leave()
 		pass(10 * time.Second)
-		clients[3].join(h, refs[3]) // brings it again
+		clients[3].join(h, refs[3]) // sends it again
 		settle(clients[3])
 		equal(t, "stored", len(m.text(t, refs[3])), 100<<10+len("one too many"))
 	})
 }
 
-// A workspace may have more than its share, but of the last quarter of all it gets none
-// then: that is for the others.
+// TestShareOfMemory checks that a workspace may exceed its share, but not use the last quarter of
+// the memory, which is for others.
 func TestShareOfMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,19 +271,19 @@ func TestShareOfMemory(t *testing.T) {
 		other.write(0, big(50))
 		settle(other)
 		equal(t, "the other workspace", other.closed(), 0)
-		all[0].write(0, big(80)) // is above, but so little that it may
+		all[0].write(0, big(80)) // exceeds the limit, but only slightly
 		settle(all[0])
-		equal(t, "the greedy one", all[0].closed(), 0)
+		equal(t, "the large workspace", all[0].closed(), 0)
 		all[1].write(0, "one too many")
 		other.write(0, "and one of mine")
 		settle(all[1], other)
-		equal(t, "the greedy one, later", all[1].closed(), room.CloseBusy)
+		equal(t, "the large workspace, later", all[1].closed(), room.CloseBusy)
 		equal(t, "the other workspace, later", other.closed(), 0)
 		for _, c := range all[:3] {
 			c.seat.Leave()
 		}
 		pass(10 * time.Second)
 		join(t, h, greedy[6])
-		equal(t, "an idle one made place", h.Open() <= 7, true)
+		equal(t, "an idle one was unloaded", h.Open() <= 7, true)
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// listener is a peer that tells when something came.
+// listener is a peer that signals messages.
 type listener struct {
 	*client
 
@@ -29,7 +29,7 @@ func (l *listener) Send(m *room.Message) {
 	}
 }
 
-// until reads until it is so.
+// until reads messages until a condition is met.
 func (l *listener) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	limit := time.After(20 * time.Second)
@@ -37,7 +37,7 @@ func (l *listener) until(t *testing.T, what string, so func() bool) {
 		select {
 		case <-l.came:
 		case <-limit:
-			t.Fatalf("%s: not so after 20 seconds; text %q", what, l.doc.Text("t").String())
+			t.Fatalf("%s: not within 20 seconds; text %q", what, l.doc.Text("t").String())
 		}
 	}
 }
@@ -98,7 +98,7 @@ func TestInstancesOverNATS(t *testing.T) {
 	c.seat.Leave()
 	b.until(t, "c is gone", func() bool { return b.seen(t) == "" })
 
-	// The server is away for a while, and what was said meanwhile is not repeated.
+	// The server is down for a while; messages are lost meanwhile.
 	cfg := srv.Config()
 	srv.Shutdown()
 	a.write(0, strings.Repeat("y", 10))

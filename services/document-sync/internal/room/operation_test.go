@@ -13,7 +13,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// operation is an operation that commits as the service does.
+// operation returns an operation that commits like the service.
 func operation(m *memory, ref store.Ref, edit func(*yjs.Doc) error) room.Operation {
 	return room.Operation{
 		Origin: "agent",
@@ -102,8 +102,8 @@ func TestOperationThatIsNotCommitted(t *testing.T) {
 	}
 }
 
-// An operation that cannot be computed, or has no place, may have been done before: who
-// knows that decides.
+// TestOperationThatIsRefused checks that an operation that cannot be computed, or does not fit, is
+// passed to Refused: it may have been committed before.
 func TestOperationThatIsRefused(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("cannot be computed")
@@ -143,7 +143,8 @@ func TestOperationThatIsRefused(t *testing.T) {
 	}
 }
 
-// An operation that panics leaves nothing behind, whoever catches that.
+// TestOperationThatPanics checks that a panicking operation has no effect, wherever the panic is
+// recovered.
 func TestOperationThatPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +172,7 @@ func TestOperationThatPanics(t *testing.T) {
 	})
 }
 
-// While a document that was thrown away cannot be loaded, nothing is lost.
+// TestLostWhilePostgresIsAway checks that nothing is lost while a discarded doc cannot be reloaded.
 func TestLostWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +206,7 @@ func TestLostWhilePostgresIsAway(t *testing.T) {
 		if s := m.text(t, ref); len(s) != 3 || a.text() != s || b.text() != s || c.text() != s {
 			t.Errorf("texts = %q, %q, %q, want %q", a.text(), b.text(), c.text(), s)
 		}
-		// When it lasts, the peers are sent away.
+		// After a while the peers are closed.
 		m.failing("Load", errDown)
 		_ = h.Do(t.Context(), ref, room.Operation{
 			Edit:   func(d *yjs.Doc) error { d.Text("t").Insert(0, "BAD"); return nil },

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// joinSoon joins, and fails the test when the room does not answer.
+// joinSoon joins, and fails the test if the room does not respond.
 func joinSoon(t *testing.T, h *room.Hub, ref store.Ref, c *client) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -27,8 +27,8 @@ func joinSoon(t *testing.T, h *room.Hub, ref store.Ref, c *client) error {
 	return err
 }
 
-// rejoin opens the document anew for a client whom the room has closed, and has it send
-// what the server lacks.
+// rejoin opens the document again for a client that was closed, and has it send what the server
+// lacks.
 func rejoin(t *testing.T, h *room.Hub, ref store.Ref, c *client) {
 	t.Helper()
 	if c.closed() != room.CloseBusy {
@@ -44,7 +44,7 @@ func rejoin(t *testing.T, h *room.Hub, ref store.Ref, c *client) {
 	settle(c)
 }
 
-// A panic while a document is opened is an error of that call; the next one opens it.
+// TestLoadPanics checks that a panic during a load is an error of that call; the next one works.
 func TestLoadPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,14 +67,14 @@ func TestLoadPanics(t *testing.T) {
 	})
 }
 
-// A panic of a commit closes the peers, who connect again and lose nothing. What waited
-// does not count any more.
+// TestCommitPanics checks that a panic in a commit closes the peers, who reconnect and lose
+// nothing, and that waiting updates release their budget.
 func TestCommitPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
 		ref := m.create()
-		// One update is more than may wait, which is taken only while nothing else waits.
+		// One update exceeds the budget, so it is accepted only while nothing else waits.
 		h, stop := open(t, room.Config{Store: m, MemoryBytes: 16 << 10})
 		defer stop()
 		a := newClient(t)
@@ -107,7 +107,7 @@ func TestCommitPanics(t *testing.T) {
 	})
 }
 
-// So does a panic while a doc that was lost is loaded again.
+// TestReloadPanics checks the same for a panic while a discarded doc is reloaded.
 func TestReloadPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestReloadPanics(t *testing.T) {
 		settle(a)
 		m.panicOnce("Load")
 		if err := h.Read(t.Context(), ref, func(*yjs.Doc, int64) error { panic("a bug") }); err == nil {
-			t.Error("Read() of what panics = nil")
+			t.Error("Read() with a panic = nil")
 		}
 		settle(a)
 		rejoin(t, h, ref, a)
@@ -133,7 +133,7 @@ func TestReloadPanics(t *testing.T) {
 	})
 }
 
-// A panic while a snapshot is saved is a failure like others: it is tried again.
+// TestSavePanics checks that saving a snapshot is retried after a panic.
 func TestSavePanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSavePanics(t *testing.T) {
 	})
 }
 
-// A panic while missing updates are read is a failure like others, too.
+// TestRepairPanics checks that reading missing updates is retried after a panic.
 func TestRepairPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,13 +164,13 @@ func TestRepairPanics(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.panicOnce("Since")
-		pass(time.Minute) // the heads tell of it
+		pass(time.Minute) // heads reveal it
 		equal(t, "text", a.text(), "elsewhere")
 		equal(t, "code", a.closed(), 0)
 	})
 }
 
-// A panic while an instance goes away costs it the last snapshot, not its end.
+// TestDrainPanics checks that a panic during the drain prevents the last snapshot, but not the end.
 func TestDrainPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestDrainPanics(t *testing.T) {
 	})
 }
 
-// contained is a wire that, like NATS, ends a panic of who hears.
+// contained is a wire that recovers panics of subscribers, like pkg/bus.
 type contained struct{ *wire }
 
 func (c contained) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func(), error) {
@@ -198,7 +198,7 @@ func (c contained) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func
 	})
 }
 
-// jumpy is a client that panics once when it is sent an update.
+// jumpy is a client that panics once when it receives an update.
 type jumpy struct {
 	*client
 
@@ -213,8 +213,8 @@ func (j *jumpy) Send(m *room.Message) {
 	j.client.Send(m)
 }
 
-// A peer that panics while it is sent what another instance committed gets it once more,
-// and the document goes on.
+// TestPeerPanicsWhileTheBusIsHeard checks that a peer that panics while it receives another
+// instance's update gets it again, and that the document works.
 func TestPeerPanicsWhileTheBusIsHeard(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

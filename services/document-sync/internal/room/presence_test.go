@@ -13,14 +13,14 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-// say is an awareness update about one client.
+// say returns an awareness update of one client.
 func say(client, clock uint64, state string) []byte {
 	b := binary.AppendUvarint(nil, 1)
 	b = binary.AppendUvarint(binary.AppendUvarint(b, client), clock)
 	return append(binary.AppendUvarint(b, uint64(len(state))), state...)
 }
 
-// seen is what a client knows of others by what it was sent.
+// seen formats the awareness that a client has received.
 func (c *client) seen(t *testing.T) string {
 	t.Helper()
 	c.read()
@@ -82,7 +82,7 @@ func TestPresence(t *testing.T) {
 		late := join(t, h2, ref)
 		equal(t, "late", late.seen(t), `1 {"n":"a"}, 3 {"n":"c"}`)
 
-		// What comes close together goes out together.
+		// Updates close together are sent together.
 		before := len(b.awareness)
 		for i := range 50 {
 			a.say(t, 1, uint64(2+i), fmt.Sprintf(`{"n":%d}`, i))
@@ -91,7 +91,7 @@ func TestPresence(t *testing.T) {
 		equal(t, "b", b.seen(t), `1 {"n":49}, 3 {"n":"c"}`)
 		equal(t, "messages", len(b.awareness)-before, 2)
 
-		// Who leaves is removed everywhere; who asks is told.
+		// A peer that leaves is removed everywhere, and everybody is told.
 		a.seat.Leave()
 		pass(100 * time.Millisecond)
 		equal(t, "b", b.seen(t), `3 {"n":"c"}`)
@@ -106,7 +106,7 @@ func TestPresence(t *testing.T) {
 			}
 		}
 
-		// An instance dies: nobody says that its people are gone.
+		// An instance dies: nobody announces that its members have gone.
 		w.losing(1)
 		stop2()
 		pass(29 * time.Second)
@@ -116,7 +116,7 @@ func TestPresence(t *testing.T) {
 	})
 }
 
-// Those who are still there say so every 15 seconds, and that is passed on to all.
+// TestRenewals checks that renewals every 15 seconds are passed on to all.
 func TestRenewals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestAgentsAreShown(t *testing.T) {
 		}
 		pass(time.Second)
 		equal(t, "c", c.seen(t), seen)
-		if err := h1.Show(t.Context(), ref, 77, agent, time.Minute); err != nil { // it goes on here
+		if err := h1.Show(t.Context(), ref, 77, agent, time.Minute); err != nil { // it continues here
 			t.Fatal(err)
 		}
 		pass(59 * time.Second)
@@ -184,7 +184,7 @@ func TestAgentsAreShown(t *testing.T) {
 	})
 }
 
-// A client is that of the member who has it, on all instances.
+// TestNobodyIsImpersonated checks that a client belongs to its member on all instances.
 func TestNobodyIsImpersonated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +207,8 @@ func TestNobodyIsImpersonated(t *testing.T) {
 			equal(t, "everybody sees", c.seen(t), `5 {"n":"ada"}`)
 		}
 
-		// She comes back through the other instance before her line is found dead. What the
-		// first one then says about her, her client answers with a higher clock.
+		// She reconnects to the other instance before the first one notices that her connection is
+		// lost. Her client responds to its removal with a higher clock.
 		again := newClient(t)
 		again.actor = ada.actor
 		again.join(h2, ref)
@@ -216,14 +216,14 @@ func TestNobodyIsImpersonated(t *testing.T) {
 		pass(100 * time.Millisecond)
 		ada.seat.Leave()
 		pass(100 * time.Millisecond)
-		equal(t, "far, when the line is dead", far.seen(t), ``)
-		equal(t, "she hears that", again.seen(t), ``)
+		equal(t, "far, after the connection is lost", far.seen(t), ``)
+		equal(t, "she is told", again.seen(t), ``)
 		again.say(t, 5, 11, `{"n":"ada"}`)
 		pass(100 * time.Millisecond)
 		equal(t, "near", near.seen(t), `5 {"n":"ada"}`)
 		equal(t, "far", far.seen(t), `5 {"n":"ada"}`)
 
-		// Or moves on before.
+		// Or she moves before.
 		there := newClient(t)
 		there.actor = ada.actor
 		there.join(h1, ref)
@@ -236,7 +236,7 @@ func TestNobodyIsImpersonated(t *testing.T) {
 	})
 }
 
-// What was said while the bus was away is made up for at once.
+// TestPresenceAfterTheBusWasAway checks that presence is exchanged as soon as the bus is back.
 func TestPresenceAfterTheBusWasAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestPresenceAfterTheBusWasAway(t *testing.T) {
 	})
 }
 
-// Other instances hear of who left, though this one ends in the same moment.
+// TestWhoLeftLast checks that other instances learn who left, though this one ends then.
 func TestWhoLeftLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestWhoLeftLast(t *testing.T) {
 		a.say(t, 1, 1, `{"n":"a"}`)
 		pass(time.Second)
 		equal(t, "b", b.seen(t), `1 {"n":"a"}`)
-		other := join(t, h1, m.create()) // what is said of it goes first
+		other := join(t, h1, m.create()) // its messages are sent first
 		other.say(t, 2, 1, `{}`)
 		a.seat.Leave()
 		stop1()

@@ -15,7 +15,7 @@ import (
 
 func soundState(*yjs.Doc) {}
 
-// poisoned panics for updates with a certain word, as often as times says, and counts.
+// poisoned panics up to times times for updates with a certain word, and counts.
 func poisoned(times int64, tried *atomic.Int64) func([]byte) {
 	return func(update []byte) {
 		if bytes.Contains(update, []byte("poison")) && tried.Add(1) <= times {
@@ -24,8 +24,8 @@ func poisoned(times int64, tried *atomic.Int64) func([]byte) {
 	}
 }
 
-// An update that panics twice costs who sent it the connection, and nobody else anything.
-// It is kept with what it takes to see the panic again, and not tried any more.
+// TestPanicsTwice checks that an update that panics twice closes only its sender, is kept with
+// what reproduces the panic, and is not tried again.
 func TestPanicsTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,8 @@ func TestPanicsTwice(t *testing.T) {
 	})
 }
 
-// A batch that panics though none of its updates does is kept as a whole, and refused.
+// TestBatchPanics checks that a batch that panics, but none of its updates, is kept and refused as
+// a whole.
 func TestBatchPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestBatchPanics(t *testing.T) {
 		ref := m.create()
 		h, stop := open(t, room.Config{Store: m})
 		defer stop()
-		var together atomic.Int64 // halves that were applied without a look at the doc
+		var together atomic.Int64 // halves that were applied to the doc unchecked
 		h.Faulty(func(update []byte) {
 			if bytes.Contains(update, []byte("half")) && together.Add(1) == 2 {
 				together.Store(0)
@@ -114,13 +115,13 @@ func TestBatchPanics(t *testing.T) {
 		equal(t, "stored", m.text(t, ref), "text")
 		b.mute = true
 		b.join(h, ref)
-		b.send(second) // alone it is harmless
+		b.send(second) // harmless on its own
 		settle(b)
 		equal(t, "code, alone", b.closed(), 0)
 	})
 }
 
-// An update that panics once is applied to the document as it was loaded again.
+// TestPanicsOnce checks that an update that panics once is applied to the reloaded document.
 func TestPanicsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +140,8 @@ func TestPanicsOnce(t *testing.T) {
 	})
 }
 
-// A document is loaded without a committed update that panics, and saved without it.
+// TestCommittedUpdatePanics checks that a document is loaded, and saved, without a committed
+// update that panics.
 func TestCommittedUpdatePanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,13 +163,13 @@ func TestCommittedUpdatePanics(t *testing.T) {
 		equal(t, "after", m.quarantined[0].Sequence, int64(1))
 		equal(t, "committed", m.quarantined[0].Committed, true)
 		pass(time.Minute)
-		equal(t, "updates behind the snapshot", m.behind(ref), 0)
+		equal(t, "updates after the snapshot", m.behind(ref), 0)
 		equal(t, "stored", m.text(t, ref), "onetwo")
 	})
 }
 
-// An update that is applied, and makes the document panic when somebody looks at it, is
-// found out then. Who is there stays.
+// TestLookPanics checks that an update that makes the document panic when it is read is found
+// then. Other peers stay.
 func TestLookPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,7 +195,8 @@ func TestLookPanics(t *testing.T) {
 	})
 }
 
-// A document of which no update is to blame for its panics is closed, and others are not.
+// TestAlwaysPanics checks that a document that panics without a faulty update is closed, and
+// others are not.
 func TestAlwaysPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,8 +224,8 @@ func TestAlwaysPanics(t *testing.T) {
 	})
 }
 
-// A panic of an operation, or of who reads, is that caller's: the document is loaded
-// again without what was not committed.
+// TestOperationPanics checks that a panic in an operation or a read is its caller's error: the
+// document is reloaded without uncommitted changes.
 func TestOperationPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -238,10 +241,10 @@ func TestOperationPanics(t *testing.T) {
 			panic("nil pointer")
 		}
 		if err := h.Do(t.Context(), ref, room.Operation{Edit: bug}); err == nil {
-			t.Error("Do() of what panics = nil")
+			t.Error("Do() with a panic = nil")
 		}
 		if err := h.Read(t.Context(), ref, func(doc *yjs.Doc, _ int64) error { return bug(doc) }); err == nil {
-			t.Error("Read() of what panics = nil")
+			t.Error("Read() with a panic = nil")
 		}
 		late := join(t, h, ref)
 		settle(a, late)

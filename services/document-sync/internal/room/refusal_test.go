@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// An editor that comes back with what was refused, at once and for ever, has it tried ever
-// more seldom. Others do not wait for it, nor does a page that was loaded anew.
+// TestRefusedComesAgain checks that an editor that keeps sending a refused update has it tried
+// less and less often. Others do not wait for it, nor does the reloaded page.
 func TestRefusedComesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,16 +60,16 @@ func TestRefusedComesAgain(t *testing.T) {
 		anew.join(h, ref)
 		anew.write(1, "c")
 		settle(b, anew)
-		equal(t, "stored of a page that was loaded anew", m.text(t, ref), "bc")
+		equal(t, "stored by the reloaded page", m.text(t, ref), "bc")
 		leave()
 		if err := <-waits; !errors.Is(err, context.Canceled) {
-			t.Errorf("Update() of who leaves = %v", err)
+			t.Errorf("Update() of a peer that leaves = %v", err)
 		}
 	})
 }
 
-// What cannot be read, or has no place, is no different; after a long time it is tried at
-// once.
+// TestRefusedWaits checks the same for malformed updates and those that do not fit; after a long
+// time they are tried at once.
 func TestRefusedWaits(t *testing.T) {
 	t.Parallel()
 	for name, update := range map[string]func(*client) []byte{
@@ -99,7 +99,7 @@ func TestRefusedWaits(t *testing.T) {
 					equal(t, "it waited", took(), want)
 					settle(a)
 					if a.closed() == 0 {
-						t.Error("it was taken")
+						t.Error("it was accepted")
 					}
 					a.seat.Leave()
 				}

@@ -36,17 +36,18 @@ func TestPeersSeeEachOther(t *testing.T) {
 			equal(t, name, c.text(), "Hello, world")
 		}
 		equal(t, "stored", m.text(t, ref), "Hello, world")
-		equal(t, "told stored", fmt.Sprint(a.stored, a.sent, b.stored, b.sent), "2 2 2 2") // with the answers to step 1
+		equal(t, "told stored", fmt.Sprint(a.stored, a.sent, b.stored, b.sent), "2 2 2 2") // including the answers to step 1
 		equal(t, "rooms", h.Open(), 1)
 		a.seat.Leave()
-		a.seat.Leave() // a second time does nothing
+		a.seat.Leave() // the second call has no effect
 		if err := a.seat.Update(t.Context(), []byte{0, 0}); err == nil {
 			t.Error("Update() after Leave = nil, want an error")
 		}
 	})
 }
 
-// An offline edit comes in on the server's step 1, and the server's on the client's.
+// TestOfflineEdits checks that the server's step 1 requests offline edits, and the client's step
+// 1 the others.
 func TestOfflineEdits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestOfflineEdits(t *testing.T) {
 	})
 }
 
-func TestNothingIsSeenBeforeItIsCommitted(t *testing.T) {
+func TestNothingIsVisibleBeforeItIsCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -78,7 +79,7 @@ func TestNothingIsSeenBeforeItIsCommitted(t *testing.T) {
 		a, b := join(t, h, ref), join(t, h, ref)
 		settle(a, b)
 		said := w.count()
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "x")
 		settle(a, b)
 		late := newClient(t)
@@ -135,7 +136,7 @@ func TestViewersDoNotWrite(t *testing.T) {
 		for _, tt := range []struct {
 			name   string
 			update []byte
-			want   fault.Kind // 0: it is told that this is stored
+			want   fault.Kind // 0: it is reported as stored
 		}{
 			{"nothing", []byte{0, 0}, 0},
 			{"deletions of others", known, 0},
@@ -162,7 +163,7 @@ func TestViewersDoNotWrite(t *testing.T) {
 	})
 }
 
-// All root types and subdocuments pass.
+// TestEverythingPasses checks that all root types and subdocuments are accepted.
 func TestEverythingPasses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +199,7 @@ func TestDrain(t *testing.T) {
 		h, stop := open(t, room.Config{Store: m})
 		a := join(t, h, ref)
 		settle(a)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "x")
 		synctest.Wait()
 		a.write(1, "y") // in the inbox
@@ -215,11 +216,11 @@ func TestDrain(t *testing.T) {
 		}
 		a.seat.Leave()
 
-		// A database that does not come back does not hold up the end.
+		// A database that stays down does not delay the end.
 		h, stop = open(t, room.Config{Store: m})
 		b := join(t, h, ref)
 		settle(b)
-		defer m.awaitRetry("Append")()
+		defer m.block("Append")()
 		b.write(0, "z")
 		synctest.Wait()
 		late := newClient(t)

@@ -31,7 +31,7 @@ func TestSnapshots(t *testing.T) {
 		}
 		pass(time.Minute)
 		equal(t, "snapshots without edits", len(m.saves(ref)), 1)
-		for range 25 { // editing goes on for 25 seconds
+		for range 25 { // edits during 25 seconds
 			a.write(0, "y")
 			pass(time.Second)
 		}
@@ -41,8 +41,8 @@ func TestSnapshots(t *testing.T) {
 	})
 }
 
-// Who types for long leaves a version each minute, and one at the end; so does who is cut
-// off by the end of this instance.
+// TestTyping checks that long typing makes a version each minute, and one at the end or when the
+// instance ends.
 func TestTyping(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +78,8 @@ func TestTyping(t *testing.T) {
 	})
 }
 
-// A store that is down piles nothing up, and what could not be saved is saved later.
+// TestSnapshotsThatFail checks that nothing accumulates while the store is down, and that unsaved
+// states are saved later.
 func TestSnapshotsThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 		render := func(*yjs.Doc) (string, string, error) { panic("cannot") }
 		h, stop := open(t, room.Config{Store: m, Render: render, Snapshots: 2})
 		defer stop()
-		release := m.awaitRetry("Save")
+		release := m.block("Save")
 		for range 10 {
 			ref := m.create()
 			refs = append(refs, ref)
@@ -110,7 +111,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 	})
 }
 
-// A document whose commit hangs does not keep others from being saved.
+// TestSnapshotsPassWhoIsBusy checks that a hanging commit does not delay the snapshots of others.
 func TestSnapshotsPassWhoIsBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +124,7 @@ func TestSnapshotsPassWhoIsBusy(t *testing.T) {
 		pass(500 * time.Millisecond)
 		b.write(0, "y")
 		settle(a, b)
-		release := m.awaitRetry("Append")
+		release := m.block("Append")
 		a.write(0, "is being committed")
 		pass(20 * time.Second)
 		equal(t, "snapshots of the other", len(m.saves(other)), 1)
@@ -131,11 +132,12 @@ func TestSnapshotsPassWhoIsBusy(t *testing.T) {
 		release()
 		pass(10 * time.Second)
 		equal(t, "snapshots", len(m.saves(hangs)), 1)
-		equal(t, "rows that no snapshot has", m.behind(hangs), 0)
+		equal(t, "rows after the snapshot", m.behind(hangs), 0)
 	})
 }
 
-// Who loads a state with updates behind its snapshot saves one: its author may be dead.
+// TestLoaderSaves checks that loading a state with updates after its snapshot saves a new one: the
+// instance that wrote them may be dead.
 func TestLoaderSaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

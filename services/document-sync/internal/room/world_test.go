@@ -21,18 +21,18 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// memory is a Store in memory, that can be made to fail, to stall and to be slow.
+// memory is a Store in memory that can fail, stall and be slow.
 type memory struct {
 	mu    sync.Mutex
 	docs  map[store.Ref]*stored
-	fail  map[string]error // by method; what it returns
+	fail  map[string]error // errors by method
 	stall map[string]chan struct{}
 	calls map[string]int
-	// panics has the next call of a method panic.
+	// panics makes the next call of a method panic.
 	panics map[string]bool
-	// lie is how often Append commits and fails all the same, as when the answer is lost.
+	// lie is how often Append commits but returns an error, as if the response were lost.
 	lie int
-	// refuse has Append refuse some updates for good.
+	// refuse makes Append refuse some updates permanently.
 	refuse      func(update []byte) error
 	quarantined []store.Quarantined
 }
@@ -54,7 +54,7 @@ func newRef() store.Ref {
 	return store.Ref{Workspace: id.New[id.Workspace](), Document: id.New[id.Document]()}
 }
 
-// create makes an empty document, in a workspace of its own.
+// create creates an empty document in a new workspace.
 func (m *memory) create() store.Ref { return m.createIn(id.New[id.Workspace]()) }
 
 func (m *memory) createIn(ws id.Workspace) store.Ref {
@@ -65,7 +65,7 @@ func (m *memory) createIn(ws id.Workspace) store.Ref {
 	return ref
 }
 
-// enter is the beginning of every call: it waits while the method is stalled.
+// enter begins every call: it waits while the method is stalled.
 func (m *memory) enter(ctx context.Context, method string) error {
 	m.mu.Lock()
 	m.calls[method]++
@@ -87,8 +87,8 @@ func (m *memory) enter(ctx context.Context, method string) error {
 	return m.fail[method]
 }
 
-// awaitRetry stalls a method until the returned function is called.
-func (m *memory) awaitRetry(method string) (release func()) {
+// block makes a method wait until the returned function is called.
+func (m *memory) block(method string) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	gate := make(chan struct{})
@@ -101,14 +101,14 @@ func (m *memory) awaitRetry(method string) (release func()) {
 	}
 }
 
-// failing makes a method fail, or not with nil.
+// failing makes a method return an error; nil makes it work again.
 func (m *memory) failing(method string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail[method] = err
 }
 
-// panicOnce has the next call of a method panic.
+// panicOnce makes the next call of a method panic.
 func (m *memory) panicOnce(method string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,7 +133,7 @@ func (m *memory) saves(ref store.Ref) []store.Snapshot {
 	return slices.Clone(m.docs[ref].saves)
 }
 
-// lieOnce has the next Append commit and fail all the same.
+// lieOnce makes the next Append commit but return an error.
 func (m *memory) lieOnce() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +146,7 @@ func (m *memory) seed(ref store.Ref, s store.Seed) {
 	m.docs[ref].seed = &s
 }
 
-// behind is how many updates the snapshot does not have.
+// behind returns the number of updates after the snapshot.
 func (m *memory) behind(ref store.Ref) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -239,7 +239,7 @@ func (m *memory) Append(ctx context.Context, ref store.Ref, author store.Author,
 
 func (d *stored) append(author store.Author, update []byte) {
 	d.head++
-	_ = d.live.ApplyUpdate(update, nil) // a test may store what is none
+	_ = d.live.ApplyUpdate(update, nil) // tests may store malformed updates
 	d.updates = append(d.updates, store.Update{Sequence: d.head, Author: author, Data: slices.Clone(update)})
 }
 
@@ -286,7 +286,7 @@ func (m *memory) Quarantine(ctx context.Context, q store.Quarantined) error {
 	return nil
 }
 
-// text is what is stored, read as a root text.
+// text returns the stored root text.
 func (m *memory) text(t testing.TB, ref store.Ref) string {
 	t.Helper()
 	st, err := m.since(ref, 0)
@@ -307,7 +307,7 @@ func (m *memory) text(t testing.TB, ref store.Ref) string {
 	return d.Text("t").String()
 }
 
-// hasAllBut checks that what a doc has of others than one client is committed.
+// hasAllBut checks that everything in a doc, except that of one client, is committed.
 func (m *memory) hasAllBut(t testing.TB, ref store.Ref, doc *yjs.Doc, client uint64) {
 	t.Helper()
 	m.mu.Lock()
@@ -315,12 +315,12 @@ func (m *memory) hasAllBut(t testing.TB, ref store.Ref, doc *yjs.Doc, client uin
 	have := m.docs[ref].live.StateVector()
 	for id, clock := range doc.StateVector() {
 		if id != client && clock > have[id] {
-			t.Errorf("somebody has %d of client %d, and %d is committed", clock, id, have[id])
+			t.Errorf("a doc has client %d up to %d, committed is %d", id, clock, have[id])
 		}
 	}
 }
 
-// mortal is a Store of an instance that may die: then nothing of it arrives any more.
+// mortal is the Store of an instance that may die: after that, nothing reaches the store.
 type mortal struct {
 	*memory
 
@@ -329,7 +329,7 @@ type mortal struct {
 
 func (m *mortal) die() { m.dead.Store(true) }
 
-// alive waits for the end when the instance is dead.
+// alive blocks until ctx is done if the instance is dead.
 func (m *mortal) alive(ctx context.Context) error {
 	if m.dead.Load() {
 		<-ctx.Done()
@@ -366,8 +366,8 @@ func (m *mortal) Save(ctx context.Context, s store.Snapshot) error {
 	return m.memory.Save(ctx, s)
 }
 
-// wire is a bus between hubs. It loses a part of what is said, and what arrives comes
-// after a while, in any order.
+// wire is a bus between hubs that loses some messages, and delivers the others late and in any
+// order.
 type wire struct {
 	mu    sync.Mutex
 	rand  *rand.Rand
@@ -384,14 +384,14 @@ func newWire() *wire {
 	return &wire{rand: rand.New(rand.NewPCG(1, 2)), subs: map[store.Ref][]*hearing{}}
 }
 
-// losing sets which part of what is said is lost.
+// losing sets the fraction of messages that are lost.
 func (w *wire) losing(part float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lose = part
 }
 
-// count is how often something was said.
+// count returns the number of published messages.
 func (w *wire) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -407,7 +407,7 @@ func (w *wire) OnReconnect(fn func()) func() {
 	return func() {}
 }
 
-// reconnected tells all that it was away.
+// reconnected calls the OnReconnect functions.
 func (w *wire) reconnected() {
 	w.mu.Lock()
 	again := w.again
@@ -442,7 +442,7 @@ func (w *wire) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func(), 
 	}, nil
 }
 
-// open starts a hub, which ends with the returned function.
+// open starts a hub; the returned function stops it.
 func open(t testing.TB, cfg room.Config) (h *room.Hub, stop func()) {
 	t.Helper()
 	if cfg.Log == nil {
@@ -467,18 +467,18 @@ func editor() identity.Actor {
 	return identity.Actor{Member: id.New[id.Member](), Role: identity.Editor}
 }
 
-// client is somebody with an editor: a doc, and a peer that keeps it in sync.
+// client is an editor: a doc, and a peer that keeps it in sync.
 type client struct {
 	t    testing.TB
 	doc  *yjs.Doc
 	seat *room.Seat
 	mute bool // does not answer the server's step 1
-	// actor is who it is; an editor of its own by default.
+	// actor is a new editor by default.
 	actor identity.Actor
-	// share is that of its connection, when it has one with others.
+	// share is set if it shares a connection with others.
 	share *room.Share
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the rest
 	got       []*room.Message
 	code      int
 	reason    string
@@ -498,7 +498,7 @@ func (c *client) Send(m *room.Message) {
 // Share implements room.Peer.
 func (c *client) Share() *room.Share {
 	if c.share == nil {
-		return &room.Share{} // of a connection for each document
+		return &room.Share{} // one connection per document
 	}
 	return c.share
 }
@@ -547,7 +547,7 @@ func (c *client) join(h *room.Hub, ref store.Ref) {
 	c.read()
 }
 
-// read takes in what was sent, and answers it.
+// read applies received messages, and responds.
 func (c *client) read() {
 	c.t.Helper()
 	c.mu.Lock()
@@ -594,7 +594,7 @@ func (c *client) edit(f func(t *yjs.Text)) []byte {
 	return update
 }
 
-// write inserts text at a place and sends it.
+// write inserts text at a position and sends it.
 func (c *client) write(at int, s string) {
 	c.t.Helper()
 	c.send(c.edit(func(t *yjs.Text) { t.Insert(at, s) }))
@@ -606,9 +606,9 @@ func (c *client) text() string {
 	return c.doc.Text("t").String()
 }
 
-// settle waits until what was sent is there, and has the clients read.
+// settle waits until all messages are delivered, and has the clients read.
 func settle(clients ...*client) {
-	for range 2 { // for what is gathered, and what they answer
+	for range 2 { // for gathered messages, and the responses
 		pass(8 * time.Millisecond)
 		for _, c := range clients {
 			c.read()
@@ -616,7 +616,7 @@ func settle(clients ...*client) {
 	}
 }
 
-// pass lets time pass.
+// pass advances the time.
 func pass(d time.Duration) {
 	t := time.NewTimer(d)
 	<-t.C

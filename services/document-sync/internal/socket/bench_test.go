@@ -17,10 +17,10 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// counter are sinks that count what comes.
+// counter is a sink that counts deliveries.
 type counter struct {
 	pieces, target atomic.Int64
-	there          chan struct{} // when pieces reached target
+	there          chan struct{} // closed when pieces reach target
 }
 
 func (c *counter) Deliver([]byte, bool, int) {
@@ -32,7 +32,7 @@ func (*counter) Flush()             {}
 func (*counter) Closed(int, string) {}
 func (*counter) Broken(error)       {}
 
-// crowd opens n streams that are in nobody's way, and returns what they share.
+// crowd opens n streams and returns their shared sink.
 func crowd(t testing.TB, w *world, path string, n int) *counter {
 	t.Helper()
 	had, c := w.handler.Count(), &counter{there: make(chan struct{}, 1)}
@@ -45,8 +45,8 @@ func crowd(t testing.TB, w *world, path string, n int) *counter {
 	return c
 }
 
-// BenchmarkDeliver sends one update to 200 connections of one gateway. It costs both
-// ends of the trunk, without the writes to editors.
+// BenchmarkDeliver sends one update to 200 connections of one gateway. It measures both ends of
+// the trunk, without the writes to editors.
 func BenchmarkDeliver(b *testing.B) {
 	const n = 200
 	w := newWorld(b, socket.Limits{})
@@ -82,9 +82,9 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// sink is a document for one, which takes updates and says when all have come.
+// sink is a document with one peer that signals when all updates have arrived.
 type sink struct {
-	doc  *yjs.Doc // nil: they are not applied
+	doc  *yjs.Doc // nil: updates are not applied
 	left int
 	done chan struct{}
 }
@@ -109,8 +109,8 @@ func (s *sink) Update(_ context.Context, update []byte) error {
 	return nil
 }
 
-// BenchmarkReceive is the way of an update, one typed character, over a trunk to a
-// seat, and to a document.
+// BenchmarkReceive measures an update of one typed character from a trunk to a seat, and to a
+// document.
 func BenchmarkReceive(b *testing.B) {
 	const count = 10_000
 	var all [][]byte

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/socket"
 )
 
-// Clients that type at once end up with the same bytes, as does the server.
+// TestConverge checks that clients that type at once end up with the same bytes as the server.
 func TestConverge(t *testing.T) {
 	t.Parallel()
 	everyKind(t, func(t *testing.T, kind func(int) string) {
@@ -27,7 +27,7 @@ func TestConverge(t *testing.T) {
 		for _, id := range ids {
 			b.tell(id, "until", args{"length": 120, "synced": true, "settled": true})
 		}
-		// The late one gets everything, and takes part.
+		// A late client gets everything, and can edit.
 		b.open(w, "late", kind(3), name, nil)
 		b.tell("late", "until", args{"length": 120, "synced": true, "settled": true})
 		b.tell("late", "insert", args{"at": 0, "text": "late "})
@@ -35,13 +35,13 @@ func TestConverge(t *testing.T) {
 			s := b.tell(id, "until", args{"length": 125, "settled": true})
 			eventually(t, "the server has all", func() bool { return len(w.rooms.text(ref)) == 125 })
 			if !bytes.Equal(s.Update, w.rooms.state(ref)) {
-				t.Errorf("%s has %q, the server %q", id, s.Text, w.rooms.text(ref))
+				t.Errorf("%s has %q, the server has %q", id, s.Text, w.rooms.text(ref))
 			}
 		}
 	})
 }
 
-// What was typed while the connection was gone comes in when it is back.
+// TestOffline checks that edits made while disconnected are sent after the reconnect.
 func TestOffline(t *testing.T) {
 	t.Parallel()
 	everyKind(t, func(t *testing.T, kind func(int) string) {
@@ -60,7 +60,7 @@ func TestOffline(t *testing.T) {
 		for _, id := range []string{"a", "b"} {
 			b.tell(id, "until", args{"text": "online base offline ", "synced": true, "settled": true})
 		}
-		// A connection that breaks is no different.
+		// The same after a broken connection.
 		b.tell("b", "cut", nil)
 		b.tell("b", "insert", args{"at": 0, "text": "cut "})
 		for _, id := range []string{"a", "b"} {
@@ -69,7 +69,7 @@ func TestOffline(t *testing.T) {
 	})
 }
 
-// Who goes, goes from everybody's view, however they went.
+// TestAwareness checks that clients disappear for everybody, however they leave.
 func TestAwareness(t *testing.T) {
 	t.Parallel()
 	everyKind(t, func(t *testing.T, kind func(int) string) {
@@ -99,7 +99,7 @@ func TestAwareness(t *testing.T) {
 	})
 }
 
-// A viewer sees everything and changes nothing.
+// TestViewer checks that a viewer sees everything and cannot change anything.
 func TestViewer(t *testing.T) {
 	t.Parallel()
 	everyKind(t, func(t *testing.T, kind func(int) string) {
@@ -119,7 +119,7 @@ func TestViewer(t *testing.T) {
 		if kind(1) != "y-websocket" && s.Unsynced != 1 {
 			t.Errorf("the viewer has %d unsynced changes, want the refused one", s.Unsynced)
 		}
-		// What it changed offline is refused as well.
+		// Its offline changes are refused too.
 		b.tell("viewer", "offline", nil)
 		b.tell("viewer", "until", args{"synced": false})
 		b.tell("viewer", "insert", args{"text": "never, "})
@@ -128,12 +128,12 @@ func TestViewer(t *testing.T) {
 		b.tell("editor", "insert", args{"at": 14, "text": "!"})
 		b.tell("viewer", "until", args{"text": "never, never seen and heard!"})
 		if got, want := w.rooms.text(ref), "seen and heard!"; got != want {
-			t.Errorf("the document says %q, want %q", got, want)
+			t.Errorf("content = %q, want %q", got, want)
 		}
 	})
 }
 
-// Many documents on one connection do not mix, and leave one by one.
+// TestManyDocuments checks that documents on one connection are separate and close separately.
 func TestManyDocuments(t *testing.T) {
 	t.Parallel()
 	for _, kind := range providers {
@@ -172,7 +172,7 @@ func TestManyDocuments(t *testing.T) {
 	}
 }
 
-// Two editors of one document share a connection when they ask for it.
+// TestSessions checks that two editors of one document can share a connection.
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	w, b := newWorld(t, socket.Limits{}), newBrowser(t)
@@ -188,7 +188,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// A document that is refused or deleted ends alone; the client is told why.
+// TestDocumentGone checks that a refused or deleted document closes alone, with a reason.
 func TestDocumentGone(t *testing.T) {
 	t.Parallel()
 	for _, kind := range providers {
@@ -202,14 +202,14 @@ func TestDocumentGone(t *testing.T) {
 			b.open(w, "odd", kind, "my page", args{"socket": "one"})
 			b.tell("goes", "until", args{"synced": true, "settled": true})
 			if s := b.tell("never", "until", args{"told": "denied"}); !strings.Contains(s.denied(), "There is no document 6f1e") {
-				t.Errorf("a document that never was: %+v", s.Told)
+				t.Errorf("a document that never existed: %+v", s.Told)
 			}
 			if s := b.tell("odd", "until", args{"told": "denied"}); s.denied() != "There is no such document." {
-				t.Errorf("a document with an odd name: %+v", s.Told)
+				t.Errorf("a document with an invalid name: %+v", s.Told)
 			}
 			w.rooms.remove(goes)
 			if s := b.tell("goes", "until", args{"told": "denied"}); s.denied() != "The document was deleted." {
-				t.Errorf("a document that was deleted: %+v", s.Told)
+				t.Errorf("a deleted document: %+v", s.Told)
 			}
 			b.tell("stays", "insert", args{"text": "here"})
 			if s := b.tell("stays", "until", args{"settled": true}); len(s.Ends) != 0 {
@@ -219,8 +219,8 @@ func TestDocumentGone(t *testing.T) {
 	}
 }
 
-// An update that is refused ends the document for who sent it, is told, and does not come
-// again by itself; other documents on its connection go on.
+// TestRefusedUpdate checks that a refused update closes the document for its sender with a reason,
+// and is not sent again automatically; other documents on the connection stay open.
 func TestRefusedUpdate(t *testing.T) {
 	t.Parallel()
 	for _, kind := range append([]string{"y-websocket"}, providers...) {
@@ -239,7 +239,7 @@ func TestRefusedUpdate(t *testing.T) {
 			if kind == "y-websocket" {
 				b.tell("bad", "until", args{"ended": room.CloseRefused})
 			} else if s := b.tell("bad", "until", args{"told": "denied"}); s.denied() != "The document is full." {
-				t.Errorf("it is told %+v", s.Told)
+				t.Errorf("it received %+v", s.Told)
 			}
 			b.tell("good", "type", args{"text": "!", "count": 20})
 			b.tell("good", "until", args{"settled": true})
@@ -251,16 +251,16 @@ func TestRefusedUpdate(t *testing.T) {
 				t.Errorf("the other document's connection ended: %+v", s.Ends)
 			}
 			if s := b.tell("bad", "state", nil); kind == "y-websocket" && (len(s.Ends) != 1 || s.Ends[0].Reason != "The document is full.") {
-				t.Errorf("the ends are %+v, want one", s.Ends)
+				t.Errorf("ends = %+v, want one", s.Ends)
 			}
 			if n := w.rooms.seats(ref); n > 2 {
-				t.Errorf("%d seats, want that the refused one has not come again", n)
+				t.Errorf("%d seats, want no new one of the refused client", n)
 			}
 		})
 	}
 }
 
-// forceSync asks for everything again, and ends with nothing unsynced.
+// TestForceSync checks that forceSync requests everything again, and leaves nothing unsynced.
 func TestForceSync(t *testing.T) {
 	t.Parallel()
 	for _, kind := range providers {
@@ -279,13 +279,13 @@ func TestForceSync(t *testing.T) {
 			b.tell("a", "insert", args{"text": "more "})
 			b.tell("a", "until", args{"settled": true})
 			if got := w.rooms.text(ref); got != "more text" {
-				t.Errorf("the document says %q", got)
+				t.Errorf("content = %q", got)
 			}
 		})
 	}
 }
 
-// Stored is said when it is: until then a client has unsynced changes.
+// TestUnsynced checks that a client has unsynced changes until they are stored.
 func TestUnsynced(t *testing.T) {
 	t.Parallel()
 	for _, kind := range providers {
@@ -298,7 +298,7 @@ func TestUnsynced(t *testing.T) {
 			b.tell("a", "until", args{"synced": true, "unsynced": 1})
 			b.tell("a", "type", args{"text": "x", "count": 4})
 			b.tell("a", "until", args{"unsynced": 5})
-			for i := range 5 { // the step 2, and four updates
+			for i := range 5 { // step 2 and four updates
 				w.rooms.stored <- struct{}{}
 				b.tell("a", "until", args{"unsynced": 4 - i})
 			}
@@ -306,7 +306,7 @@ func TestUnsynced(t *testing.T) {
 	}
 }
 
-// Ends that a client can do nothing about are codes that it understands.
+// TestCloseCodes checks the close codes that clients understand.
 func TestCloseCodes(t *testing.T) {
 	t.Parallel()
 	w, b := newWorld(t, socket.Limits{}), newBrowser(t)
@@ -318,17 +318,17 @@ func TestCloseCodes(t *testing.T) {
 	}{
 		{"no such document", "6f1e0000-0000-7000-8000-000000000000", "", room.CloseGone, "There is no document"},
 		{"no document's name", "my-page", "", room.CloseGone, "There is no such document."},
-		{"a token that ran out", ref.Document.String(), in(-time.Second), room.CloseToken, "The token has expired"},
-		{"a token that runs out", ref.Document.String(), in(2 * time.Second), room.CloseToken, "The token has expired"},
-		{"an odd end of the token", ref.Document.String(), "tomorrow", room.CloseToken, "The expiry of the token"},
+		{"an expired token", ref.Document.String(), in(-time.Second), room.CloseToken, "The token has expired"},
+		{"a token that expires", ref.Document.String(), in(2 * time.Second), room.CloseToken, "The token has expired"},
+		{"an invalid expiry", ref.Document.String(), "tomorrow", room.CloseToken, "The expiry of the token"},
 	} {
 		b.open(w, tc.name, "y-websocket", tc.document, args{"params": args{"expires": tc.expires}})
 		s := b.tell(tc.name, "until", args{"ended": tc.code})
 		if len(s.Ends) != 1 || !strings.HasPrefix(s.Ends[0].Reason, tc.reason) {
-			t.Errorf("%s: %+v, want one end because %q", tc.name, s.Ends, tc.reason)
+			t.Errorf("%s: %+v, want one end with %q", tc.name, s.Ends, tc.reason)
 		}
 	}
-	// A document that is deleted under its editors.
+	// A document that is deleted while it is open.
 	b.open(w, "editor", "y-websocket", ref.Document.String(), nil)
 	b.tell("editor", "until", args{"synced": true})
 	w.rooms.remove(ref)
@@ -337,7 +337,7 @@ func TestCloseCodes(t *testing.T) {
 	}
 }
 
-// An instance that goes away tells its clients, which go to another one and lose
+// TestDrain checks that clients of an instance that shuts down connect to another one and lose
 // nothing.
 func TestDrain(t *testing.T) {
 	t.Parallel()

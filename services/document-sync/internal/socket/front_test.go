@@ -17,8 +17,8 @@ import (
 	"signalbox.dev/pkg/mux"
 )
 
-// front stands before a handler as the gateway does: it has the WebSockets, and trunks. The
-// role and the token's end come from the query. It bounds nothing.
+// front stands in for the gateway: it has the WebSockets and the trunks. The role and the token's
+// expiry come from the query. It has no limits.
 type front struct {
 	w      *world
 	signer *identity.Signer
@@ -32,13 +32,13 @@ func newFront(w *world, signer *identity.Signer) *front {
 	return f
 }
 
-// run has the pool work until the test ends.
+// run runs the pool until the test ends.
 func (f *front) run(t testing.TB) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = f.pool.Run(ctx) // which is nil
+		_ = f.pool.Run(ctx) // returns nil
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
@@ -93,12 +93,12 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	written.Wait()
 }
 
-// frontEditor is an editor's socket at the front.
+// frontEditor is an editor's WebSocket at the front.
 type frontEditor struct {
 	ws   *websocket.Conn
 	over chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the rest
 	more  *sync.Cond
 	queue bytes.Buffer
 	done  bool
@@ -153,7 +153,7 @@ func (e *frontEditor) write() {
 	}
 }
 
-// read passes messages up, and returns the code that the editor left with.
+// read passes messages on, and returns the editor's close code.
 func (e *frontEditor) read(link *mux.ClientStream) int {
 	part := make([]byte, mux.MaxPart)
 	for {

@@ -24,8 +24,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// Bad input ends the connection that it came on, with a code and a reason, and no
-// other.
+// TestBadInput checks that bad input closes its own connection only, with a code and a reason.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{Message: 1 << 20})
@@ -67,11 +66,11 @@ func TestBadInput(t *testing.T) {
 	other.until(yproto.Awareness)
 	eventually(t, "only the other connection is left", func() bool { return w.handler.Count() == 1 && w.rooms.seats(ref) == 1 })
 	if got := w.count("signalbox_document_socket_closed_total", "too_big"); got != 2 {
-		t.Errorf("%v connections ended for a message too large, want 2", got)
+		t.Errorf("%v connections closed for too large messages, want 2", got)
 	}
 }
 
-// Unknown messages are for versions to come, and harmless.
+// TestUnknownMessages checks that unknown messages are ignored.
 func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{})
@@ -90,7 +89,7 @@ func TestUnknownMessages(t *testing.T) {
 	}
 }
 
-// Who is nobody gets no trunk.
+// TestStranger checks that trunks require authentication.
 func TestStranger(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{})
@@ -107,7 +106,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// Over its bounds a server says to try again later.
+// TestBusy checks that a server over its limits asks clients to try again later.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{Connections: 2, Documents: 2})
@@ -147,14 +146,14 @@ func TestBusy(t *testing.T) {
 	}
 	w.rooms.remove(b) // makes room
 	if m := join(c); m.Kind == yproto.Denied {
-		m = join(c) // that was about b
+		m = join(c) // skips the message about b
 		if m.Kind != yproto.Authenticated {
 			t.Errorf("a document in the place of another: %s", m.Payload)
 		}
 	}
 }
 
-// A document that is larger than all buffers gets through.
+// TestLargeDocument transfers a document that is larger than all buffers.
 func TestLargeDocument(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{})
@@ -174,14 +173,14 @@ func TestLargeDocument(t *testing.T) {
 	}
 }
 
-// Messages that are large and slow share a budget.
+// TestPartial checks that large, slow messages share a budget.
 func TestPartial(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{Partial: 1 << 20}, func(t *testing.T, w *world, p *pipes) {
 		name := w.rooms.open(w.workspace).Document.String()
 		large := func() *raw {
 			r := w.dial(t, p, path(name, ""))
-			go func() { // which is not read to its end
+			go func() { // not read to its end
 				msg, err := r.ws.NextWriter(websocket.BinaryMessage)
 				if err == nil {
 					_, _ = msg.Write(make([]byte, 600_000))
@@ -206,7 +205,7 @@ func TestPartial(t *testing.T) {
 	})
 }
 
-// Who sends too fast is read more slowly, and nothing is lost.
+// TestRate checks that a fast sender is read more slowly, without loss.
 func TestRate(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{Messages: 10}, func(t *testing.T, w *world, p *pipes) {
@@ -226,12 +225,12 @@ func TestRate(t *testing.T) {
 			t.Errorf("500 messages took %v, want 42 s: 80 at once, and 10 a second", d)
 		}
 		if got := w.count("signalbox_document_socket_throttled_total", ""); got == 0 {
-			t.Error("nothing says that it was read more slowly")
+			t.Error("the metric does not show that it was read more slowly")
 		}
 	})
 }
 
-// Documents are joined one after the other, and faster than anybody opens them.
+// TestJoinRate checks that documents are joined one by one, at a rate above normal use.
 func TestJoinRate(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
@@ -258,7 +257,7 @@ func TestJoinRate(t *testing.T) {
 	})
 }
 
-// A room that is behind stops who writes, and is no reason to take them for dead.
+// TestBackpressure checks that a slow room blocks its writers, which are not considered dead.
 func TestBackpressure(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
@@ -275,12 +274,12 @@ func TestBackpressure(t *testing.T) {
 		close(w.rooms.stored)
 		synctest.Wait()
 		if got := w.rooms.updates(ref); got != 1 {
-			t.Errorf("%d updates came, want 1", got)
+			t.Errorf("%d updates arrived, want 1", got)
 		}
 	})
 }
 
-// A token that runs out ends a connection that lives.
+// TestExpiry checks that an expired token closes a live connection.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{}, func(t *testing.T, w *world, p *pipes) {
@@ -292,7 +291,7 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("the end is %d %q", code, reason)
 		}
 		if d := time.Since(began); d < 90*time.Second || d > 91*time.Second {
-			t.Errorf("it came after %v, want 90 s", d)
+			t.Errorf("it closed after %v, want 90 s", d)
 		}
 		synctest.Wait()
 		if n := w.rooms.seats(ref); n != 0 {
@@ -301,7 +300,8 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// Run ends though a client does not, and spreads the ends over time.
+// TestDrainSpread checks that Run spreads the closes over time, and ends although a client does
+// not.
 func TestDrainSpread(t *testing.T) {
 	t.Parallel()
 	bubble(t, socket.Limits{Drain: 10 * time.Second}, func(t *testing.T, w *world, p *pipes) {
@@ -339,19 +339,19 @@ func TestDrainSpread(t *testing.T) {
 			t.Errorf("Run took %v to end", d)
 		}
 		if code, reason := w.dial(t, p, path(ref.Document.String(), "")).end(); code != room.CloseBusy || !strings.Contains(reason, "away") {
-			t.Errorf("a new connection: %d %q, want that there is no trunk", code, reason)
+			t.Errorf("a new connection: %d %q, want no trunk", code, reason)
 		}
 	})
 }
 
-// What rooms say against joining is told with the code that fits.
+// TestRefused checks the close codes for errors of joining.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		err    error
 		code   int
 		reason string
-		alone  bool // a Hocuspocus connection goes on
+		alone  bool // a Hocuspocus connection stays open
 	}{
 		{fault.New(fault.NotFound, "Gone."), room.CloseGone, "Gone.", true},
 		{fault.New(fault.Forbidden, "Not yours."), room.CloseForbidden, "Not yours.", true},
@@ -383,14 +383,14 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// refusing are rooms that nobody gets into.
+// refusing is a Rooms that refuses every join.
 type refusing struct{ err error }
 
 func (r refusing) Join(context.Context, store.Ref, identity.Actor, room.Peer) (socket.Seat, error) {
 	return nil, r.err
 }
 
-// A reason is cut to what fits, and only the first end counts.
+// TestReasons checks that reasons are truncated, and that only the first close counts.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("ä", 200)

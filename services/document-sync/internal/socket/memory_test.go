@@ -7,8 +7,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/socket"
 )
 
-// What a connection costs that nobody uses: its stream at both ends of the trunk, its
-// session and its seat.
+// TestIdleMemory measures an idle connection: its stream at both ends of the trunk, its session
+// and its seat.
 func TestIdleMemory(t *testing.T) { //nolint:paralleltest // it measures the process
 	w := newWorld(t, socket.Limits{})
 	idleMemory(t, w, "/ws/documents/"+w.rooms.open(w.workspace).Document.String(), 5000)
@@ -22,9 +22,9 @@ func idleMemory(t *testing.T, w *world, path string, n int) {
 	t.Helper()
 	const most = 3 << 10
 	if raceEnabled {
-		n = 500 // and what they take says nothing
+		n = 500 // the race detector changes the result
 	}
-	crowd(t, w, path, 100) // pools and buffers are warm
+	crowd(t, w, path, 100) // fills pools and buffers
 	before, goroutines := inUse(), runtime.NumGoroutine()
 	crowd(t, w, path, n)
 	each := (inUse() - before) / n

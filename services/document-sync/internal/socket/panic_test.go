@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// buggy are rooms with a document whose seats panic.
+// buggy is a Rooms with a document whose seats panic.
 type buggy struct {
 	*rooms
 	bad store.Ref
@@ -29,8 +29,8 @@ type badSeat struct{ socket.Seat }
 
 func (badSeat) Update(context.Context, []byte) error { panic("an update that cannot be applied") }
 
-// A panic costs the connection whose message causes it. The trunk that it shares with
-// others lives.
+// TestPanicCostsOneConnection checks that a panic closes the connection whose message caused it,
+// but not the trunk.
 func TestPanicCostsOneConnection(t *testing.T) {
 	t.Parallel()
 	all := &buggy{rooms: newRooms()}

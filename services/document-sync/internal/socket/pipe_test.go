@@ -16,8 +16,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/yproto"
 )
 
-// pipes is a listener in memory, whose connections hold no bytes: who does not read
-// is slow at once.
+// pipes is a listener in memory. Its connections have no buffer: writes block until they are read.
 type pipes struct {
 	accept chan net.Conn
 	once   sync.Once
@@ -64,13 +63,13 @@ func newPipes(t *testing.T, h http.Handler) *pipes {
 	return p
 }
 
-// raw is a client that does what it is told and nothing by itself.
+// raw is a client without behaviour of its own.
 type raw struct {
 	t  testing.TB
 	ws *websocket.Conn
 }
 
-// dial connects to path, over the network, or over pipes when there are some.
+// dial connects to path, over the network or over pipes if there are any.
 func (w *world) dial(t testing.TB, p *pipes, path string) *raw {
 	t.Helper()
 	base := w.url
@@ -125,7 +124,7 @@ func (r *raw) until(k yproto.Kind) yproto.Message {
 	}
 }
 
-// end reads up to the end, and returns its code and reason.
+// end reads until the close, and returns its code and reason.
 func (r *raw) end() (int, string) {
 	r.t.Helper()
 	for {

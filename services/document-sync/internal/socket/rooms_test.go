@@ -17,13 +17,13 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// rooms are documents in memory: what Rooms promises, and nothing more.
+// rooms is a minimal Rooms in memory.
 type rooms struct {
-	mu   sync.Mutex // guards what follows, and all rooms
+	mu   sync.Mutex // guards the rest, and all rooms
 	docs map[store.Ref]*memory
-	// stored, when set, is waited for before an update is taken.
+	// stored, if set, is closed before updates are accepted.
 	stored chan struct{}
-	// refuse, when set, is in updates that are not taken.
+	// refuse, if set, is contained in updates that are refused.
 	refuse string
 }
 
@@ -48,7 +48,7 @@ type seat struct {
 
 func newRooms() *rooms { return &rooms{docs: map[store.Ref]*memory{}} }
 
-// open makes a document.
+// open creates a document.
 func (r *rooms) open(ws id.Workspace) store.Ref {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +57,7 @@ func (r *rooms) open(ws id.Workspace) store.Ref {
 	return ref
 }
 
-// remove deletes a document under its peers.
+// remove deletes an open document.
 func (r *rooms) remove(ref store.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,21 +67,21 @@ func (r *rooms) remove(ref store.Ref) {
 	delete(r.docs, ref)
 }
 
-// text is what the document's text t says.
+// text returns the document's root text t.
 func (r *rooms) text(ref store.Ref) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.docs[ref].doc.Text("t").String()
 }
 
-// updates is how many updates of the document came.
+// updates returns the number of updates received for the document.
 func (r *rooms) updates(ref store.Ref) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.docs[ref].updates
 }
 
-// state is the whole document.
+// state returns the whole document.
 func (r *rooms) state(ref store.Ref) []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,7 +28,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/socket"
 )
 
-// patient is how long something may take that is to happen.
+// patient is how long eventually waits.
 const patient = time.Minute
 
 // world is a handler behind a front.
@@ -45,7 +45,7 @@ type world struct {
 	stopped   chan struct{} // Run has returned
 }
 
-// newWorld returns a world that listens; prepare makes one that does not.
+// newWorld returns a world that listens; prepare returns one that does not.
 func newWorld(t testing.TB, limits socket.Limits) *world {
 	t.Helper()
 	w := prepare(t, limits)
@@ -91,7 +91,7 @@ func prepareRooms(t testing.TB, limits socket.Limits, r socket.Rooms) *world {
 	}
 	mux := http.NewServeMux()
 	w.handler.Mount(mux)
-	w.doors = httpserver.BoundWrites(mux, time.Minute) // worse than in the service
+	w.doors = httpserver.BoundWrites(mux, time.Minute) // stricter than in the service
 	w.front = newFront(w, identity.NewSigner("gateway", key))
 	return w
 }
@@ -101,7 +101,7 @@ func (w *world) run() {
 	w.stop = cancel
 	go func() {
 		defer close(w.stopped)
-		_ = w.handler.Run(ctx) // which is nil
+		_ = w.handler.Run(ctx) // returns nil
 	}()
 	w.front.run(w.t)
 	w.t.Cleanup(func() {
@@ -113,7 +113,7 @@ func (w *world) run() {
 	})
 }
 
-// count returns a counter's value by name and the value of its only label.
+// count returns a counter by its name and the value of its only label.
 func (w *world) count(name, label string) float64 {
 	w.t.Helper()
 	families, err := w.registry.Gather()
@@ -130,7 +130,7 @@ func (w *world) count(name, label string) float64 {
 	return 0
 }
 
-// eventually waits until what holds.
+// eventually waits until a condition is met.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -141,19 +141,19 @@ func eventually(t testing.TB, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-end.C:
-			t.Fatalf("it never came true that %s", what)
+			t.Fatalf("never happened: %s", what)
 		}
 	}
 }
 
 const clientsDir = "../../../e2e/yclients"
 
-// browser is a Node process with npm clients in it.
+// browser is a Node process with npm clients.
 type browser struct {
 	t  testing.TB
 	in io.WriteCloser
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	next    int
 	waiting map[int]chan json.RawMessage
 }
@@ -191,7 +191,7 @@ func newBrowser(t testing.TB) *browser {
 			t.Errorf("node: %v", err)
 		}
 		if t.Failed() {
-			t.Logf("node said:\n%s", &complaints)
+			t.Logf("node printed:\n%s", &complaints)
 		}
 	})
 	return b
@@ -224,7 +224,7 @@ func (b *browser) read(out io.Reader) {
 
 type args = map[string]any
 
-// tell runs a command and returns its answer.
+// tell runs a command and returns its response.
 func (b *browser) tell(id, do string, more args) seen {
 	b.t.Helper()
 	q := args{"id": id, "do": do}
@@ -257,14 +257,14 @@ func (b *browser) tell(id, do string, more args) seen {
 		return s.seen
 	case <-time.After(patient):
 		if do == "until" {
-			b.t.Fatalf("%s never came true; it is %+v", line, b.tell(id, "state", nil))
+			b.t.Fatalf("%s never happened; state %+v", line, b.tell(id, "state", nil))
 		}
-		b.t.Fatalf("%s: no answer", line)
+		b.t.Fatalf("%s: no response", line)
 	}
 	return seen{}
 }
 
-// seen is a client as it sees itself.
+// seen is the state that a client reports.
 type seen struct {
 	Client         uint64
 	Text, Scope    string
@@ -279,7 +279,7 @@ type seen struct {
 	Told []map[string]string
 }
 
-// denied is why a document was closed to the client.
+// denied is why a document was closed for the client.
 func (s seen) denied() string {
 	for _, t := range slices.Backward(s.Told) {
 		if v, ok := t["denied"]; ok {

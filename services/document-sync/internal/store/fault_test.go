@@ -92,22 +92,22 @@ func TestDeadlock(t *testing.T) {
 	w := newWorld(t, store.Limits{})
 	ref := w.create()
 	admin := w.admin()
-	w.exec(admin, `create sequence failures minvalue -100 start 1`)
-	w.exec(admin, `grant usage on sequence failures to signalbox_documents`)
-	w.exec(admin, `create function give_way() returns trigger language plpgsql as $$
-		begin
-			if nextval('failures') <= 2 then
-				raise exception 'as if somebody stood in the way' using errcode = '40P01';
-			end if;
-			return null;
-		end $$`)
-	w.exec(admin, `create trigger give_way after insert on updates for each row execute function give_way()`)
+	w.exec(admin, `CREATE SEQUENCE failures MINVALUE -100 START 1`)
+	w.exec(admin, `GRANT USAGE ON SEQUENCE failures TO signalbox_documents`)
+	w.exec(admin, `CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF nextval('failures') <= 2 THEN
+				RAISE EXCEPTION 'simulated deadlock' USING ERRCODE = '40P01';
+			END IF;
+			RETURN NULL;
+		END $$`)
+	w.exec(admin, `CREATE TRIGGER deadlock AFTER INSERT ON updates FOR EACH ROW EXECUTE FUNCTION deadlock()`)
 	if n := w.append(ref, "u"); n != 2 {
 		t.Errorf("Append = %d, want 2", n)
 	}
-	w.exec(admin, `alter sequence failures restart with -100`)
+	w.exec(admin, `ALTER SEQUENCE failures RESTART WITH -100`)
 	_, err := w.store.Append(t.Context(), ref, w.author, []byte("u"))
-	wantKind(t, "Append that always gives way", err, fault.Unavailable)
+	wantKind(t, "Append with endless deadlocks", err, fault.Unavailable)
 }
 
 // TestAway checks that Append fails while Postgres is down, and works afterwards.

@@ -179,17 +179,17 @@ func TestDelete(t *testing.T) {
 	}
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"Load":     func() error { _, err := w.store.Load(ctx, ref); return err },
-		"Since":    func() error { _, err := w.store.Since(ctx, ref, 1); return err },
-		"Append":   func() error { _, err := w.store.Append(ctx, ref, w.author, []byte("x")); return err },
-		"Save":     func() error { return w.store.Save(ctx, snapshot(ref, 2)) },
-		"Rename":   func() error { _, err := w.store.Rename(ctx, w.operation(ref), "x"); return err },
-		"Delete":   func() error { _, err := w.store.Delete(ctx, w.operation(ref)); return err },
-		"Get":      func() error { _, err := w.store.Get(ctx, w.ws, ref.Document); return err },
-		"Markdown": func() error { _, _, _, err := w.store.Markdown(ctx, w.ws, ref.Document); return err },
-		"Versions": func() error { _, err := w.store.Versions(ctx, w.ws, ref.Document, 0, 10); return err },
-		"Version":  func() error { _, err := w.store.Version(ctx, ref, 1); return err },
-		"Plant":    func() error { _, _, err := w.store.ApplySeed(ctx, ref, store.Seed{}, nil); return err },
+		"Load":      func() error { _, err := w.store.Load(ctx, ref); return err },
+		"Since":     func() error { _, err := w.store.Since(ctx, ref, 1); return err },
+		"Append":    func() error { _, err := w.store.Append(ctx, ref, w.author, []byte("x")); return err },
+		"Save":      func() error { return w.store.Save(ctx, snapshot(ref, 2)) },
+		"Rename":    func() error { _, err := w.store.Rename(ctx, w.operation(ref), "x"); return err },
+		"Delete":    func() error { _, err := w.store.Delete(ctx, w.operation(ref)); return err },
+		"Get":       func() error { _, err := w.store.Get(ctx, w.ws, ref.Document); return err },
+		"Markdown":  func() error { _, _, _, err := w.store.Markdown(ctx, w.ws, ref.Document); return err },
+		"Versions":  func() error { _, err := w.store.Versions(ctx, w.ws, ref.Document, 0, 10); return err },
+		"Version":   func() error { _, err := w.store.Version(ctx, ref, 1); return err },
+		"ApplySeed": func() error { _, _, err := w.store.ApplySeed(ctx, ref, store.Seed{}, nil); return err },
 	} {
 		wantKind(t, name, call(), fault.NotFound)
 	}
