@@ -15,13 +15,13 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// edit is one line of the trace: so many units deleted at a place, then text inserted.
+// edit is a line of the trace: a number of units deleted at a position, then text inserted.
 type edit struct {
 	at, del int
 	ins     string
 }
 
-// loadTrace reads the trace that $SIGNALBOX_B4_TRACE names, or makes one of its shape.
+// loadTrace reads the trace named by $SIGNALBOX_B4_TRACE, or generates a similar one.
 var loadTrace = sync.OnceValues(func() ([]edit, error) {
 	path := os.Getenv("SIGNALBOX_B4_TRACE")
 	if path == "" {
@@ -53,8 +53,8 @@ var loadTrace = sync.OnceValues(func() ([]edit, error) {
 	return out, sc.Err()
 })
 
-// madeTrace types like an author: runs of characters, now and then a backspace or a
-// jump, mostly not far.
+// madeTrace types like an author: runs of characters, with some backspaces and mostly short
+// jumps.
 func madeTrace() []edit {
 	r := rand.New(rand.NewPCG(4, 4))
 	out := make([]edit, 0, 259_778)
@@ -199,7 +199,7 @@ func BenchmarkConcurrentStart(b *testing.B) {
 	}
 }
 
-// concurrentStart is what two clients write who each insert n characters at index 0.
+// concurrentStart returns the updates of two clients that each insert n characters at index 0.
 func concurrentStart(n int) [][]byte {
 	var us [][]byte
 	for id := range uint64(2) {

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// canon writes the content of a document as bench/yjs/canon.mjs does.
+// canon formats the content of a document like bench/yjs/canon.mjs.
 func canon(d *yjs.Doc) string {
 	var w canonWriter
 	for i, v := range []any{d.Text("t"), d.Map("m"), d.Array("a"), d.XMLFragment("x")} {
@@ -24,7 +24,7 @@ func canon(d *yjs.Doc) string {
 
 type canonWriter struct{ strings.Builder }
 
-// json writes halves of surrogate pairs, which only their author sees, as U+FFFD.
+// json writes halves of surrogate pairs as U+FFFD: only their author sees them.
 func (w *canonWriter) json(v any) {
 	if s, ok := v.(string); ok {
 		p := []byte(s)

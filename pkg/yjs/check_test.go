@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Check returns how a document that is not in a transaction breaks the rules of doc.go
-// (What holds at all times), or nil.
+// Check returns how a document outside a transaction violates the invariants in doc.go, or nil.
 func Check(d *Doc) (err error) {
 	c := checker{d: d, listed: make(map[ref]bool), held: make(map[uint32]bool)}
 	defer func() {
@@ -40,7 +39,7 @@ func (c *checker) want(ok bool, format string, args ...any) {
 	}
 }
 
-// named is an item in a message, which is not written before it is needed.
+// named is an item that is formatted only if a message needs it.
 type named struct {
 	d  *Doc
 	it *item
@@ -93,8 +92,8 @@ func (c *checker) branches() {
 	}
 }
 
-// tree checks that what has its origin in an item follows that, with nothing in between
-// that is of somewhere further left.
+// tree checks that items follow their origins, without items in between whose origins are further
+// left.
 func (c *checker) tree(r ref) {
 	d := c.d
 	at := make(map[ref]int)
@@ -114,7 +113,7 @@ func (c *checker) tree(r ref) {
 	}
 }
 
-// member checks an item of a list whose left neighbour is left.
+// member checks a list item and its left neighbour.
 func (c *checker) member(b *branch, r, left ref, sub uint32, gone bool) {
 	d := c.d
 	it := d.at(r)
@@ -175,7 +174,7 @@ func (c *checker) item(r ref, it *item) {
 		return
 	}
 	c.want(c.listed[r], "%s is in no list", c.name(it))
-	undo := len(d.txnFns) > 0 // what it kept stays when it is cleared
+	undo := len(d.txnFns) > 0 // items that it kept stay when it is cleared
 	c.want(d.opts.KeepDeleted || undo || !it.deleted() || it.kind == kindDeleted, "%s is deleted and not collected", c.name(it))
 	switch it.kind {
 	case kindString:

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// oracle is a Node process with npm yjs in it.
+// oracle is a Node process with npm yjs.
 type oracle struct {
 	mu  sync.Mutex
 	in  *bufio.Writer
@@ -78,7 +78,7 @@ func (o *oracle) ask(q, into any) error {
 	return json.Unmarshal(line, into)
 }
 
-// seen is what a replica shows and encodes.
+// seen is the content and the encoding of a replica.
 type seen struct {
 	Canon, XML, Text  string
 	SV, State, State2 []byte
@@ -93,7 +93,7 @@ func look(d *yjs.Doc) seen {
 
 func fresh() *yjs.Doc { return open(yjs.New(yjs.Options{ClientID: 1 << 50})) }
 
-// open types the roots that all histories use.
+// open sets the types of the roots that all histories use.
 func open(d *yjs.Doc) *yjs.Doc {
 	d.Text("t")
 	d.Map("m")
@@ -131,8 +131,8 @@ func seeds(t *testing.T) int {
 	return n
 }
 
-// TestHistoriesOfNpm applies what npm yjs clients wrote, in every way an update may
-// come, and compares with npm yjs to the byte.
+// TestHistoriesOfNpm applies updates of npm yjs clients in every way an update may arrive, and
+// compares with npm yjs byte by byte.
 func TestHistoriesOfNpm(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)
@@ -141,7 +141,7 @@ func TestHistoriesOfNpm(t *testing.T) {
 	for seed := first + 1; seed <= first+n; seed++ {
 		var h history
 		if err := o.ask(map[string]any{"cmd": "history", "seed": seed, "steps": 8 + seed%32}, &h); err != nil {
-			refused++ // npm yjs could not make this history
+			refused++ // npm yjs could not create this history
 			continue
 		}
 		checkHistory(t, seed, &h)
@@ -218,7 +218,7 @@ func checkHistory(t *testing.T, seed int, h *history) {
 		compare(t, "mixed", look(d), h.Mixed)
 	}
 	if d.Pending() {
-		t.Errorf("mixed: structs wait after all have arrived")
+		t.Errorf("mixed: structs are pending after all have arrived")
 	}
 	checkFree(t, h, cut)
 
@@ -230,8 +230,8 @@ func checkHistory(t *testing.T, seed int, h *history) {
 	compare(t, "merged, v2", look(d), h.Once2)
 }
 
-// ahead says whether a replica has integrated what npm yjs lets wait although it could
-// go in: npm yjs notes only some of what structs wait for, and at times waits for ever.
+// ahead reports whether a replica has integrated structs that npm yjs keeps pending needlessly:
+// it records only some of their dependencies, and sometimes waits forever.
 func ahead(t *testing.T, d *yjs.Doc, theirs []byte) bool {
 	t.Helper()
 	sv, err := yjs.DecodeStateVector(theirs)
@@ -250,7 +250,7 @@ func ahead(t *testing.T, d *yjs.Doc, theirs []byte) bool {
 	return more
 }
 
-// checkFree checks the functions that need no document.
+// checkFree checks the functions that work without a document.
 func checkFree(t *testing.T, h *history, cut yjs.StateVector) {
 	t.Helper()
 	must := func(b []byte, err error) []byte {
@@ -299,8 +299,8 @@ func compare(t *testing.T, name string, got, want seen) {
 	equal(t, name+": state v2", got.State2, want.State2)
 }
 
-// TestWaitsForEverInNpm applies a history out of order after which npm yjs waits for
-// ever, though it has been sent everything.
+// TestWaitsForEverInNpm applies a history out of order after which npm yjs waits forever, though
+// it has received everything.
 func TestWaitsForEverInNpm(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)

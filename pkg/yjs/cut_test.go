@@ -9,8 +9,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Who has texts cut first, and then edits them, makes the same update as who only edits
-// them, and has the same state.
+// TestCut checks that cutting texts before an edit changes neither the update nor the state.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
@@ -73,7 +72,7 @@ func TestCut(t *testing.T) {
 		update, state := run(false, true)
 		cutUpdate, cutState := run(true, true)
 		if !bytes.Equal(update, cutUpdate) || !bytes.Equal(state, cutState) {
-			t.Fatalf("seed %d: an update of %d bytes and a state of %d, uncut %d and %d", seed, len(cutUpdate), len(cutState), len(update), len(state))
+			t.Fatalf("seed %d: an update of %d bytes and a state of %d, without cuts %d and %d", seed, len(cutUpdate), len(cutState), len(update), len(state))
 		}
 		_, before := run(false, false)
 		if update, after := run(true, false); update != nil || !bytes.Equal(before, after) {
@@ -82,7 +81,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// Children are named by themselves as well as by their index.
+// TestFragmentNodes edits children by node and by index.
 func TestFragmentNodes(t *testing.T) {
 	t.Parallel()
 	by := func(f func(d *yjs.Doc, list *yjs.XMLFragment)) ([]byte, string) {

@@ -6,7 +6,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Two replicas edit at once, exchange what the other lacks, and agree.
+// Two replicas edit at once, exchange what the other lacks, and converge.
 func Example() {
 	a := yjs.New(yjs.Options{ClientID: 1})
 	b := yjs.New(yjs.Options{ClientID: 2})
@@ -25,7 +25,7 @@ func Example() {
 	// Output: HelloWorld HelloWorld
 }
 
-// A server sends on what every transaction changed.
+// A server broadcasts the update of every transaction.
 func ExampleDoc_OnUpdate() {
 	server := yjs.New(yjs.Options{ClientID: 1})
 	reader := yjs.New(yjs.Options{ClientID: 2})
@@ -76,7 +76,7 @@ func ExampleText_Observe() {
 	// retain 0, delete 0, insert Go
 }
 
-// Updates can be joined and cut without a document.
+// Updates can be merged and reduced without a document.
 func ExampleMergeUpdates() {
 	d := yjs.New(yjs.Options{ClientID: 1})
 	var updates [][]byte

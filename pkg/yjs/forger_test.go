@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// Forger writes updates that no editor writes and that could pass for some: into deleted
-// and foreign types, under keys in lists, of types that are none, with GC and Skip
-// anywhere, late, twice and never; deletions of what is not there.
+// Forger writes updates that look valid but that no editor writes: into deleted and foreign
+// types, under keys in lists, with parents that are not types, with GC and Skip anywhere, late,
+// repeated and lost; deletions of unknown structs.
 //
-// A wild one puts origins wherever there is an id; everything that another one writes has
-// a place for every implementation. One that reuses ids gives them to something else, too.
+// A wild one uses any id as an origin; structs of the others have a defined place in every
+// implementation. One that reuses ids also gives them to other structs.
 type Forger struct {
 	*rand.Rand
 	doc     *Doc
@@ -18,11 +18,11 @@ type Forger struct {
 	reuse   bool
 	clients []uint64
 	next    map[uint64]uint32
-	spots   []wireStruct // where something was put before
+	spots   []wireStruct // earlier structs
 	late    [][]byte
 }
 
-// NewForger returns a forger that looks into a document to find places.
+// NewForger returns a forger that finds places in a document.
 func NewForger(d *Doc, seed uint64, wild, reuse bool) *Forger {
 	f := &Forger{Rand: rand.New(rand.NewPCG(seed, 7)), doc: d, wild: wild, reuse: reuse, next: make(map[uint64]uint32)}
 	f.clients = []uint64{1, 2, 3, 40, 1 << 33}[:2+f.IntN(4)]
@@ -40,7 +40,7 @@ func (f *Forger) Update() []byte {
 	case n > 0 && f.chance(15):
 		i := f.IntN(n)
 		u := f.late[i]
-		if f.chance(70) { // else it comes again
+		if f.chance(70) { // otherwise it is repeated
 			f.late = slices.Delete(f.late, i, i+1)
 		}
 		return u
@@ -97,7 +97,7 @@ func (f *Forger) group(client uint64) (g []wireStruct) {
 		s := f.content(client, clock)
 		if s.kind != kindGC && s.kind != kindSkip {
 			f.place(&s)
-			if s.kind == kindString && len(g) > 0 && f.chance(30) { // goes on
+			if s.kind == kindString && len(g) > 0 && f.chance(30) { // continues it
 				last := &g[len(g)-1]
 				s.flags = s.flags&flagASCII | flagOrigin | last.flags&flagRight
 				s.oc, s.ok, s.rc, s.rk = client, clock-1, last.rc, last.rk
@@ -165,7 +165,7 @@ func (f *Forger) content(client uint64, clock uint32) wireStruct {
 	return s
 }
 
-// place gives a struct its neighbours or its parent.
+// place sets the origins or the parent of a struct.
 func (f *Forger) place(s *wireStruct) {
 	if f.wild && f.chance(25) {
 		f.anywhere(s)

@@ -9,10 +9,10 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// tight are limits under which no input may take long or much memory.
+// tight are limits that keep time and memory small for every input.
 var tight = yjs.Limits{MaxStructs: 20_000, MaxClients: 1000, MaxValues: 20_000, MaxPending: 1 << 20, MaxScan: 1_000_000}
 
-// fuzzBase is a document with some of everything.
+// fuzzBase is the state of a document with content of every kind.
 var fuzzBase = sync.OnceValue(func() []byte {
 	replicas, _ := write(5, 30)
 	return replicas[0].EncodeStateAsUpdate(nil)
@@ -33,8 +33,8 @@ func seedUpdates(f *testing.F, v2 bool) {
 	f.Add([]byte{0, 0})
 }
 
-// fuzzApply applies bytes to a document with content, and demands that it stays sound:
-// what it encodes loads into the same content.
+// fuzzApply applies bytes to a document with content, and checks that the document stays valid and
+// that its state loads into the same content.
 func fuzzApply(t *testing.T, update []byte, v2 bool) {
 	d := yjs.New(yjs.Options{ClientID: 7, Limits: tight})
 	check(d.ApplyUpdate(fuzzBase(), nil))
@@ -74,7 +74,7 @@ func FuzzApplyUpdateV2(f *testing.F) {
 	f.Fuzz(func(t *testing.T, update []byte) { fuzzApply(t, update, true) })
 }
 
-// FuzzFree runs the functions that need no document.
+// FuzzFree runs the functions that work without a document.
 func FuzzFree(f *testing.F) {
 	seedUpdates(f, false)
 	f.Fuzz(func(t *testing.T, update []byte) {
@@ -83,10 +83,10 @@ func FuzzFree(f *testing.F) {
 		check(err)
 		if merged, err := yjs.MergeUpdates([][]byte{update, state, update}); err == nil {
 			if _, err := yjs.MergeUpdates([][]byte{merged, merged}); err != nil {
-				t.Errorf("merging what was merged: %v", err)
+				t.Errorf("merging the merged update: %v", err)
 			}
 			if _, err := yjs.DiffUpdate(merged, sv); err != nil {
-				t.Errorf("diff of what was merged: %v", err)
+				t.Errorf("diff of the merged update: %v", err)
 			}
 		}
 		state2, err := yjs.ConvertV1ToV2(state)
@@ -119,7 +119,7 @@ func FuzzSmall(f *testing.F) {
 		}
 		if s, err := yjs.DecodeSnapshot(b); err == nil {
 			if again, err := yjs.DecodeSnapshot(s.Encode()); err != nil || !again.Equal(s) {
-				t.Errorf("snapshot does not survive: %v", err)
+				t.Errorf("the snapshot changed: %v", err)
 			}
 			d.Text("t").DeltaAt(s)
 		}
@@ -127,7 +127,7 @@ func FuzzSmall(f *testing.F) {
 		if p, err := yjs.DecodeRelativePosition(b); err == nil {
 			d.AbsolutePosition(p)
 			if again, err := yjs.DecodeRelativePosition(p.Encode()); err != nil || !bytes.Equal(again.Encode(), p.Encode()) {
-				t.Errorf("position does not survive: %v", err)
+				t.Errorf("the position changed: %v", err)
 			}
 		}
 	})

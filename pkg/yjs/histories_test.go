@@ -101,14 +101,14 @@ func (a author) content() any {
 	}
 }
 
-// check stops at errors that cannot be.
+// check panics on unexpected errors.
 func check(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// types lists all shared types that are reachable.
+// types lists all reachable shared types.
 func types(v any, out []any) []any {
 	children := func(vs []any) {
 		for _, c := range vs {
@@ -209,7 +209,7 @@ func (a author) editText(t *yjs.Text, span func(int) (int, int)) {
 	}
 }
 
-// write lets replicas edit and exchange updates until all have all, and returns those.
+// write has replicas edit and exchange updates until they converge, and returns the updates.
 func write(seed uint64, steps int) (replicas []*yjs.Doc, updates [][]byte) {
 	a := author{rand.New(rand.NewPCG(seed, 1))}
 	n := 2 + a.IntN(4)
@@ -259,7 +259,7 @@ func write(seed uint64, steps int) (replicas []*yjs.Doc, updates [][]byte) {
 	return replicas, updates
 }
 
-// TestHistoriesOfGo lets npm yjs read what replicas of ours wrote.
+// TestHistoriesOfGo has npm yjs read updates of our replicas.
 func TestHistoriesOfGo(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)
@@ -267,7 +267,7 @@ func TestHistoriesOfGo(t *testing.T) {
 	for seed := 1; seed <= n; seed++ {
 		replicas, updates := write(uint64(seed), 10+seed%30)
 		if len(updates) == 0 {
-			continue // nobody had anything to say
+			continue // no updates
 		}
 		var want seen
 		if err := o.ask(map[string]any{"cmd": "apply", "updates": updates}, &want); err != nil {
@@ -291,7 +291,7 @@ func TestHistoriesOfGo(t *testing.T) {
 	}
 }
 
-// TestConvergence needs no oracle: replicas of ours end up alike, however updates come.
+// TestConvergence needs no oracle: our replicas converge in whatever order updates arrive.
 func TestConvergence(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {

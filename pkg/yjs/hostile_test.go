@@ -12,16 +12,15 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// forged is what a document made of a forged history.
+// forged is the result of a forged history.
 type forged struct {
 	doc           *yjs.Doc
-	raw, sent     [][]byte // what it was given, and what it told others
+	raw, sent     [][]byte // updates that it received, and that it sent
 	canon         string
 	state, vector []byte
 }
 
-// sound says what is wrong with a document: with itself, and with what is made of the
-// state that it encodes.
+// sound returns what is wrong with a document, or with a replica loaded from its state.
 func sound(d *yjs.Doc, v2 bool) error {
 	if err := yjs.Check(d); err != nil {
 		return err
@@ -37,10 +36,10 @@ func sound(d *yjs.Doc, v2 bool) error {
 		err = yjs.Check(e)
 	}
 	if err != nil {
-		return fmt.Errorf("of its own state: %w", err)
+		return fmt.Errorf("loaded from its state: %w", err)
 	}
 	if err := alike(e, d); err != nil {
-		return fmt.Errorf("of its own state: %w", err)
+		return fmt.Errorf("loaded from its state: %w", err)
 	}
 	return nil
 }
@@ -59,9 +58,9 @@ func alike(e, d *yjs.Doc) error {
 	return nil
 }
 
-// forge applies n forged updates to a document in which somebody edits too, and checks it
-// after each. Where each id names one thing, a replica that is made of its state on the
-// way ends up like it, and so does one that is sent all in another order.
+// forge applies n forged updates to a document that is edited meanwhile, and checks it after each.
+// If ids are unique, a replica loaded from its state midway converges, and so does one that
+// receives all updates in another order.
 func forge(seed uint64, n int) (*forged, error) {
 	d := fresh()
 	d2 := fresh()
@@ -105,7 +104,7 @@ func forge(seed uint64, n int) (*forged, error) {
 	}
 	if !reuses(seed) {
 		if err := alike(d2, d); err != nil {
-			return nil, fmt.Errorf("a replica that was loaded after %d updates, in the end: %w", n/2, err)
+			return nil, fmt.Errorf("a replica that was loaded after %d updates: %w", n/2, err)
 		}
 		mixed := fresh()
 		for _, i := range a.Perm(len(h.raw)) {
@@ -114,7 +113,7 @@ func forge(seed uint64, n int) (*forged, error) {
 			}
 		}
 		if err := alike(mixed, d); err != nil {
-			return nil, fmt.Errorf("a replica that was sent all in another order: %w", err)
+			return nil, fmt.Errorf("a replica that received all in another order: %w", err)
 		}
 	}
 	h.canon, h.state, h.vector = canon(d), d.EncodeStateAsUpdate(nil), d.StateVector().Encode()
@@ -139,10 +138,10 @@ func forgedUpdates(t *testing.T) int {
 	return n
 }
 
-// TestForged applies histories that no editor writes. After each update the document is
-// sound, and what is made of its state is the same; in the end npm yjs says the same of
-// what the document told it, and of its state, and where every implementation knows the
-// places of all structs, of the forged updates themselves.
+// TestForged applies histories that no editor writes. After each update the document is valid,
+// and so is a replica loaded from its state. At the end npm yjs has the same content from the
+// document's updates and from its state, and, if the places of all structs are defined in every
+// implementation, from the forged updates.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)
@@ -179,14 +178,13 @@ func TestForged(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d histories of %d updates; npm yjs waits for ever in %d, and fails in %d", n, forgedLength, stuck, broken)
+	t.Logf("%d histories of %d updates; npm yjs waits forever in %d, and fails in %d", n, forgedLength, stuck, broken)
 	if 10*(stuck+broken) > n {
-		t.Errorf("npm yjs can judge too few")
+		t.Errorf("npm yjs can check too few")
 	}
 }
 
-// TestForgedUndo has somebody undo, redo, look for positions and at old states among
-// forged updates.
+// TestForgedUndo undoes, redoes, resolves positions and restores old states among forged updates.
 func TestForgedUndo(t *testing.T) {
 	t.Parallel()
 	first, _ := strconv.Atoi(os.Getenv("SIGNALBOX_YJS_FIRST"))

@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// Client ids have up to 53 bits. The updates are those of npm yjs 13.6.33 for a client that
-// inserts abc and deletes the b.
+// TestClientIDs uses client ids of up to 53 bits. The updates are those of npm yjs 13.6.33 for a
+// client that inserts abc and deletes the b.
 func TestClientIDs(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -46,11 +46,11 @@ func TestClientIDs(t *testing.T) {
 	}
 }
 
-// What has a client or a clock that we have no place for is malformed, wherever it
-// stands, and changes nothing. What just fits is taken.
+// TestNumbersTooLarge checks that a client or a clock that is too large makes an update malformed
+// without effect, wherever it occurs. The largest valid ones are accepted.
 func TestNumbersTooLarge(t *testing.T) {
 	t.Parallel()
-	const most = 1<<32 - 2 // the last clock, and the most clocks
+	const most = 1<<32 - 2 // the last clock, and the maximum number of clocks
 	of := func(ns ...uint64) []byte {
 		var b []byte
 		for _, n := range ns {
@@ -103,7 +103,7 @@ func TestNumbersTooLarge(t *testing.T) {
 			"ConvertV1ToV2": second(yjs.ConvertV1ToV2(tt.update)),
 			"StateVector":   second(yjs.StateVectorFromUpdate(tt.update)),
 		} {
-			// A state vector is read of structs alone.
+			// A state vector is read from the structs only.
 			if tt.ok && err != nil || !tt.ok && err != nil && !errors.Is(err, yjs.ErrMalformed) || !tt.ok && err == nil && what != "StateVector" {
 				t.Errorf("%s: %s = %v", name, what, err)
 			}
@@ -118,7 +118,7 @@ func TestNumbersTooLarge(t *testing.T) {
 		f := yjs.New(yjs.Options{})
 		check(f.ApplyUpdate(tt.update, nil))
 		if !bytes.Equal(e.EncodeStateAsUpdate(nil), f.EncodeStateAsUpdate(nil)) {
-			t.Errorf("%s: the state is another one with encoding v2", name)
+			t.Errorf("%s: the state differs in encoding v2", name)
 		}
 	}
 	for name, tt := range map[string]struct {
@@ -140,13 +140,14 @@ func TestNumbersTooLarge(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Somebody who writes in our name up to the last clock does not keep us from writing.
+// TestClocksUsedUp checks that we can still write after somebody else used our client id up to the
+// last clock.
 func TestClocksUsedUp(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 7})
 	d.Text("t").Insert(0, "a")
 	update := append([]byte{1, 1, 7, 1, 0}, binary.AppendUvarint(nil, 1<<32-3)...)
-	d.Transact(nil, func(*yjs.Txn) { // within one of our own, nobody looks whose it is
+	d.Transact(nil, func(*yjs.Txn) { // in our own transaction, the client id is not checked
 		check(d.ApplyUpdate(append(update, 0), nil))
 		d.Text("t").Insert(1, "b")
 	})

@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// BenchmarkPeer is one side of bench/yjs/bench.mjs, which names a folder: it writes the
-// inputs there for npm yjs, and what it takes itself as go.json.
+// BenchmarkPeer is one side of bench/yjs/bench.mjs, which names a folder: it writes the inputs for
+// npm yjs and its own results, as go.json, there.
 func BenchmarkPeer(b *testing.B) {
 	dir := os.Getenv("SIGNALBOX_YJS_PEER")
 	if dir == "" {
@@ -84,7 +84,7 @@ func BenchmarkPeer(b *testing.B) {
 	write("go.json", out)
 }
 
-// pack writes byte strings with their lengths in front.
+// pack writes byte strings with length prefixes.
 func pack(ps [][]byte) (out []byte) {
 	for _, p := range ps {
 		out = append(binary.LittleEndian.AppendUint32(out, uint32(len(p))), p...)
@@ -92,7 +92,7 @@ func pack(ps [][]byte) (out []byte) {
 	return out
 }
 
-// cpu returns the least CPU time that f took, in milliseconds, in so many goes.
+// cpu returns the minimum CPU time of several runs of f, in milliseconds.
 func cpu(goes int, f func()) float64 {
 	used := func() time.Duration {
 		var u syscall.Rusage
@@ -109,7 +109,7 @@ func cpu(goes int, f func()) float64 {
 	return float64(best.Microseconds()) / 1000
 }
 
-// heap returns how much a document keeps alive.
+// heap returns the memory that a document occupies.
 func heap(load func() *yjs.Doc) float64 {
 	var before, after runtime.MemStats
 	runtime.GC()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Structs with origins wherever there are units make the same lists in whatever order they
-// come, and so do the updates that a replica sends because of them.
+// TestPlaces checks that structs with any units as origins make the same lists in whatever order
+// they arrive, and so do the updates that a replica sends for them.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4000) {
@@ -18,7 +18,7 @@ func TestPlaces(t *testing.T) {
 			d, told := New(Options{}), New(Options{})
 			d.OnUpdate(func(u *Update) {
 				if err := told.ApplyUpdate(u.V1(), nil); err != nil {
-					t.Errorf("seed %d: what it told: %v", seed, err)
+					t.Errorf("seed %d: its updates: %v", seed, err)
 				}
 			})
 			for i, at := range r.Perm(len(updates)) {
@@ -49,7 +49,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// places returns updates of a struct each, of few clients in few lists.
+// places returns updates of one struct each, of few clients in few lists.
 func places(r *rand.Rand, n int) (updates [][]byte) {
 	next := make(map[uint64]uint32)
 	id := func() (client uint64, clock uint32, ok bool) {

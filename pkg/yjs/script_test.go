@@ -27,8 +27,8 @@ type scriptStep struct {
 	U     []byte
 }
 
-// TestScripts makes the same edits as npm yjs under the same client id: every state
-// has to be the same to the byte, after each transaction, undo and redo.
+// TestScripts makes the same edits as npm yjs with the same client id: every state is the same,
+// byte by byte, after each transaction, undo and redo.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)
@@ -117,9 +117,9 @@ func runStep(d *yjs.Doc, s scriptStep) error {
 	return nil
 }
 
-// TestYwasm asks a third implementation, Yrs, about the same documents. It is the
-// tie-breaker where npm yjs and this package differ; it reads neither hooks nor halves of
-// surrogate pairs, so that it sees plain documents only.
+// TestYwasm compares with a third implementation, Yrs, which decides where npm yjs and this
+// package differ. It supports neither hooks nor halves of surrogate pairs, so it reads plain
+// documents only.
 func TestYwasm(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)

@@ -16,8 +16,8 @@ func heapInUse() int {
 	return int(s.HeapAlloc)
 }
 
-// What Size says is near what a document takes, whatever it is made of.
-func TestSizeIsNearTheHeap(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// TestSizeIsNearTheHeap checks that Size is close to the memory that a document occupies.
+func TestSizeIsNearTheHeap(t *testing.T) { //nolint:paralleltest // it measures the heap
 	for name, fill := range map[string]func(d *yjs.Doc){
 		"one text": func(d *yjs.Doc) { d.Text("t").Insert(0, strings.Repeat("x", 4<<20)) },
 		"typed here and there": func(d *yjs.Doc) {
@@ -37,7 +37,7 @@ func TestSizeIsNearTheHeap(t *testing.T) { //nolint:paralleltest // it looks at 
 		d.Transact(nil, func(*yjs.Txn) { fill(d) })
 		takes := heapInUse() - before
 		if n := d.Size(); n > 2*takes+8<<10 || 3*n+64<<10 < takes {
-			t.Errorf("%s: Size() = %d of a document that takes %d", name, n, takes)
+			t.Errorf("%s: Size() = %d, the document occupies %d", name, n, takes)
 		}
 		runtime.KeepAlive(d)
 	}
@@ -76,8 +76,8 @@ func setMany(m *yjs.Map, n int) {
 	}
 }
 
-// Lists that are cut and joined again and again keep their weight, and nothing is left
-// of it when they are deleted.
+// TestSizeGoesDown checks that repeated splits and merges do not change the size, and that deletions
+// release it.
 func TestSizeGoesDown(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
@@ -103,13 +103,13 @@ func TestSizeGoesDown(t *testing.T) {
 		again := yjs.New(yjs.Options{})
 		check(again.ApplyUpdate(d.EncodeStateAsUpdate(nil), nil))
 		if n := again.Size(); n > 2*full || full > 2*n {
-			t.Errorf("seed %d: Size() = %d, and %d when it is loaded", seed, full, n)
+			t.Errorf("seed %d: Size() = %d, and %d when loaded", seed, full, n)
 		}
 		check(list.Delete(0, list.Len()))
-		// The array is left, and what is left of deleted items: one for each change of the
-		// order in which they were made.
+		// The array is left, and the remains of deleted items: one wherever their clocks are not
+		// consecutive.
 		if n := d.Size(); n > empty+300*64+1024 || n < empty {
-			t.Errorf("seed %d: Size() = %d when all is deleted, %d before and %d at first", seed, n, full, empty)
+			t.Errorf("seed %d: Size() = %d after the deletion, %d before and %d at first", seed, n, full, empty)
 		}
 	}
 }
@@ -124,6 +124,6 @@ func TestSizeOfWhatWaits(t *testing.T) {
 	to := yjs.New(yjs.Options{})
 	check(to.ApplyUpdate(updates[1], nil))
 	if n := to.Size(); n < 1<<20 {
-		t.Errorf("Size() = %d with 1 MiB that waits", n)
+		t.Errorf("Size() = %d with 1 MiB pending", n)
 	}
 }

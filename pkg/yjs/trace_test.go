@@ -10,9 +10,9 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// TestTrace replays a long editing trace here, sends it on edit by edit, loads the
-// result, and expects the same text everywhere; of the real trace also the text and the
-// bytes that npm yjs ends with.
+// TestTrace replays a long editing trace, sends every edit to another replica, loads the result,
+// and expects the same text everywhere; with the real trace also the text and the state of npm
+// yjs.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	es := trace(t)

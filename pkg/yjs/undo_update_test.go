@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// replica returns a document that keeps what is deleted, with states one after the other.
+// replica returns a document with deleted content kept, after applying these states.
 func replica(t testing.TB, states ...[]byte) *yjs.Doc {
 	t.Helper()
 	d := yjs.New(yjs.Options{KeepDeleted: true})
@@ -22,14 +22,14 @@ func replica(t testing.TB, states ...[]byte) *yjs.Doc {
 	return d
 }
 
-// did returns the update that f makes.
+// did returns the update of f.
 func did(d *yjs.Doc, f func()) (update []byte) {
 	defer d.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
 	d.Transact(nil, func(*yjs.Txn) { f() })
 	return update
 }
 
-// undo takes an update back in a document, by way of a replica that has the state before.
+// undo reverts an update in a document, using a replica with the state before.
 func undo(t testing.TB, d *yjs.Doc, before, update []byte) (inverse []byte) {
 	t.Helper()
 	r := replica(t, before, d.EncodeStateAsUpdate(nil))
@@ -47,8 +47,8 @@ func undo(t testing.TB, d *yjs.Doc, before, update []byte) (inverse []byte) {
 	return inverse
 }
 
-// TestUndoUpdate undoes an edit of a text long after it was made, by others' words around
-// and in it, and then undoes that.
+// TestUndoUpdate undoes an old edit of a text, with later edits of others around and inside it, and
+// then redoes it.
 func TestUndoUpdate(t *testing.T) {
 	t.Parallel()
 	d := fresh()
@@ -68,23 +68,23 @@ func TestUndoUpdate(t *testing.T) {
 	middle := d.EncodeStateAsUpdate(nil)
 	inverse := undo(t, d, before, update)
 	if got, want := canon(d), "ro one two... three four"; text.String() != want || strings.Contains(got, "bold") {
-		t.Errorf("undone: %s, want %s without formats", got, want)
+		t.Errorf("after undo: %s, want %s without formats", got, want)
 	}
 	text.Insert(text.Len(), "!")
 	undo(t, d, middle, inverse)
 	if delta := text.Delta(); text.String() != "ro one 2 a...nd more three four!" || len(delta) != 3 || delta[1].Insert != "one" || len(delta[1].Attributes) != 1 {
-		t.Errorf("done again: %v", delta)
+		t.Errorf("after redo: %v", delta)
 	}
 	if _, err := replica(t, d.EncodeStateAsUpdate(nil)).UndoUpdate(update, nil); !errors.Is(err, yjs.ErrGone) {
 		t.Errorf("UndoUpdate without the state before = %v, want ErrGone", err)
 	}
 	if _, err := d.UndoUpdate([]byte{1, 1, 1}, nil); !errors.Is(err, yjs.ErrMalformed) {
-		t.Errorf("UndoUpdate of nonsense = %v, want ErrMalformed", err)
+		t.Errorf("UndoUpdate of malformed bytes = %v, want ErrMalformed", err)
 	}
 }
 
-// TestUndoUpdateOfElements has an edit that put a list in the place of a paragraph: what
-// others wrote into the list stays, with the elements around it.
+// TestUndoUpdateOfElements undoes the replacement of a paragraph by a list: the text that others
+// wrote in the list stays, with the elements around it.
 func TestUndoUpdateOfElements(t *testing.T) {
 	t.Parallel()
 	d := fresh()
@@ -108,20 +108,20 @@ func TestUndoUpdateOfElements(t *testing.T) {
 	})
 	theirs.Text().Insert(3, " and mine")
 	inner, _ := f.Get(0)
-	check(inner.(*yjs.XMLElement).SetAttribute("tight", "yes")) //nolint:forcetypeassert // it is one
+	check(inner.(*yjs.XMLElement).SetAttribute("tight", "yes")) //nolint:forcetypeassert // it is an element
 	middle := d.EncodeStateAsUpdate(nil)
 	inverse := undo(t, d, before, update)
 	if got, want := f.String(), `<ul tight="yes"><li value="2"> and mine</li></ul><p align="left">old</p><p>last</p>`; got != want {
-		t.Errorf("undone: %s, want %s", got, want)
+		t.Errorf("after undo: %s, want %s", got, want)
 	}
 	undo(t, d, middle, inverse)
 	if got, want := f.String(), `<ul tight="yes"><li>one</li><li value="2">two and mine</li></ul><p>last</p>`; got != want {
-		t.Errorf("done again: %s, want %s", got, want)
+		t.Errorf("after redo: %s, want %s", got, want)
 	}
 }
 
-// TestUndoUpdateIsUndo compares with an undo manager that saw everything, over random
-// histories of two people and an agent.
+// TestUndoUpdateIsUndo compares with an undo manager that observed everything, in random histories
+// of two people and an agent.
 func TestUndoUpdateIsUndo(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

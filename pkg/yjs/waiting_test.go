@@ -9,8 +9,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// gap is an update of n types that client 1 appended to an array, without the first one:
-// all wait for it. In encoding v2 they are a few bytes.
+// gap returns an update of n types that client 1 appended to an array, without the first one, on
+// which all depend. In encoding v2 they take a few bytes.
 func gap(n int) []byte {
 	b := binary.AppendUvarint([]byte{1}, uint64(n))
 	b = append(b, 1, 1)
@@ -21,11 +21,11 @@ func gap(n int) []byte {
 	return append(b, 0)
 }
 
-// gapHead is what a gap waits for.
+// gapHead returns the missing type of a gap.
 var gapHead = []byte{1, 1, 1, 0, 7, 1, 1, 'a', 0, 0}
 
-// TestWaitingIsInStates has two updates wait of which one is denser than a stranger's
-// may be: both are in the states, also of who loaded one, and go in when they can.
+// TestWaitingIsInStates makes two updates pending, one denser than untrusted updates may be: both
+// are in the state, also of a replica that loaded it, and are integrated when possible.
 func TestWaitingIsInStates(t *testing.T) {
 	t.Parallel()
 	const n = 40_000
@@ -60,7 +60,7 @@ func TestWaitingIsInStates(t *testing.T) {
 	}
 }
 
-// TestWaitingIsNotRefused brings what others wait for under limits that they exceed.
+// TestWaitingIsNotRefused applies an update on which pending structs over the limits depend.
 func TestWaitingIsNotRefused(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 3})
@@ -70,8 +70,8 @@ func TestWaitingIsNotRefused(t *testing.T) {
 	is(t, "gap", d.StateVector()[1], uint32(40_001))
 }
 
-// TestWaitingTakesItsTime has something wait that takes more steps than there are: who
-// brings what it waits for is not refused, and later updates get it in bit by bit.
+// TestWaitingTakesItsTime makes structs pending that take more steps than the budget: the update
+// with their dependency is accepted, and later updates integrate them step by step.
 func TestWaitingTakesItsTime(t *testing.T) {
 	t.Parallel()
 	base := yjs.New(yjs.Options{ClientID: 1})
@@ -80,8 +80,8 @@ func TestWaitingTakesItsTime(t *testing.T) {
 	first := base.EncodeStateAsUpdate(nil)
 	base.Text("t").Insert(0, "z")
 	missing := base.EncodeStateAsUpdate(sv)
-	// Each struct of client 2 stands between the first two characters, and its place is
-	// looked for behind all those before it; the first one waits for the z.
+	// Each struct of client 2 is between the first two characters, and finding its place scans
+	// all previous ones; the first one depends on the z.
 	const n = 300
 	slow := []byte{1}
 	slow = binary.AppendUvarint(slow, n+1)
@@ -101,7 +101,7 @@ func TestWaitingTakesItsTime(t *testing.T) {
 	check(d.ApplyUpdate(missing, nil))
 	is(t, "waits still", d.Pending(), true)
 	if s, _ := d.Contents(); len(s) != len(structs) {
-		t.Errorf("Contents() = %v, want what there was: %v", s, structs)
+		t.Errorf("Contents() = %v, want the previous %v", s, structs)
 	}
 	rounds := 1
 	for ; d.Pending() && rounds < n; rounds++ {
@@ -115,7 +115,7 @@ func TestWaitingTakesItsTime(t *testing.T) {
 	is(t, "text", d.Text("t").String(), whole.Text("t").String())
 }
 
-// TestWaitingDeletionsStay has deletions wait under limits that later ones exceed.
+// TestWaitingDeletionsStay checks that pending deletions stay when later ones exceed the limits.
 func TestWaitingDeletionsStay(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 3, Limits: yjs.Limits{MaxPending: 16}})

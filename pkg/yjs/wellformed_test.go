@@ -7,9 +7,8 @@ import (
 	"signalbox.dev/pkg/yjs"
 )
 
-// A struct that overlaps what is known keeps to its beginning, whatever parent it names:
-// these four updates made a map own an item of another list, and freeing the map ended
-// the process.
+// TestOverlapNamesAnotherParent applies a struct that overlaps a known one but names another
+// parent. These updates once made a map own an item of another list, and freeing the map crashed.
 func TestOverlapNamesAnotherParent(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{})
@@ -35,21 +34,21 @@ func TestOverlapNamesAnotherParent(t *testing.T) {
 	is(t, "b", d.Array("b").Len(), 2)
 }
 
-// A text may hold values, which Delete passes over: the search markers do not count them
-// as deleted.
+// TestDeletePassesOverValues deletes around values in a text, which Delete skips: the search
+// markers do not count them as deleted.
 func TestDeletePassesOverValues(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{})
 	text := d.Text("t")
 	for _, s := range []string{
 		"01030100" + "04010174026162" + "880101017d01" + "8401020463646566" + "00", // ab, 1, cdef
-		"01010200" + "c801020103017d02" + "00",                                     // 2 behind the 1
+		"01010200" + "c801020103017d02" + "00",                                     // 2 after the 1
 	} {
 		u, err := hex.DecodeString(s)
 		check(err)
 		check(d.ApplyUpdate(u, nil))
 	}
-	text.Insert(3, "x") // a marker in front of the 2
+	text.Insert(3, "x") // a marker before the 2
 	text.Delete(0, 4)
 	check(yjs.Check(d))
 	text.Insert(5, "z")

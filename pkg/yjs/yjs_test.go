@@ -34,7 +34,7 @@ func TestEvents(t *testing.T) {
 	var roots []string
 	d.OnTransaction(func(t *yjs.Txn) { roots = t.ChangedRoots() })
 
-	for i, want := range []int{5, 6} { // the second makes the item of the first grow
+	for i, want := range []int{5, 6} { // the second extends the item of the first
 		text.Insert(5+i, "!")
 		if diff := cmp.Diff([]yjs.Op{{Retain: want}, {Insert: "!"}}, ops); diff != "" {
 			t.Errorf("delta of typing: %s", diff)
@@ -74,7 +74,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestEventsOfUpdates rebuilds a text from the deltas of what others wrote.
+// TestEventsOfUpdates rebuilds a text from the deltas of remote updates.
 func TestEventsOfUpdates(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
@@ -137,10 +137,10 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("Restore = %q, %v", old.Text("t"), err)
 	}
 	if ok, err := s.Contains(before); !ok || err != nil {
-		t.Errorf("Contains(state before) = %v, %v", ok, err)
+		t.Errorf("Contains(previous state) = %v, %v", ok, err)
 	}
 	if ok, _ := s.Contains(d.EncodeStateAsUpdate(nil)); ok {
-		t.Errorf("Contains(state after) = true")
+		t.Errorf("Contains(later state) = true")
 	}
 	if text.String() != "world!" {
 		t.Errorf("text = %q, want world!", text)
@@ -187,7 +187,7 @@ func TestRelativePositions(t *testing.T) {
 	}
 	text.Insert(0, "oh, ")
 	if _, got, _ := d.AbsolutePosition(p); got != 10 {
-		t.Errorf("position after an insertion in front = %d, want 10", got)
+		t.Errorf("position after an insertion before it = %d, want 10", got)
 	}
 	want := `{"type":null,"tname":"t","item":{"client":1,"clock":6},"assoc":0}`
 	if j, _ := json.Marshal(p); string(j) != want {
@@ -280,20 +280,20 @@ func TestBudgets(t *testing.T) {
 				t.Errorf("ApplyUpdateV2 = %v, want ErrBudget", err)
 			}
 			if len(d.StateVector()) != 0 {
-				t.Errorf("the document has something: %v", d.StateVector())
+				t.Errorf("the document is not empty: %v", d.StateVector())
 			}
 		})
 	}
 }
 
-// TestScanBudget stops an integration half way: the document stays sound, and takes the
-// rest when it is sent again.
+// TestScanBudget stops an integration midway: the document stays valid, and accepts the rest when
+// the update is sent again.
 func TestScanBudget(t *testing.T) {
 	t.Parallel()
 	var us [][]byte
 	for id := range uint64(2) {
 		d := yjs.New(yjs.Options{ClientID: id + 1})
-		// Every other character goes to the front, so that none is placed like the last.
+		// Every other character is inserted at the start, so no place is like the previous one.
 		for i := range 400 {
 			d.Text("t").Insert(0, strings.Repeat("x", 1+i%2))
 			d.Text("t").Insert(0, "y")
@@ -317,7 +317,7 @@ func TestScanBudget(t *testing.T) {
 	check(f.ApplyUpdate(us[0], nil))
 	check(f.ApplyUpdate(us[1], nil))
 	if e.Text("t").String() != f.Text("t").String() {
-		t.Errorf("what was stopped half way does not converge")
+		t.Errorf("the replica does not converge after the stop")
 	}
 }
 
@@ -350,15 +350,14 @@ func TestDetached(t *testing.T) {
 		t.Errorf("editing a deleted type = %v, want ErrDetached", err)
 	}
 	if err := d.Array("a").Insert(1, 1); !errors.Is(err, yjs.ErrRange) {
-		t.Errorf("Insert(1) into nothing = %v, want ErrRange", err)
+		t.Errorf("Insert(1) into an empty type = %v, want ErrRange", err)
 	}
 	if err := d.Map("m").Set("k", struct{}{}); !errors.Is(err, yjs.ErrValue) {
 		t.Errorf("Set of a struct = %v, want ErrValue", err)
 	}
 }
 
-// TestDeepNesting: a document nested deeper than goroutine stacks are large is deleted
-// and collected without recursion.
+// TestDeepNesting deletes and collects a document that is nested too deeply for recursion.
 func TestDeepNesting(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 1})
@@ -374,7 +373,7 @@ func TestDeepNesting(t *testing.T) {
 	_ = yjs.ToJSON(d.Array("a"))
 	check(d.Array("a").Delete(0, 1))
 	if got := len(d.EncodeStateAsUpdate(nil)); got > 40 {
-		t.Errorf("the state of what was deleted has %d bytes", got)
+		t.Errorf("the state after the deletion has %d bytes", got)
 	}
 }
 
@@ -408,7 +407,7 @@ func TestUpdateSpan(t *testing.T) {
 	}
 }
 
-// TestDenseStates loads a state whose encoding v2 has thousands of structs for each byte.
+// TestDenseStates loads a state with thousands of structs per byte in encoding v2.
 func TestDenseStates(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 1})
@@ -419,14 +418,14 @@ func TestDenseStates(t *testing.T) {
 	text.Delete(0, text.Len())
 	state := d.EncodeStateAsUpdateV2(nil)
 	if err := yjs.New(yjs.Options{}).ApplyUpdateV2(state, nil); !errors.Is(err, yjs.ErrBudget) {
-		t.Errorf("ApplyUpdateV2 of %d bytes from a stranger = %v, want %v", len(state), err, yjs.ErrBudget)
+		t.Errorf("ApplyUpdateV2 of %d untrusted bytes = %v, want %v", len(state), err, yjs.ErrBudget)
 	}
 	own := yjs.New(yjs.Options{Limits: yjs.Limits{Dense: true}})
 	if err := own.ApplyUpdateV2(state, nil); err != nil {
-		t.Fatalf("ApplyUpdateV2 of a state of our own: %v", err)
+		t.Fatalf("ApplyUpdateV2 of our own state: %v", err)
 	}
 	if got := own.EncodeStateAsUpdateV2(nil); !bytes.Equal(got, state) {
-		t.Errorf("loaded and encoded again it is %d bytes, want the same %d", len(got), len(state))
+		t.Errorf("the loaded state has %d bytes, want the same %d", len(got), len(state))
 	}
 	own.SetLimits(yjs.Limits{})
 	if err := own.ApplyUpdateV2(state, nil); !errors.Is(err, yjs.ErrBudget) {
