@@ -104,21 +104,15 @@ func (k *Keeper) admit(ctx context.Context, by Actor, p *Provider, l store.Login
 }
 
 func insertTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, imported *store.Import, s *sealedTokens) error {
-	if err := tx.Room(ctx, p.Account); err != nil {
-		return err
-	}
 	now, err := tx.Now(ctx)
 	if err != nil {
 		return err
 	}
 	g := &store.Grant{Provider: p.Name}
 	s.put(g, now)
-	a := &store.Account{ID: l.Account, Provider: p.Account, Profile: p.Profile, Label: l.Label, Enabled: true, Grant: g}
+	a := &store.Account{ID: l.Account, Provider: p.Account, Profile: p.Profile, Label: l.Label, Grant: g}
 	a.KeyVersion = cmp.Or(s.access, s.refresh).KeyVersion // the secret itself is the grant's
-	if imported != nil {
-		return imported.Insert(ctx, tx, a)
-	}
-	return tx.InsertAccount(ctx, a)
+	return cmp.Or(imported, &store.Import{}).Insert(ctx, tx, a)
 }
 
 func replaceTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, _ *store.Import, s *sealedTokens) error {

@@ -299,7 +299,7 @@ var errUnchanged = errors.New("there is nothing to change")
 // Add stores an account and its audit row and returns it as stored. If its id is in use, by
 // any workspace, the error is a Conflict fault.
 func (s *Store) Add(ctx context.Context, a Account, ev Event) (Account, error) {
-	return s.add(ctx, a, ev, nil)
+	return s.add(ctx, a, ev, Import{})
 }
 
 // Import is what is known of an account that is imported. It is stored in the transaction
@@ -330,8 +330,12 @@ func (i *Import) Detail() string {
 	return strings.Join(words, ", ")
 }
 
-// Insert adds an imported account in a transaction.
+// Insert adds an account in a transaction, if there is room for it. The zero Import is for an
+// account that is not imported.
 func (i *Import) Insert(ctx context.Context, tx Tx, a *Account) error {
+	if err := tx.Room(ctx, a.Provider); err != nil {
+		return err
+	}
 	a.Imported, a.Enabled = i.Hash, !i.Disabled
 	if now := time.Now().UTC(); i.Used.After(now) {
 		a.LastUsedAt = &now
@@ -358,20 +362,12 @@ func (i *Import) Insert(ctx context.Context, tx Tx, a *Account) error {
 // same credential the error is ErrImported. It sets ev's Detail.
 func (s *Store) Import(ctx context.Context, a Account, ev Event, i Import) (Account, error) {
 	ev.Detail = i.Detail()
-	return s.add(ctx, a, ev, &i)
+	return s.add(ctx, a, ev, i)
 }
 
-func (s *Store) add(ctx context.Context, a Account, ev Event, i *Import) (Account, error) {
+func (s *Store) add(ctx context.Context, a Account, ev Event, i Import) (Account, error) {
 	err := s.Update(ctx, a.WorkspaceID, func(ctx context.Context, tx Tx) error {
-		if err := tx.Room(ctx, a.Provider); err != nil {
-			return err
-		}
-		a.Enabled = true
-		insert := tx.InsertAccount
-		if i != nil {
-			insert = func(ctx context.Context, a *Account) error { return i.Insert(ctx, tx, a) }
-		}
-		if err := insert(ctx, &a); err != nil {
+		if err := i.Insert(ctx, tx, &a); err != nil {
 			return err
 		}
 		return tx.Record(ctx, ev)
