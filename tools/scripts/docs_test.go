@@ -71,6 +71,11 @@ func TestNamesInDocuments(t *testing.T) {
 			}
 		}
 	}
+	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("../../docs/observe.md"), -1) {
+		if !strings.Contains(read("../../docs/runbook.md"), "\n## "+m[1]+"\n") {
+			t.Errorf("docs/runbook.md has no section for the alert %s", m[1])
+		}
+	}
 	table := logFields.FindStringSubmatch(read("../../docs/observe.md"))
 	if table == nil {
 		t.Fatal("docs/observe.md has no table of log fields")
