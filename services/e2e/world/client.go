@@ -16,10 +16,10 @@ import (
 	"signalbox.dev/pkg/sse"
 )
 
-// maxAnswer bounds what is read of one answer, and of one event.
+// maxAnswer bounds responses and events.
 const maxAnswer = 32 << 20
 
-// Client is a member at one gateway. It keeps no state and may be copied.
+// Client is a member's client of one gateway. It has no state and may be copied.
 type Client struct {
 	URL  string
 	Who  Member
@@ -31,7 +31,7 @@ func (w *World) Client(gateway int, who Member) Client {
 	return Client{w.Gateways[gateway], who, w.HTTP}
 }
 
-// Refused is an answer that is no success.
+// Refused is an unsuccessful response.
 type Refused struct {
 	Status     int           `json:"-"`
 	Message    string        `json:"error"`
@@ -47,15 +47,15 @@ func (r *Refused) Temporary() bool {
 	return r.Status == http.StatusTooManyRequests || r.Status >= http.StatusInternalServerError
 }
 
-// Request is one request: what is empty is left out.
+// Request is a request; empty fields are omitted.
 type Request struct {
 	Method, Path string
 	Header       http.Header
 	Body         any // sent as JSON
 }
 
-// Do makes a request and returns the answer, whose body the caller closes, when
-// its status is a success; otherwise the error is a *Refused.
+// Do sends a request and returns a successful response, whose body the caller closes. The error
+// for other responses is a *Refused.
 func (c Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 	var body io.Reader
 	if r.Body != nil {
@@ -88,7 +88,7 @@ func (c Client) Do(ctx context.Context, r Request) (*http.Response, error) {
 
 func refusal(res *http.Response) *Refused {
 	out := &Refused{Status: res.StatusCode}
-	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16)) // the status is the news
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16)) // the status is what matters
 	if json.Unmarshal(b, out) != nil || out.Message == "" {
 		out.Message = string(b)
 	}
@@ -98,7 +98,7 @@ func refusal(res *http.Response) *Refused {
 	return out
 }
 
-// Call makes a request and decodes the JSON of the answer into out, unless it is nil.
+// Call sends a request and decodes the JSON response into out, unless out is nil.
 func (c Client) Call(ctx context.Context, r Request, out any) error {
 	res, err := c.Do(ctx, r)
 	if err != nil {
@@ -112,7 +112,7 @@ func (c Client) Call(ctx context.Context, r Request, out any) error {
 	return json.Unmarshal(b, out)
 }
 
-// Run is a run as the API shows it.
+// Run is a run in the API.
 type Run struct {
 	ID            string     `json:"id"`
 	SessionID     string     `json:"session_id"`
@@ -135,7 +135,7 @@ type Run struct {
 // Ended reports whether nothing more will happen to the run.
 func (r Run) Ended() bool { return r.State == "done" || r.State == "failed" || r.State == "cancelled" }
 
-// ToolCall is one tool call of a run.
+// ToolCall is a tool call of a run.
 type ToolCall struct {
 	StepIndex int             `json:"step_index"`
 	ID        string          `json:"tool_call_id"`
@@ -155,7 +155,7 @@ type Message struct {
 	StepIndex *int            `json:"step_index"`
 }
 
-// Text returns the message's text: its string, or its text parts in a row.
+// Text returns the message's text: its string, or its text parts joined.
 func (m Message) Text() string {
 	var text string
 	if json.Unmarshal(m.Content, &text) == nil {
@@ -173,7 +173,7 @@ func (m Message) Text() string {
 	return text
 }
 
-// NewSession makes a session; model is for instance sim/<script>, "" for the default.
+// NewSession creates a session. model is for instance sim/<script>, or "" for the default.
 func (c Client) NewSession(ctx context.Context, model string) (string, error) {
 	body := map[string]any{}
 	if model != "" {
@@ -188,7 +188,7 @@ func (c Client) NewSession(ctx context.Context, model string) (string, error) {
 	return made.Session.ID, err
 }
 
-// Sending is a message to send. Key is its Idempotency-Key.
+// Sending is a message to send. Key is the Idempotency-Key.
 type Sending struct {
 	Content any    `json:"content"`
 	Mode    string `json:"mode,omitempty"` // queue (the default), steer, reject
@@ -197,7 +197,7 @@ type Sending struct {
 
 func sendPath(session string) string { return "/api/sessions/" + session + "/messages" }
 
-// Submit sends a message and returns its run at once.
+// Submit sends a message and returns its run.
 func (c Client) Submit(ctx context.Context, session string, s Sending) (Run, error) {
 	var out struct {
 		Run Run `json:"run"`
@@ -229,7 +229,7 @@ func (c Client) Run(ctx context.Context, run string) (Run, error) {
 	return out.Run, err
 }
 
-// Messages reads a session's messages, in the order of the conversation.
+// Messages reads a session's messages in order.
 func (c Client) Messages(ctx context.Context, session string) ([]Message, error) {
 	var out struct {
 		Messages []Message `json:"messages"`
@@ -244,13 +244,11 @@ func SessionEvents(session string) string { return "/api/sessions/" + session + 
 // RunEvents is the path of a run's events.
 func RunEvents(run string) string { return "/api/runs/" + run + "/events" }
 
-// ErrNothingMore says that a stream which was asked for is over already: nothing
-// comes behind the event that it was to begin after.
+// ErrNothingMore means that a stream has ended already: there are no events after the given one.
 var ErrNothingMore = errors.New("nothing comes after this event")
 
-// Watch streams the events of a path from behind the event with id after; "" is
-// from now on for a session, from the beginning for a run. The error may be
-// ErrNothingMore.
+// Watch streams the events of a path after the event with the id after. With "", a session
+// starts now and a run at its beginning. The error may be ErrNothingMore.
 func (c Client) Watch(ctx context.Context, path, after string) (*Stream, error) {
 	r := Request{Method: http.MethodGet, Path: path, Header: http.Header{}}
 	if after != "" {
@@ -272,25 +270,23 @@ func (c Client) stream(ctx context.Context, r Request) (*Stream, error) {
 	return &Stream{Run: res.Header.Get("X-Run-Id"), body: res.Body, reader: sse.NewReader(res.Body, maxAnswer)}, nil
 }
 
-// Stream is an open stream of events. It belongs to one goroutine; Close may come
-// from another.
+// Stream is an open stream of events. It belongs to one goroutine, but any may call Close.
 type Stream struct {
-	Run    string // of a message that was sent, or a run that is watched
+	Run    string // the id of the run that answers a sent message, or that is watched
 	body   io.ReadCloser
 	reader *sse.Reader
 }
 
-// Next returns the next event, whose bytes are good until the next call. io.EOF is
-// a clean end; any other error means that the stream was cut.
+// Next returns the next event, which is valid until the next call. io.EOF means a clean end; any
+// other error means that the stream was cut.
 func (s *Stream) Next() (sse.Event, error) { return s.reader.Next() }
 
 // Close ends the stream.
 func (s *Stream) Close() error { return s.body.Close() }
 
-// Follow hands the events of a path to take, and whenever the stream breaks it goes
-// on behind the last event, at the client that next gives, until take returns
-// false, the stream ends cleanly or ctx is done. Between two tries it waits a
-// tenth of a second.
+// Follow passes the events of a path to take until take returns false, the stream ends cleanly
+// or ctx is done. When the stream breaks, it resumes after the last event with the client that
+// next returns, a tenth of a second later.
 func Follow(ctx context.Context, next func() Client, path, after string, take func(sse.Event) bool) error {
 	for {
 		s, err := next().Watch(ctx, path, after)
@@ -324,8 +320,8 @@ func Follow(ctx context.Context, next func() Client, path, after string, take fu
 	}
 }
 
-// PutScript gives the simulated provider a script (YAML), which models named
-// sim/<name> play. A simulator that is started again has forgotten it.
+// PutScript gives the simulated provider a script (YAML) for the model sim/<name>. A restarted
+// simulator has lost it.
 func (w *World) PutScript(ctx context.Context, name, script string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.Simulator+"/simulator/scripts/"+url.PathEscape(name), bytes.NewBufferString(script))
 	if err != nil {

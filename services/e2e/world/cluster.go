@@ -38,7 +38,7 @@ var cluster = []service{
 	}},
 }
 
-// maker is a cluster in the making.
+// maker builds a cluster.
 type maker struct {
 	*World
 	natsAddr, natsMonitor, simulator string
@@ -49,8 +49,8 @@ type maker struct {
 	addrs                            map[string][]string // service → address of each replica
 }
 
-// Start runs a cluster and returns when all of it is ready. The caller closes the
-// world, also after an error.
+// Start runs a cluster and returns when all parts are ready. The caller closes the world, even
+// after an error.
 func Start(ctx context.Context, o Options) (*World, error) {
 	w, err := newWorld(o)
 	if err != nil {
@@ -97,7 +97,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	return w, nil
 }
 
-// invent settles every address, password and key.
+// invent generates all addresses, passwords and keys.
 func (m *maker) invent() error {
 	var errs []error
 	addr := func() string {
@@ -123,7 +123,7 @@ func (m *maker) invent() error {
 	return errors.Join(errs...)
 }
 
-// startNATS runs the server with deploy's accounts.
+// startNATS runs the server with the accounts of deploy.
 func (m *maker) startNATS(ctx context.Context) error {
 	root, err := Checkout()
 	if err != nil {
@@ -171,7 +171,7 @@ func (m *maker) runMigrate(context.Context) error {
 	return nil
 }
 
-// variable begins the names of a service's own settings.
+// variable returns the prefix of a service's own settings.
 func variable(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_"))
 }
@@ -199,7 +199,7 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 	return err
 }
 
-// environment is what a service is told: its links first of all.
+// environment returns a service's settings.
 func (m *maker) environment(s service, replica int, name string) ([]string, error) {
 	database, err := m.databaseURL(s.role, name)
 	if err != nil {
@@ -228,7 +228,7 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 		env = append(env, "SIMULATOR_URL=http://"+simulator, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(m.Dir, "broker.key"))
 	}
 	for variable, peer := range s.peers {
-		// Each replica calls the next one's number: the first calls second replicas.
+		// Each replica calls the next replica of other services: the first calls the second.
 		n := (replica + 1) % m.opts.Replicas
 		addr, err := m.via(Link{From: name, To: fmt.Sprintf("%s-%d", peer, n+1), Network: "tcp", Address: m.addrs[peer][n]})
 		if err != nil {
@@ -250,7 +250,7 @@ func (m *maker) via(l Link) (string, error) {
 	return addr, nil
 }
 
-// databaseURL returns the database as a service logs in to it.
+// databaseURL returns the URL with which a service logs in to the database.
 func (m *maker) databaseURL(role, from string) (string, error) {
 	u, err := url.Parse(m.Database)
 	if err != nil {

@@ -1,19 +1,16 @@
-// Package world runs Signalbox as it is deployed: the real programs as processes
-// of their own, with a NATS server under deploy's permissions and a PostgreSQL
-// where each service logs in as itself. The end-to-end stories, the kill and fault
-// harnesses and the load programs start their worlds here, and speak with them
-// through the same small client.
+// Package world runs Signalbox as it is deployed: the real programs in processes of their own,
+// a NATS server with the permissions of deploy, and a PostgreSQL with a login for each service.
+// The end-to-end stories, the kill and fault harnesses and the load programs use it, with the
+// same small client.
 //
-// A World is made by Start (a cluster: replicas of each service) or by
-// StartStandalone (`signalbox up`). Each of its parts is a Part that can be killed
-// and started again at the same address with the same environment, and writes on
-// in its own log. Via puts something between the parts.
+// A World is started by Start (a cluster with replicas of each service) or by StartStandalone
+// (`signalbox up`). Each of its parts is a Part that can be killed and restarted with the same
+// address, environment and log file. Options.Via inserts proxies between parts.
 //
 // # Who owns what
 //
-// A World owns its processes and folders; Close ends all of it. Where the caller
-// dies without Close, Linux ends the processes with it (elsewhere they stay), and
-// the next world removes what was left of data in memory. One goroutine per
-// process waits for its end. All methods may be called from any goroutine, but
-// Kill, Stop and Restart of one part not at the same time.
+// A World owns its processes and folders, and Close removes them. If the caller dies without
+// Close, Linux ends the processes with it (on other systems they stay), and the next world
+// removes data left in memory. A goroutine per process waits for its end. All methods may be
+// called from any goroutine, except that Kill, Stop and Restart of a part must not overlap.
 package world

@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/pkg/identity"
 )
 
-// Member is somebody with a token.
+// Member is a person with a token.
 type Member struct {
 	Token     string `json:"token"`
 	Workspace string `json:"workspace_id"`
@@ -21,8 +21,8 @@ type Member struct {
 
 const tokenLifetime = 24 * time.Hour
 
-// NewMembers makes n members with a role (owner, editor, viewer), in the workspace
-// with that id or, for "", each in one of their own. Thousands take a second.
+// NewMembers creates n members with a role (owner, editor, viewer), in the given workspace or,
+// for "", each in a workspace of their own. Thousands take a second.
 func (w *World) NewMembers(ctx context.Context, workspace, role string, n int) ([]Member, error) {
 	out := make([]Member, n)
 	workspaces, members := make([]string, n), make([]string, n)
@@ -57,7 +57,7 @@ func (w *World) NewMembers(ctx context.Context, workspace, role string, n int) (
 	return out, nil
 }
 
-// NewMember makes one member, as NewMembers does.
+// NewMember creates one member, as NewMembers does.
 func (w *World) NewMember(ctx context.Context, workspace, role string) (Member, error) {
 	members, err := w.NewMembers(ctx, workspace, role, 1)
 	if err != nil {

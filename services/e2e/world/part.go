@@ -14,31 +14,31 @@ import (
 	"time"
 )
 
-// Patient bounds every wait for a part of a world; reaching it is a failure.
+// Patient is the timeout of every wait for a part.
 const Patient = 60 * time.Second
 
-// Part is something of a world that can be ended and started again.
+// Part is a part of a world that can be stopped and restarted.
 type Part interface {
-	// Name is the part's own in its world: postgres, nats, simulator, gateway-1.
+	// Name is unique in the world: postgres, nats, simulator, gateway-1.
 	Name() string
-	// Kill ends the part as `kill -9` does, and returns when nothing is left of it.
+	// Kill ends the part like `kill -9`, and returns when all of its processes have ended.
 	Kill() error
-	// Stop asks the part to end by itself, and waits for it. What has ended is fine.
+	// Stop shuts the part down and waits for its end. It does nothing if the part has ended.
 	Stop() error
-	// Restart starts the part again as it was. It does not wait until it is ready.
+	// Restart starts the part again with the same settings, and does not wait until it is ready.
 	Restart() error
-	// Ready waits until the part can do its work.
+	// Ready waits until the part is ready.
 	Ready(ctx context.Context) error
 	// Running reports whether the part has been started and has not ended.
 	Running() bool
 }
 
-// Proc is a program that runs.
+// Proc is a program of a world.
 type Proc struct {
 	// Service is the program's name and Replica counts from 1.
 	Service string
 	Replica int
-	// Addr is where it listens, Ops the base URL of its /metrics.
+	// Addr is its listen address, Ops the base URL of its /metrics.
 	Addr, Ops string
 
 	name, path, log, health string
@@ -47,20 +47,19 @@ type Proc struct {
 	mu   sync.Mutex // guards what follows
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
-	err  error         // how it ended, when done is closed
+	err  error         // its error, valid once done is closed
 }
 
-// spec says how a program is run.
+// spec describes how to run a program.
 type spec struct {
-	name, path, dir   string // dir is where its log goes
+	name, path, dir   string // dir has its log
 	service           string
 	replica           int
 	addr, ops, health string // health is the URL that answers 200 when it is ready
 	args, env         []string
 }
 
-// run starts a program with nothing in its environment but env and what finds
-// programs; its output goes to a file.
+// run starts a program with only env and PATH as its environment, and its output in a file.
 func run(s spec) (*Proc, error) {
 	p := &Proc{
 		Service: s.service, Replica: s.replica, Addr: s.addr, Ops: s.ops,
@@ -85,7 +84,7 @@ func (p *Proc) Restart() error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }() // the program has it
+	defer func() { _ = log.Close() }() // the program has inherited it
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
 	cmd.SysProcAttr = dieWithUs()
@@ -106,8 +105,8 @@ func (p *Proc) Restart() error {
 	return nil
 }
 
-// Again runs the program once more beside the one that runs, in its environment, as
-// `docker exec` does in a container. Its error has what the program said.
+// Again runs the program a second time in the same environment, like `docker exec` in a
+// container. Its error contains the program's output.
 func (p *Proc) Again(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, p.path, args...)
 	cmd.Env = p.env
@@ -124,7 +123,7 @@ func (p *Proc) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Done is closed when the program that runs now has ended.
+// Done is closed when the current process has ended.
 func (p *Proc) Done() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +146,7 @@ func (p *Proc) Running() bool {
 	}
 }
 
-// Ended returns how the program ended: nil for exit status 0. It is for after Done.
+// Ended returns the program's error, nil for exit status 0. Call it after Done.
 func (p *Proc) Ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -174,7 +173,7 @@ func (p *Proc) Kill() error {
 // Stop implements Part.
 func (p *Proc) Stop() error {
 	if !p.Running() {
-		return nil // whoever waited for it said how it ended
+		return nil
 	}
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
@@ -221,7 +220,7 @@ func (p *Proc) healthy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req.Close = true // the next look may be at another process
+	req.Close = true // the next request may reach another process
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/pkg/pgd"
 )
 
-// Postgres is a PostgreSQL server that can be killed. Where it is not durable, a
-// kill may cost it commits: only stop it then.
+// Postgres is a PostgreSQL server that can be killed. Unless it is durable, a kill may lose
+// commits: only stop it then.
 type Postgres struct {
 	cfg pgd.Config
 
@@ -42,14 +42,14 @@ func (p *Postgres) current() *pgd.Server {
 // Name implements Part.
 func (p *Postgres) Name() string { return "postgres" }
 
-// PID returns the postmaster's process id, 0 when there is none.
+// PID returns the postmaster's process id, 0 if it is not running.
 func (p *Postgres) PID() int {
 	text, err := os.ReadFile(filepath.Join(p.cfg.Dir, "postmaster.pid"))
 	if err != nil {
 		return 0
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
-	pid, _ := strconv.Atoi(strings.TrimSpace(line)) // 0 for what is no number
+	pid, _ := strconv.Atoi(strings.TrimSpace(line)) // 0 if it is not a number
 	return pid
 }
 
@@ -63,7 +63,7 @@ func (p *Postgres) Running() bool {
 	}
 }
 
-// Kill implements Part. The postmaster is killed; its children see it go and end.
+// Kill implements Part. It kills the postmaster, whose children then end by themselves.
 func (p *Postgres) Kill() error {
 	if !p.Running() {
 		return nil
@@ -86,7 +86,7 @@ func (p *Postgres) Stop() error {
 	return p.current().Stop(ctx)
 }
 
-// Restart implements Part. When it returns the server answers.
+// Restart implements Part. When it returns, the server accepts connections.
 func (p *Postgres) Restart() error {
 	if p.Running() {
 		return errors.New("postgres is running")

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// Built names a folder with the programs of this very checkout, which `make` has
-// just built. Build builds what is not in it, and everything without it.
+// Built is the environment variable of a folder with programs that `make` has just built from
+// this checkout. Build builds those that are missing there, or all without the variable.
 const Built = "SIGNALBOX_E2E_BIN"
 
-// Build puts the programs of this checkout into a folder, and the NATS server that
-// pkg/natsd embeds as a program of its own.
+// Build puts the programs of this checkout into a folder, and the NATS server that pkg/natsd
+// embeds as a separate program.
 func Build(ctx context.Context, dir string) error {
 	root, err := Checkout()
 	if err != nil {
@@ -63,7 +63,7 @@ func Checkout() (string, error) {
 			return dir, nil
 		}
 		if filepath.Dir(dir) == dir {
-			return "", errors.New("there is no go.work here or above: run inside of the checkout")
+			return "", errors.New("there is no go.work here or above: run inside the checkout")
 		}
 		dir = filepath.Dir(dir)
 	}

@@ -11,9 +11,9 @@ import (
 	"signalbox.dev/pkg/freeport"
 )
 
-// StartStandalone runs `signalbox up`: everything in one process, with a database
-// and a bus of its own. Of the options it uses Dir, Programs, Program, Env,
-// LogLevel, DataDir. The caller closes the world, also after an error.
+// StartStandalone runs `signalbox up`: everything in one process, with its own database and bus.
+// It uses the options Dir, Programs, Program, Env, LogLevel and DataDir. The caller closes the
+// world, even after an error.
 func StartStandalone(ctx context.Context, o Options) (*World, error) {
 	w, err := newWorld(o)
 	if err != nil {
@@ -46,7 +46,7 @@ func StartStandalone(ctx context.Context, o Options) (*World, error) {
 	return w, err
 }
 
-// readJSON reads a file as soon as it is there: the door opens a moment earlier.
+// readJSON reads a file once it exists: the server listens a moment earlier.
 func readJSON(ctx context.Context, file string, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, Patient)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// Names of parts that are no services.
+// Names of parts other than services.
 const (
 	PostgresName  = "postgres"
 	NATSName      = "nats"
@@ -25,7 +25,7 @@ const (
 	Standalone    = "signalbox" // the program of StartStandalone
 )
 
-// Services lists the services of a cluster in the order of their start.
+// Services lists the services of a cluster in start order.
 func Services() []string {
 	return []string{subject.CredentialBroker, subject.DocumentSync, subject.ToolExecutor, subject.AgentRunner, subject.Gateway}
 }
@@ -35,45 +35,44 @@ const database = "signalbox"
 // devSecret signs the tokens of a cluster.
 const devSecret = "end-to-end-development-secret-0123456789"
 
-// Options say what to start. Dir and Programs are needed, the rest may be zero.
+// Options configure a world. Dir and Programs are required.
 type Options struct {
-	// Dir is where logs and small files go. It is the caller's to remove.
+	// Dir has logs and small files. The caller removes it.
 	Dir string
 	// Programs is a folder that Build has filled.
 	Programs string
-	// Program returns the path of another program for a replica (they count from 1)
-	// of a service, of the simulator, nats-server or signalbox (which migrates);
-	// "" stands for the one in Programs. May be nil.
+	// Program returns the path of another program for a replica (from 1) of a service, the
+	// simulator, nats-server or signalbox (which migrates), "" for the one in Programs. May be
+	// nil.
 	Program func(service string, replica int) string
-	// Env returns more environment for a part, which wins over ours. May be nil.
+	// Env returns additional environment for a part, which overrides ours. May be nil.
 	Env func(service string, replica int) []string
-	// Via returns the address, host:port, under which a part is to reach another; it
-	// is called once for each link before the part starts. May be nil: all are direct.
+	// Via returns the address, host:port, that a part uses for another one. It is called once
+	// for each link before the part starts. Nil means direct links.
 	Via func(Link) (string, error)
-	// Replicas of each service: 2 when 0.
+	// Replicas of each service; 0 means 2.
 	Replicas int
-	// Partitions of the run log: 16 when 0, which deploy/nats is written for; fewer
-	// is quicker to start.
+	// Partitions of the run log; 0 means 16, as in deploy/nats. Fewer start faster.
 	Partitions int
-	// LogLevel is info when empty.
+	// LogLevel defaults to info.
 	LogLevel string
 	// Traces is the URL of an OpenTelemetry collector; empty turns traces off.
 	Traces string
-	// Durable makes PostgreSQL keep what it has committed when it is killed. Without
-	// it a world is quicker and PostgreSQL must not be killed.
+	// Durable makes PostgreSQL keep committed data when it is killed. Without it a world is
+	// faster, and PostgreSQL must not be killed.
 	Durable bool
-	// DataDir is where PostgreSQL keeps its data, and the cluster's NATS, unless
-	// NATSDir says otherwise. When empty it is a folder of the world's own, in memory
-	// where there is room, which Close removes. Its path must be short (80 bytes).
+	// DataDir has the data of PostgreSQL and, unless NATSDir is set, of NATS. The default is a
+	// folder of the world's own, in memory if there is room, which Close removes. The path must
+	// be short (80 bytes).
 	DataDir string
-	// NATSDir is where NATS keeps its streams.
+	// NATSDir has the streams of NATS.
 	NATSDir string
 }
 
-// Link is a way from one part to another, as Via sees it.
+// Link is a connection from one part to another.
 type Link struct {
 	From, To string // names of parts, such as agent-runner-1 and postgres
-	// Network is tcp, or unix for the way to PostgreSQL; Address is where To listens.
+	// Network is tcp, or unix for PostgreSQL; Address is where To listens.
 	Network, Address string
 }
 
@@ -81,19 +80,18 @@ type Link struct {
 type World struct {
 	// Dir has the logs: <part>.log.
 	Dir string
-	// Gateways are the base URLs, one for each replica (standalone's one comes twice).
+	// Gateways are the base URLs of the replicas (standalone's single one is listed twice).
 	Gateways []string
 	// Simulator is the simulated provider's base URL; "" in standalone.
 	Simulator string
 	// Database is an administrator's URL of the database.
 	Database string
-	// TokenEnv is what `signalbox token` needs in its environment, and TokenArgs in
-	// its command line, to make tokens for this world.
+	// TokenEnv and TokenArgs are the environment and arguments with which `signalbox token`
+	// makes tokens for this world.
 	TokenEnv, TokenArgs []string
 	// Postgres is nil in standalone.
 	Postgres *Postgres
-	// HTTP is what clients of this world share. It follows no redirects and has no
-	// deadline of its own.
+	// HTTP is shared by the clients of this world. It follows no redirects and has no timeout.
 	HTTP *http.Client
 
 	opts    Options
@@ -128,21 +126,21 @@ func newWorld(o Options) (*World, error) {
 	return w, nil
 }
 
-// ownPrefix begins the names of the folders that worlds make for themselves.
+// ownPrefix is the prefix of worlds' own folders.
 const ownPrefix = "signalbox-world-"
 
-// makeOwnFolder makes the folder for data, and removes those of worlds whose
-// owner is gone. A lock on the folder says that its owner is there.
+// makeOwnFolder creates the folder for data, and removes those of worlds whose process is gone.
+// A process holds a lock on its folder.
 func (w *World) makeOwnFolder() error {
 	parent := cmp.Or(memoryFolder(), os.TempDir())
-	old, _ := filepath.Glob(filepath.Join(parent, ownPrefix+"*")) // a strange folder matches nothing
+	old, _ := filepath.Glob(filepath.Join(parent, ownPrefix+"*")) // a folder with odd characters matches nothing
 	for _, dir := range old {
 		if info, err := os.Stat(dir); err != nil || time.Since(info.ModTime()) < time.Minute {
-			continue // it may be about to be locked
+			continue // its owner may not have locked it yet
 		}
 		if f, err := os.Open(dir); err == nil {
 			if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-				_ = os.RemoveAll(dir) // what cannot be removed is somebody else's
+				_ = os.RemoveAll(dir) // fails for another user's folder
 			}
 			_ = f.Close()
 		}
@@ -155,15 +153,15 @@ func (w *World) makeOwnFolder() error {
 	if w.own, err = os.Open(dir); err != nil {
 		return err
 	}
-	// PostgreSQL may run as another user, who must get through to its folder.
+	// PostgreSQL may run as another user, who must be able to enter its folder.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
 	return syscall.Flock(int(w.own.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// Parts returns everything that runs, or did: PostgreSQL, NATS, the simulator, then
-// the services in the order of their start.
+// Parts returns all parts, running or not: PostgreSQL, NATS, the simulator, then the services in
+// start order.
 func (w *World) Parts() []Part {
 	var out []Part
 	if w.Postgres != nil {
@@ -175,7 +173,7 @@ func (w *World) Parts() []Part {
 	return out
 }
 
-// Procs returns the programs in the order of their start.
+// Procs returns the programs in start order.
 func (w *World) Procs() []*Proc {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,12 +193,11 @@ func (w *World) Proc(name string) *Proc {
 // Replica returns the n-th replica, from 1, of a service, or nil.
 func (w *World) Replica(service string, n int) *Proc { return w.Proc(fmt.Sprintf("%s-%d", service, n)) }
 
-// Migrate brings the database and the streams up to date, as `signalbox migrate`
-// does.
+// Migrate runs `signalbox migrate`.
 func (w *World) Migrate(ctx context.Context) error { return w.migrate(ctx) }
 
-// WipeNATS kills the NATS server, removes all that it had stored and starts it again.
-// The services make the streams anew.
+// WipeNATS kills the NATS server, removes its data and restarts it. The services create the
+// streams again.
 func (w *World) WipeNATS(ctx context.Context) error {
 	server := w.Proc(NATSName)
 	stored, err := filepath.Glob(filepath.Join(w.natsDir, "*")) // not the folder itself: it may be a mount point
@@ -226,8 +223,8 @@ func (w *World) Bus(ctx context.Context, service string) (*bus.Bus, error) {
 	return bus.Connect(ctx, w.bus(service))
 }
 
-// Close stops everything, those that were started last first, and removes the
-// data folder if it was the world's own. It says what did not end well.
+// Close stops all parts in reverse start order, and removes the data folder if it is the world's
+// own. It returns the errors of parts that failed.
 func (w *World) Close() error {
 	var errs []error
 	for _, p := range slices.Backward(w.Procs()) {
