@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Client is what tools call a far end with. Any error of its methods but those of
+// Client calls a far end for tools. Any error of its methods except
 // Find leaves open whether the request took effect.
 type Client struct {
 	url  string
@@ -29,13 +29,13 @@ type Latency struct {
 	AfterMS  *int `json:"after_ms,omitempty"`
 }
 
-// Read reads.
+// Read sends a request without an effect.
 func (c *Client) Read(ctx context.Context, operation string) (Effect, error) {
 	e, _, err := c.do(ctx, http.MethodGet, "/pure?operation="+url.QueryEscape(operation), nil)
 	return e, err
 }
 
-// Keyed acts once for each key.
+// Keyed has one effect for each key.
 func (c *Client) Keyed(ctx context.Context, operation, key string, l Latency) (Effect, error) {
 	return c.post(ctx, "/keyed", struct {
 		Operation string `json:"operation"`
@@ -44,7 +44,7 @@ func (c *Client) Keyed(ctx context.Context, operation, key string, l Latency) (E
 	}{operation, key, l})
 }
 
-// Marked acts, and leaves a marker that Find finds.
+// Marked has an effect with a marker for Find.
 func (c *Client) Marked(ctx context.Context, operation, marker string, l Latency) (Effect, error) {
 	return c.post(ctx, "/marked", struct {
 		Operation string `json:"operation"`
@@ -53,7 +53,7 @@ func (c *Client) Marked(ctx context.Context, operation, marker string, l Latency
 	}{operation, marker, l})
 }
 
-// Blind acts.
+// Blind has an effect.
 func (c *Client) Blind(ctx context.Context, operation string, l Latency) (Effect, error) {
 	return c.post(ctx, "/blind", struct {
 		Operation string `json:"operation"`
@@ -61,7 +61,7 @@ func (c *Client) Blind(ctx context.Context, operation string, l Latency) (Effect
 	}{operation, l})
 }
 
-// Find looks for what has a marker.
+// Find looks for an effect by its marker.
 func (c *Client) Find(ctx context.Context, marker string) (e Effect, found bool, err error) {
 	e, status, err := c.do(ctx, http.MethodGet, "/marked?marker="+url.QueryEscape(marker), nil)
 	if status == http.StatusNotFound {
@@ -70,7 +70,7 @@ func (c *Client) Find(ctx context.Context, marker string) (e Effect, found bool,
 	return e, err == nil, err
 }
 
-// Set sets the latencies of all requests that bring none.
+// Set sets the default latencies of requests.
 func (c *Client) Set(ctx context.Context, to Settings) error {
 	b, err := json.Marshal(to)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Client) Set(ctx context.Context, to Settings) error {
 	return err
 }
 
-// Report returns what was asked and done.
+// Report returns the requests and effects so far.
 func (c *Client) Report(ctx context.Context) (Report, error) {
 	var out Report
 	_, err := c.call(ctx, http.MethodGet, "/report", nil, &out)
@@ -101,7 +101,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (e Ef
 	return e, status, err
 }
 
-// maxReport bounds what is read of an answer.
+// maxReport bounds a response.
 const maxReport = 256 << 20
 
 func (c *Client) call(ctx context.Context, method, path string, body []byte, into any) (status int, err error) {
@@ -118,7 +118,7 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)) // so that the connection is used again
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)) // so that the connection is reused
 		return res.StatusCode, fmt.Errorf("%s %s answered %s", method, path, res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxReport)).Decode(into); err != nil {

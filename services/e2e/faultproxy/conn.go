@@ -31,7 +31,7 @@ func newConn(p *Proxy, client net.Conn) *conn {
 	return c
 }
 
-// meet applies what a fault does to an open connection at once.
+// meet applies the immediate effects of a fault to an open connection.
 func (c *conn) meet(f Fault) {
 	if f.BlackHole {
 		c.forgotten.Store(true)
@@ -53,7 +53,7 @@ func (c *conn) join(server net.Conn) bool {
 	return true
 }
 
-// abort resets both sides. It may be called twice.
+// abort resets both sides. Calling it twice is harmless.
 func (c *conn) abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *conn) abort() {
 	}
 }
 
-// cut closes so that the other end sees a reset, where the kind of connection has one.
+// cut closes a connection with a reset, if its kind has one.
 func cut(nc net.Conn) {
 	if l, ok := nc.(interface{ SetLinger(sec int) error }); ok {
 		_ = l.SetLinger(0) // at worst it is a close like any other
@@ -76,7 +76,7 @@ func cut(nc net.Conn) {
 	_ = nc.Close()
 }
 
-// run carries bytes until the connection has ended in both directions.
+// run copies bytes until both directions have ended.
 func (c *conn) run() {
 	var halves sync.WaitGroup
 	begin := func(d Direction, from, to net.Conn) {
@@ -89,7 +89,7 @@ func (c *conn) run() {
 		begin(Down, c.server, c.client)
 	}
 	halves.Wait()
-	c.abort() // both have ended well: this only closes
+	c.abort() // both have ended cleanly: this only closes
 }
 
 // half is one direction of a connection.
@@ -189,7 +189,7 @@ func (h *half) write() {
 	}
 }
 
-// finish passes an end on: a close as a close, anything else as a reset.
+// finish passes an end on: a clean one as a close, others as a reset.
 func (h *half) finish(end error) {
 	w, ok := h.to.(interface{ CloseWrite() error })
 	if !ok || !errors.Is(end, io.EOF) || w.CloseWrite() != nil {
@@ -197,7 +197,7 @@ func (h *half) finish(end error) {
 	}
 }
 
-// next waits for the next piece that may come out and takes it.
+// next waits for the next piece that may be written, and takes it.
 func (h *half) next() (piece, bool) {
 	for {
 		l := h.p.line.Load()

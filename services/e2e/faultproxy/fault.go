@@ -8,7 +8,7 @@ type Fault struct {
 	// Latency is added in each direction. What is on its way is bounded (8 MiB for
 	// each direction of a connection) and otherwise not slowed down.
 	Latency time.Duration
-	// Rate bounds each direction of each connection, in bytes per second; 0 is no bound.
+	// Rate limits each direction of each connection, in bytes per second; 0 means no limit.
 	Rate int
 	// Silent says in which directions nothing comes through. What is said is held
 	// back, in the order it came, and comes when the line is good again: packets
@@ -21,29 +21,29 @@ type Fault struct {
 	BlackHole bool
 	// Reset resets all connections, and new ones as soon as they are accepted.
 	Reset bool
-	// Refuse refuses new connections; those that are open go on.
+	// Refuse refuses new connections; open ones go on.
 	Refuse bool
-	// SlowClose holds back the news that an end has closed.
+	// SlowClose delays the close of an end.
 	SlowClose time.Duration
 }
 
-// Direction is one way of a line, or both.
+// Direction is a direction of a connection, or both.
 type Direction int
 
-// Directions, as seen from who dials.
+// Directions, as seen from the client.
 const (
 	Up   Direction = 1 << iota // to the target
 	Down                       // from the target
 	Both = Up | Down
 )
 
-// line is the state that connections look at.
+// line is the fault that connections read.
 type line struct {
 	Fault
 	changed chan struct{} // closed when another took its place
 }
 
-// room is how many bytes one direction of a connection may hold.
+// room is how many bytes a direction of a connection may buffer.
 func (l *line) room() int {
 	if l.Latency > 0 {
 		return 8 << 20
@@ -51,5 +51,5 @@ func (l *line) room() int {
 	return 64 << 10
 }
 
-// holds tells whether nothing may come out at the end of a direction.
+// holds reports whether a direction is silent.
 func (l *line) holds(d Direction) bool { return l.BlackHole || l.Silent&d != 0 }

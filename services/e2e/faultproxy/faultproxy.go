@@ -1,17 +1,15 @@
-// Package faultproxy is a stream proxy whose line can be made bad while it runs: for
-// tests of what a service does when the network between two parts is slow, silent or
-// gone. It needs no rights and works wherever TCP or Unix sockets do.
+// Package faultproxy is a proxy for stream connections that injects network faults, for tests of
+// services whose network is slow, silent or down. It needs no privileges and works for TCP and
+// Unix sockets.
 //
-// A Proxy stands on one line: it listens where one part dials and dials where the
-// other listens. Set makes the line so and so, for the connections that are open as
-// well as for new ones; the zero Fault makes it good again.
+// A Proxy listens where one part dials, and dials where the other part listens. Set changes the
+// fault of open and new connections; the zero Fault ends it.
 //
 // # Who owns what
 //
-// One goroutine accepts. Each connection has one that dials and waits, and, for each
-// direction, one that reads into a bounded queue and one that writes out of it when
-// the line lets it. All of them end with Close, which waits for them. Bytes keep
-// their order whatever is set when.
+// One goroutine accepts. Each connection has one that dials and waits and, for each direction,
+// one that reads into a bounded queue and one that writes from it as the fault allows. Close
+// ends all of them and waits. Bytes keep their order through all changes.
 package faultproxy
 
 import (
@@ -25,10 +23,10 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the way to the target; after it the client is reset.
+// dialTimeout is the timeout for dialling the target; then the client is reset.
 const dialTimeout = 10 * time.Second
 
-// Proxy stands between those who dial and a target.
+// Proxy is a proxy in front of a target.
 type Proxy struct {
 	listen func(context.Context) (net.Listener, error)
 	dial   func(context.Context) (net.Conn, error)
@@ -83,14 +81,14 @@ func Start(ctx context.Context, listen func(context.Context) (net.Listener, erro
 	return p, nil
 }
 
-// Addr is where to dial: host:port or the path of a Unix socket.
+// Addr is the proxy's address: host:port or the path of a Unix socket.
 func (p *Proxy) Addr() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listener.Addr().String()
 }
 
-// Stats are a proxy's connections.
+// Stats counts a proxy's connections.
 type Stats struct {
 	Open     int // now
 	Accepted int // ever
@@ -130,7 +128,7 @@ func (p *Proxy) Set(f Fault) error {
 	return nil
 }
 
-// Reset resets all connections, once. The line stays as it is.
+// Reset resets all connections once, and does not change the fault.
 func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +151,7 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// open begins to listen and accept; p.mu is held, or nobody else has p yet.
+// open begins to listen and accept. p.mu is held, or p is not shared yet.
 func (p *Proxy) open() error {
 	l, err := p.listen(p.ctx)
 	if err != nil {
@@ -172,7 +170,7 @@ func (p *Proxy) accept(l net.Listener) {
 			return
 		}
 		if err != nil {
-			// Out of files, or the client has left: the next may do better.
+			// Out of files, or the client is gone: the next attempt may succeed.
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue
@@ -201,14 +199,14 @@ func (p *Proxy) serve(client net.Conn) {
 	c.run()
 }
 
-// reach dials the target for as long as the connection is not cut.
+// reach dials the target until the connection is cut.
 func (p *Proxy) reach(c *conn) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
 	return p.dial(ctx)
 }
 
-// add registers a connection and lets it meet the line as it is.
+// add registers a connection and applies the current fault.
 func (p *Proxy) add(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// check holds a transcript that is complete against what must be true of it. It
+// check checks the invariants of a complete transcript. It
 // only reads.
 func (t *transcript) check() []problem {
 	c := &checker{transcript: t}
@@ -35,7 +35,7 @@ func (c *checker) wrong(s sort, format string, args ...any) {
 	c.found = append(c.found, problem{s, c.session, fmt.Sprintf(format, args...)})
 }
 
-// streams checks that what each witness saw is dense and single.
+// streams checks that each witness saw every event once and in order.
 func (c *checker) streams() {
 	for _, s := range c.seen {
 		c.stream(s)
@@ -44,7 +44,7 @@ func (c *checker) streams() {
 
 func (c *checker) stream(s *seen) {
 	next := map[int64]int64{} // of each run, the number that comes next
-	loose := map[int64]bool{} // runs of which a snapshot may have told more
+	loose := map[int64]bool{} // runs of which a snapshot may have contained more
 	had := map[place]bool{}   // seen already
 	var told place            // by the last snapshot, if there was one
 	for _, x := range s.sights {
@@ -66,7 +66,7 @@ func (c *checker) stream(s *seen) {
 		want := next[x.run]
 		switch {
 		case x.number == want:
-		case s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's own end always comes
+		case s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's end is always sent
 		case x.number < want:
 			c.wrong(twice, "%s saw %s after %d-%d", s.name, x.place, x.run, want-1)
 		case s.sender && c.known(x.run, want, x.number):
@@ -94,7 +94,7 @@ func (c *checker) known(run, from, to int64) bool {
 	return true
 }
 
-// order checks that all who watched the whole session saw one order: that of the
+// order checks that all witnesses of the whole session saw the same order: that of the
 // witness who saw the most. Of what came again behind a snapshot the last time counts.
 func (c *checker) order() {
 	var longest *seen
@@ -134,7 +134,7 @@ func (c *checker) order() {
 	}
 }
 
-// ends checks that each run has one end, and nothing behind it.
+// ends checks that each run has one end, and no events after it.
 func (c *checker) ends() {
 	ends, newest := map[int64][]place{}, map[int64]int64{}
 	for p, e := range c.events {
@@ -152,7 +152,7 @@ func (c *checker) ends() {
 	}
 }
 
-// conversation checks that every message is there once, and no other.
+// conversation checks that every message is stored once, and no other messages are.
 func (c *checker) conversation() {
 	times := map[string]int{}
 	for _, m := range c.messages {
@@ -175,7 +175,7 @@ func (c *checker) conversation() {
 	}
 }
 
-// run checks one run: that it ended, as it was told, and that what it says is whole.
+// run checks a run: that it ended, as announced, and that its answer is complete.
 func (c *checker) run(run world.Run) {
 	if !run.Ended() {
 		c.wrong(lost, "run %d (%s) is %s", run.Ordinal, run.ID, run.State)
@@ -211,7 +211,7 @@ func (c *checker) run(run world.Run) {
 	}
 }
 
-// stored returns the texts of a run's committed answers, by step.
+// stored returns the texts of a run's committed steps.
 func (c *checker) stored(run world.Run) map[int]string {
 	texts := map[int]string{}
 	for _, m := range c.messages {
@@ -248,7 +248,7 @@ func (c *checker) stepTexts(run world.Run, stored map[int]string) {
 	if now != "" {
 		streamed[step] = now
 	}
-	if run.State == "failed" { // what an error cut short is not kept
+	if run.State == "failed" { // a step that an error cut short is not stored
 		delete(streamed, step)
 	}
 	for step := range 10 {
@@ -258,7 +258,7 @@ func (c *checker) stepTexts(run world.Run, stored map[int]string) {
 	}
 }
 
-// whole checks that a run that says it is done holds its script's whole answer.
+// whole checks that a successful run has its script's whole answer.
 func (c *checker) whole(run world.Run, stored map[int]string) {
 	var asked, joined *ask
 	for _, a := range c.asks {
@@ -271,7 +271,7 @@ func (c *checker) whole(run world.Run, stored map[int]string) {
 		}
 	}
 	if joined != nil {
-		asked = joined // what joins is answered last
+		asked = joined // a steering message is answered last
 	}
 	if asked == nil {
 		c.wrong(differs, "run %d (%s) answers no message of ours", run.Ordinal, run.ID)
@@ -354,13 +354,13 @@ func (c *checker) outcomes(a *ask) map[string]string {
 	return out
 }
 
-// snap is a snapshot that a witness got.
+// snap is a witness's snapshot.
 type snap struct {
 	at     time.Time
 	spared bool
 }
 
-// snapshots lists the snapshots that witnesses got.
+// snapshots lists the witnesses' snapshots.
 func (t *transcript) snapshots() []snap {
 	var out []snap
 	for _, s := range t.seen {

@@ -6,36 +6,36 @@ import (
 	"time"
 )
 
-// Config says how much is to happen. Programs and Dir are needed.
+// Config configures a run. Programs and Dir are required.
 type Config struct {
 	// Programs is a folder that world.Build has filled; Dir is for logs.
 	Programs, Dir string
 	Seed          uint64
-	// Kills is how many there are: 140 when 0.
+	// Kills is the number of kills; 0 means 140.
 	Kills int
-	// Least and Most are the time between two kills: 1 s and 2 s when 0.
+	// Least and Most are the pause between kills; 0 means 1 s and 2 s.
 	Least, Most time.Duration
-	// Rate is the runs per second that are offered: 50 when 0.
+	// Rate is the runs per second that are offered; 0 means 50.
 	Rate float64
 	// Talkers is how many conversations are held at a time: with fewer than the rate
 	// needs, not all that is offered is carried. 120 when 0.
 	Talkers int
-	// Only are prefixes of the names of the parts that are killed; none stands for all.
+	// Only lists prefixes of the names of parts to kill; empty means all.
 	Only []string
-	// Out gets lines that tell how it goes.
+	// Out gets progress reports.
 	Out io.Writer
 }
 
 const (
-	// stuckAfter is how long a run may show no progress.
+	// stuckAfter is how long a run may make no progress.
 	stuckAfter = 60 * time.Second
-	// down is how long a killed part stays away.
+	// down is how long a killed part stays down.
 	leastDown, mostDown = 100 * time.Millisecond, time.Second
-	// noticed is from which length on a pause counts as one: words come every 70 ms.
+	// noticed is the shortest pause that counts: words come every 70 ms.
 	noticed = 400 * time.Millisecond
-	// slow is from which length on a pause is told with all that is known of it.
+	// slow is the shortest pause whose evidence is kept.
 	slow = 5 * time.Second
-	// reportEvery is how often a line tells how it goes.
+	// reportEvery is the interval of progress reports.
 	reportEvery = 5 * time.Second
 )
 

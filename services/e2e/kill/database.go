@@ -19,7 +19,7 @@ func query[T any](ctx context.Context, h *harness, limit time.Duration, fn pgx.R
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // it was only read from
+	defer func() { _ = db.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	rows, err := db.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (h *harness) claimed(ctx context.Context, p *world.Proc) []string {
 	return runs
 }
 
-// calls returns a session's calls upon the far end.
+// calls returns a session's calls of the far end.
 func (h *harness) calls(ctx context.Context, session string) ([]call, error) {
 	return query(ctx, h, 5*time.Second, func(row pgx.CollectableRow) (c call, err error) {
 		err = row.Scan(&c.Key, &c.Tool, &c.State)

@@ -20,10 +20,10 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// workspaces is over how many the conversations are spread.
+// workspaces is the number of workspaces that share the conversations.
 const workspaces = 16
 
-// harness is one run of the kill test.
+// harness is a run of the kill test.
 type harness struct {
 	cfg     Config
 	world   *world.World
@@ -63,7 +63,7 @@ func (h *harness) close() error {
 	return errors.Join(errs...)
 }
 
-// start starts the world, with limits that do not stand in the way.
+// start starts the world, with limits high enough for the load.
 func (h *harness) start(ctx context.Context) error {
 	scripts := filepath.Join(h.cfg.Dir, "scripts")
 	err := errors.Join(os.MkdirAll(scripts, 0o755), os.WriteFile(filepath.Join(scripts, scriptName+".yaml"), script, 0o600))
@@ -157,8 +157,8 @@ func (h *harness) recount() {
 	}
 }
 
-// offer gives leave to begin a run at the configured rate. What nobody takes is
-// not carried.
+// offer permits runs to begin at the configured rate. A permit that nobody takes is
+// dropped.
 func (h *harness) offer(ctx context.Context) {
 	defer close(h.tokens)
 	tick := time.NewTicker(time.Duration(float64(time.Second) / h.cfg.Rate))
@@ -178,7 +178,7 @@ func (h *harness) offer(ctx context.Context) {
 	}
 }
 
-// offered waits for leave to begin a run; false when there is none any more.
+// offered waits for a permit to begin a run; false when no more are offered.
 func (h *harness) offered(ctx context.Context) bool {
 	select {
 	case _, ok := <-h.tokens:
@@ -188,7 +188,7 @@ func (h *harness) offered(ctx context.Context) bool {
 	}
 }
 
-// tell says how it goes.
+// tell reports the progress.
 func (h *harness) tell(ctx context.Context) {
 	for pause(ctx, reportEvery) {
 		h.mu.Lock()
@@ -228,7 +228,7 @@ func (h *harness) count(f func(*Report)) {
 	f(&h.report)
 }
 
-// fatal notes that the harness itself could not do its work.
+// fatal records that the harness itself failed.
 func (h *harness) fatal(err error) {
 	h.say("the harness: %v", err)
 	h.mu.Lock()
@@ -236,15 +236,15 @@ func (h *harness) fatal(err error) {
 	h.fail = errors.Join(h.fail, err)
 }
 
-// client is a member at a gateway by chance.
+// client returns a member's client of a random gateway.
 func (h *harness) client(rnd *rand.Rand, who world.Member) world.Client {
 	return h.world.Client(rnd.IntN(len(h.world.Gateways)), who)
 }
 
-// attempt bounds one try of a request.
+// attempt is the timeout of one attempt of a request.
 const attempt = 20 * time.Second
 
-// try makes a request until it succeeds, each time at a gateway by chance. It is
+// try repeats a request at random gateways until it succeeds. It returns
 // false when ctx is done, or the refusal is for good, which is a problem.
 func (k *talker) try(ctx context.Context, request func(context.Context, world.Client) error) bool {
 	for {
@@ -266,7 +266,7 @@ func (k *talker) try(ctx context.Context, request func(context.Context, world.Cl
 	}
 }
 
-// refusal reports whether an error is a refusal for good, and notes it.
+// refusal reports whether an error is a permanent refusal, and records it.
 func (h *harness) refusal(t *transcript, err error) bool {
 	r, ok := errors.AsType[*world.Refused](err)
 	if !ok {
@@ -291,7 +291,7 @@ func (h *harness) refusal(t *transcript, err error) bool {
 	return true
 }
 
-// describe tells what the API knows of a run.
+// describe returns the API's view of a run.
 func (k *talker) describe(ctx context.Context, run string) string {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()

@@ -25,8 +25,8 @@ type queueOp struct {
 type opKind uint8
 
 const (
-	submitted opKind = iota // a message was accepted: its run stands behind all others
-	started                 // its run began: it was the first, and none was active
+	submitted opKind = iota // a message was accepted: its run is queued last
+	started                 // its run began: it was the first in the queue, and none was active
 	ended                   // its run ended
 	stopped                 // all that stand there now may end before their turn
 )
@@ -77,7 +77,7 @@ var listModel = porcupine.Model{
 	},
 }
 
-// checkTime is how long one history may take: a thousand times what it does.
+// checkTime is the time limit for a history: a thousand times what it usually takes.
 const checkTime = 10 * time.Second
 
 func (c *checker) histories() {
@@ -143,7 +143,7 @@ func (c *checker) noticed(p place, otherwise int64) int64 {
 	return otherwise
 }
 
-// joined reports whether a message joined a run that another one began.
+// joined reports whether a message joined another message's run.
 func (c *checker) joined(a *ask) bool {
 	return slices.ContainsFunc(c.asks, func(b *ask) bool { return b != a && b.run == a.run })
 }
@@ -172,7 +172,7 @@ func (c *checker) listHistory(a *ask) []porcupine.Operation {
 	return ops
 }
 
-// markersIn lists the markers in a text in their order.
+// markersIn lists the markers in a text, in order.
 func markersIn(content string, a *ask) string {
 	var found []string
 	for field := range strings.FieldsSeq(content) {

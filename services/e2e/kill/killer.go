@@ -21,7 +21,7 @@ func kindOf(part string) string {
 	return part
 }
 
-// killer kills parts and starts them again. run is its goroutine; each part that is
+// killer kills and restarts parts. run is its goroutine; each part that is
 // down has one of its own, and each program one that waits for its end.
 type killer struct {
 	*harness
@@ -32,7 +32,7 @@ type killer struct {
 	busy map[string]bool
 }
 
-// run kills until there were enough or ctx is done, and returns when all parts are
+// run kills until the limit or until ctx is done, and returns when all parts are
 // up again.
 func (k *killer) run(ctx context.Context) {
 	defer k.wg.Wait()
@@ -49,7 +49,7 @@ func (k *killer) run(ctx context.Context) {
 	}
 }
 
-// choose picks a part that runs.
+// choose picks a running part.
 func (k *killer) choose() world.Part {
 	var alive []world.Part
 	k.mu.Lock()
@@ -90,7 +90,7 @@ func (k *killer) kill(ctx context.Context, victim world.Part, away time.Duration
 	k.pauses.owned(d, runs)
 	k.count(func(r *Report) { r.Kills[kindOf(victim.Name())]++ })
 	k.wg.Go(func() {
-		// Also when ctx is done: the conversations are to come to their end.
+		// Even when ctx is done, so that the conversations can end.
 		pause(context.WithoutCancel(ctx), away)
 		k.revive(context.WithoutCancel(ctx), victim)
 		k.mu.Lock()
@@ -120,7 +120,7 @@ func (k *killer) revive(ctx context.Context, part world.Part) {
 	k.fatal(fmt.Errorf("%s does not stay up", part.Name()))
 }
 
-// supervise starts again what ends without having been killed, until ctx is done.
+// supervise restarts programs that end without a kill, until ctx is done.
 func (k *killer) supervise(ctx context.Context) {
 	for pause(ctx, 100*time.Millisecond) {
 		for _, p := range k.world.Procs() {

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// death is one kill of a part.
+// death is a kill of a part.
 type death struct {
 	part string
 	at   time.Time
 	runs map[string]bool // those that a runner had, until they are heard of again
 }
 
-// pauses measures what kills cost those who watch.
+// pauses measures the pauses that kills cause for viewers.
 type pauses struct {
 	mu     sync.Mutex // guards what follows
 	deaths []*death   // in order
@@ -29,7 +29,7 @@ type pauses struct {
 
 const keepLongest = 20
 
-// Pause is what one witness saw: nothing of a run for a while.
+// Pause is a time in which a witness saw no event of a run.
 type Pause struct {
 	Part     string        `json:"part"` // that was killed first
 	Length   time.Duration `json:"length_ns"`
@@ -48,7 +48,7 @@ func (p *pauses) died(d *death) {
 	p.deaths = append(p.deaths, d)
 }
 
-// owned says which runs the part had that has just died.
+// owned records the runs of a part that has just been killed.
 func (p *pauses) owned(d *death, runs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *pauses) recent(before time.Time, window time.Duration) []string {
 	return out
 }
 
-// quantiles are of a list of durations.
+// quantiles are the quantiles of a list of durations.
 type quantiles struct {
 	N   int           `json:"n"`
 	P50 time.Duration `json:"p50_ns"`

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Report is what a run of the kill test saw.
+// Report is the result of a run of the kill test.
 type Report struct {
 	Seed  uint64        `json:"seed"`
 	Rate  float64       `json:"rate"`
 	Storm time.Duration `json:"storm_ns"` // from the first message to the last kill
 
 	Kills map[string]int `json:"kills"` // by kind of part
-	// EndedAlone are programs that ended though nobody killed them.
+	// EndedAlone lists programs that ended without a kill.
 	EndedAlone map[string]int `json:"ended_alone"`
 
 	Offered    int `json:"offered"`     // runs that somebody was free to begin
@@ -50,14 +50,14 @@ type Report struct {
 	All     quantiles            `json:"all_pauses"`
 	Runners quantiles            `json:"runner_pauses"`
 
-	// FarEffectsTwice are operations that the far end did twice.
+	// FarEffectsTwice counts operations that the far end did twice.
 	FarEffectsTwice int `json:"far_effects_twice"`
 
 	// Longest are the longest pauses.
 	Longest []Pause `json:"longest"`
 
 	Problems map[sort]int `json:"problems"`
-	// First are the first problems of each sort.
+	// First has the first problems of each sort.
 	First []problem `json:"first"`
 }
 
@@ -72,7 +72,7 @@ func newReport(cfg Config) Report {
 	return r
 }
 
-// OK reports whether every promise was kept.
+// OK reports whether there were no problems.
 func (r *Report) OK() bool { return r.problems() == 0 }
 
 func (r *Report) problems() int { return total(r.Problems) }
@@ -86,7 +86,7 @@ func total[K comparable](m map[K]int) int {
 	return n
 }
 
-// finish works the pauses out.
+// finish computes the statistics of the pauses.
 func (r *Report) finish(p *pauses) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *Report) Write(w io.Writer) {
 	}
 }
 
-// counts writes a map in the order of its keys.
+// counts formats a map, sorted by key.
 func counts[K ~string](m map[K]int) string {
 	if len(m) == 0 {
 		return "none"

@@ -16,7 +16,7 @@ const scriptName, model = "kill", "sim/kill"
 // tools are those that the script calls.
 var tools = []string{"get_current_datetime", "doc_create", "doc_append", "test_pure", "test_keyed", "test_verify", "test_unsafe"}
 
-// kind is what a message asks for.
+// kind is the kind of work that a message asks for.
 type kind string
 
 const (
@@ -24,12 +24,12 @@ const (
 	clock kind = "clock" // two calls of a tool that only reads
 	doc   kind = "doc"   // a document is made and added to, by three steps of calls
 	work  kind = "work"  // a call in its middle, at which another message can join
-	far   kind = "far"   // a call of each kind of effect upon a far end that counts
+	far   kind = "far"   // a call of each kind of effect on a far end that counts them
 	turn  kind = "turn"  // the message that joins
 	long  kind = "long"  // words for half a minute, to be stopped
 )
 
-// ask is one message and what became of it.
+// ask is a message and its outcome.
 type ask struct {
 	id   string // unique in all runs
 	kind kind

@@ -23,7 +23,7 @@ type talker struct {
 	who      world.Member
 	t        *transcript
 	watchers []*watcher
-	// beside does something while the conversation lasts.
+	// beside runs f in the background while the conversation lasts.
 	beside func(func(context.Context))
 }
 
@@ -34,7 +34,7 @@ func (k *talker) run(ctx context.Context) {
 	}
 }
 
-// converse is one conversation: a session with a few exchanges, watched all the while.
+// converse leads a conversation: a session with a few exchanges and its witnesses.
 func (k *talker) converse(ctx context.Context, name string) {
 	k.who = k.members[k.rnd.IntN(len(k.members))]
 	k.t, k.watchers = nil, nil
@@ -60,7 +60,7 @@ func (k *talker) converse(ctx context.Context, name string) {
 	k.inspect(ctx)
 }
 
-// open starts a witness and waits until it is there, so that it sees everything.
+// open starts a witness and waits until it is connected, so that it sees everything.
 func (k *talker) open(ctx context.Context, cuts bool) {
 	there := make(chan struct{})
 	w := &watcher{
@@ -80,7 +80,7 @@ func (k *talker) open(ctx context.Context, cuts bool) {
 	}
 }
 
-// fork returns a source of chance for somebody else.
+// fork returns a random source for another goroutine.
 func (k *talker) fork() *rand.Rand { return rand.New(rand.NewPCG(k.rnd.Uint64(), k.rnd.Uint64())) }
 
 // exchange is a message, or some that belong together, and their answers. It is
@@ -119,7 +119,7 @@ func (k *talker) document(ctx context.Context, a *ask) bool {
 	return k.answered(ctx, a)
 }
 
-// queue sends three messages at once; they are answered in their order.
+// queue sends three messages at once, which are answered in order.
 func (k *talker) queue(ctx context.Context, id string) bool {
 	var all []*ask
 	for i := range 3 {
@@ -167,7 +167,7 @@ func (k *talker) stop(ctx context.Context, id string) bool {
 	return true
 }
 
-// steer sends a message that joins the run under way, or comes too late for it.
+// steer sends a message that joins the active run, or comes too late for it.
 func (k *talker) steer(ctx context.Context, id string) bool {
 	a, b := &ask{id: id, kind: work}, &ask{id: id + "s", kind: turn, mode: "steer"}
 	return k.send(ctx, a) && pause(ctx, between(k.rnd, 0, 1500*time.Millisecond)) && k.send(ctx, b) &&
@@ -230,7 +230,7 @@ func (k *talker) sendAndFollow(ctx context.Context, a *ask, s world.Sending) boo
 	return true
 }
 
-// accepted writes down what became of a message, and sometimes sends it again.
+// accepted records a message's run, and sometimes sends the message again.
 func (k *talker) accepted(ctx context.Context, a *ask, run world.Run) {
 	k.t.mu.Lock()
 	a.to, a.run, a.ordinal = time.Now(), run.ID, run.Ordinal
@@ -328,7 +328,7 @@ func (s *seen) knows(p place) bool {
 	return false
 }
 
-// inspect reads what the session holds in the end, and checks all of it.
+// inspect reads the session at its end, and checks everything.
 func (k *talker) inspect(ctx context.Context) {
 	ok := k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
 		k.t.messages, err = c.Messages(ctx, k.t.session)
@@ -411,7 +411,7 @@ func (k *talker) look(ctx context.Context, name string, round int) {
 	}
 }
 
-// newSession makes a session, once however often it is tried.
+// newSession creates a session, once even if the request is repeated.
 func (k *talker) newSession(ctx context.Context, name string) (string, bool) {
 	var made struct{ Session struct{ ID string } }
 	ok := k.try(ctx, func(ctx context.Context, c world.Client) error {

@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// place is an event's in its session: the run's ordinal, the event's number.
+// place is an event's place in its session: the run's ordinal and the event's number.
 type place struct{ run, number int64 }
 
 func (p place) String() string { return fmt.Sprintf("%d-%d", p.run, p.number) }
@@ -24,10 +24,10 @@ func parsePlace(id string) (place, bool) {
 	return place{run, number}, ok && err1 == nil && err2 == nil
 }
 
-// span is from when to when something happened.
+// span is the time in which something happened.
 type span struct{ from, to time.Time }
 
-// event is what the first witness saw of an event.
+// event is an event as its first witness saw it.
 type event struct {
 	kind string
 	data []byte
@@ -38,7 +38,7 @@ type event struct {
 // isEnd reports whether the event ends its run.
 func (e *event) isEnd() bool { return e.kind == "done" || e.kind == "error" }
 
-// sight is what one witness saw: an event or, with snapshot, the session as it is.
+// sight is an event or a snapshot that a witness saw.
 type sight struct {
 	place
 	snapshot bool
@@ -46,7 +46,7 @@ type sight struct {
 	at       time.Time
 }
 
-// seen is what one witness saw, in the order of its seeing.
+// seen is what a witness saw, in order.
 type seen struct {
 	name string
 	// whole sessions are watched by most; a run's sender sees that run alone, and of
@@ -60,13 +60,13 @@ type seen struct {
 // document is a document of the workspace.
 type document struct{ name, content string }
 
-// reading is one look at a document.
+// reading is a document's content at one time.
 type reading struct {
 	span
 	name, content string
 }
 
-// transcript is all that is known of one session. Witnesses and the talker write
+// transcript is the record of a session. Witnesses and the talker write
 // to it under mu; when the session is over it is checked without.
 type transcript struct {
 	session string
@@ -103,7 +103,7 @@ func newTranscript(session string) *transcript {
 	}
 }
 
-// sort says what kind of promise a problem breaks.
+// sort is the kind of invariant that a problem violates.
 type sort string
 
 const (
@@ -126,14 +126,14 @@ const (
 // sorts in the order of the report.
 var sorts = []sort{lost, twoEnds, stuck, doubled, falseOK, hole, twice, differs, repeated, unordered, undecided, unclean, refused, late}
 
-// problem is a promise that was broken.
+// problem is a violated invariant.
 type problem struct {
 	Sort    sort   `json:"sort"`
 	Session string `json:"session"`
 	What    string `json:"what"`
 }
 
-// complain notes a problem. mu is not held.
+// complain records a problem. mu is not held.
 func (t *transcript) complain(s sort, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

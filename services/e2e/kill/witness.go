@@ -27,7 +27,7 @@ type watcher struct {
 	last   map[int64]time.Time // of each run, when it was last seen here
 }
 
-// pause waits, and is false when ctx ended first.
+// pause waits, and returns false if ctx is done first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -44,7 +44,7 @@ func between(rnd *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(rnd.Int64N(int64(most-least)+1))
 }
 
-// watch watches until ctx is done. It comes back from every break, at a gateway by chance.
+// watch watches until ctx is done. After every break it resumes at a random gateway.
 func (w *watcher) watch(ctx context.Context) {
 	after := beginning
 	for first := true; ctx.Err() == nil; {
@@ -52,7 +52,7 @@ func (w *watcher) watch(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errCut): // its own doing
+		case errors.Is(err, errCut): // a break of its own
 		case errors.Is(err, io.EOF) && !errors.Is(err, errNotOpen):
 			w.t.complain(unclean, "%s was told that the session's stream is over, after %s", w.name, after)
 		case err != nil:
@@ -69,7 +69,7 @@ func (w *watcher) watch(ctx context.Context) {
 	}
 }
 
-// connection is one connection's life.
+// connection watches until its connection ends.
 func (w *watcher) connection(ctx context.Context, first *bool, after *string) error {
 	ctx, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
@@ -78,7 +78,7 @@ func (w *watcher) connection(ctx context.Context, first *bool, after *string) er
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotOpen, err)
 	}
-	defer func() { _ = s.Close() }() // it was only read from
+	defer func() { _ = s.Close() }() // nothing was written
 	if *first {
 		*first = false
 		w.open()
@@ -106,7 +106,7 @@ func (w *watcher) connection(ctx context.Context, first *bool, after *string) er
 	}
 }
 
-// measure counts the pause before an event of a run, if something was killed in it.
+// measure records the pause before an event of a run, if a part was killed in it.
 func (w *watcher) measure(p place, kind string) {
 	now := time.Now()
 	since := w.last[p.run]
@@ -142,7 +142,7 @@ func (t *transcript) acceptedAt(ordinal int64) time.Time {
 	return time.Time{}
 }
 
-// runOf returns a run's id, "" when that is not known yet.
+// runOf returns a run's id, "" if it is not known yet.
 func (t *transcript) runOf(ordinal int64) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,12 +188,12 @@ func (w *sender) follow(ctx context.Context, s *world.Stream) {
 	}
 }
 
-// read reads a stream to the run's end, which gives nil.
+// read reads a stream until the run's end, and then returns nil.
 func (w *sender) read(ctx context.Context, s *world.Stream, after *string) error {
 	if s == nil {
 		return errNotOpen
 	}
-	defer func() { _ = s.Close() }() // it was only read from
+	defer func() { _ = s.Close() }() // nothing was written
 	ended := false
 	for {
 		ev, err := s.Next()
