@@ -9,10 +9,10 @@ import (
 
 var words = []string{"alpha ", "beta ", "grün ", "日本 ", "🙂 ", "x", "y ", "\n", "longer words here "}
 
-// most bounds how many blocks the document has.
+// most is the maximum number of the document's blocks.
 const most = 200
 
-// edit makes one change: mostly typing, as people do.
+// edit makes a change: mostly typing, as people do.
 func edit(rnd *rand.Rand, doc *yjs.Doc) error {
 	f := doc.XMLFragment("default")
 	if f.Len() == 0 || f.Len() < most && rnd.IntN(60) == 0 {

@@ -25,19 +25,19 @@ const (
 	update  = 2
 )
 
-// Editor is one who has a document open.
+// Editor is a client with a document open.
 type Editor struct {
 	Name string
 
-	place func() string // the URL to connect to, another one each time
+	place func() string // returns the URL for the next connection
 	rnd   *rand.Rand    // of the goroutine that edits
 
 	mu     sync.Mutex // guards what follows
 	doc    *yjs.Doc
-	conn   *websocket.Conn // nil while it is cut
+	conn   *websocket.Conn // nil while disconnected
 	synced bool            // the server has answered on this connection
-	cut    bool            // it is not to connect
-	made   int             // how often it has connected
+	cut    bool            // it must not connect
+	made   int             // number of connections so far
 }
 
 // Place returns the WebSocket URL of a document at a gateway.
@@ -61,11 +61,11 @@ func step(kind byte, body []byte) []byte {
 	return append(binary.AppendUvarint([]byte{msgSync, kind}, uint64(len(body))), body...)
 }
 
-// send writes a message; mu is held. A connection that takes nothing is broken.
+// send writes a message; mu is held. A connection that does not accept it is closed.
 func (e *Editor) send(b []byte) {
 	_ = e.conn.SetWriteDeadline(time.Now().Add(5 * time.Second)) // fails with the connection, and so does the write
 	if err := e.conn.WriteMessage(websocket.BinaryMessage, b); err != nil {
-		_ = e.conn.Close() // the reader sees it
+		_ = e.conn.Close() // the reader notices it
 		e.conn = nil
 	}
 }
@@ -99,7 +99,7 @@ func (e *Editor) Cut(cut bool) {
 	defer e.mu.Unlock()
 	e.cut = cut
 	if cut && e.conn != nil {
-		_ = e.conn.Close() // the reader sees it
+		_ = e.conn.Close() // the reader notices it
 		e.conn, e.synced = nil, false
 	}
 }
@@ -110,7 +110,7 @@ func (e *Editor) session(ctx context.Context) error {
 	dialer := websocket.Dialer{HandshakeTimeout: 5 * time.Second}
 	conn, _, err := dialer.DialContext(ctx, e.place(), nil)
 	if err != nil {
-		return nil //nolint:nilerr // a gateway that is away comes back
+		return nil //nolint:nilerr // a gateway that is down comes back
 	}
 	defer func() { _ = conn.Close() }() // it may be closed
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -137,7 +137,7 @@ func (e *Editor) session(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", e.Name, err)
 		}
 		if err != nil {
-			return nil //nolint:nilerr // it connects again
+			return nil //nolint:nilerr // it reconnects
 		}
 		if err := e.take(conn, b); err != nil {
 			return fmt.Errorf("%s: %w", e.Name, err)
@@ -201,14 +201,14 @@ func (e *Editor) State() (state []byte, synced bool, err error) {
 	return loaded.EncodeStateAsUpdate(nil), synced, nil
 }
 
-// Seen returns the state vector of all that the editor has.
+// Seen returns the editor's state vector.
 func (e *Editor) Seen() yjs.StateVector {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.doc.StateVector()
 }
 
-// ClientID returns who the editor is in the document.
+// ClientID returns the editor's client id in the document.
 func (e *Editor) ClientID() uint64 { return e.doc.ClientID() }
 
 // Synced reports whether the server has answered on the present connection.

@@ -1,6 +1,6 @@
-// Package flood measures what one workspace notices of another that floods the runners: the
-// time to the first token of its own messages, on the idle system and beside the flood. Both
-// are measured in one run, so that their ratio says the same on any machine.
+// Package flood measures how a workspace is affected by another one that floods the runners: the
+// time to the first token of its messages, on the idle system and beside the flood. Both are
+// measured in one run, so that their ratio is comparable between machines.
 package flood
 
 import (
@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// Load says what to measure.
+// Load configures a measurement.
 type Load struct {
 	Slots int // for runs, of the world's only runner: see Env
 	Times int // the flood is so many times what fits when the asks begin
@@ -33,7 +33,7 @@ type Result struct {
 	Left int
 }
 
-// P95 is the time below which 95 % of a sample lie.
+// P95 returns the 95th percentile of a sample.
 func P95(sample []time.Duration) time.Duration {
 	sorted := slices.Sorted(slices.Values(sample))
 	return sorted[min(len(sorted)*95/100, len(sorted)-1)]
@@ -110,7 +110,7 @@ func Measure(ctx context.Context, w *world.World, l Load) (*Result, error) {
 	return &r, nil
 }
 
-// submit begins a run of the flood.
+// submit starts a run of the flood.
 func submit(ctx context.Context, c world.Client) (string, error) {
 	session, err := c.NewSession(ctx, "sim/flood")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// clockTick is the unit of /proc's times on every Linux that we know.
+// clockTick is the unit of the times in /proc on all common Linux systems.
 const clockTick = 10 * time.Millisecond
 
 // processor returns the processor time that a process and its children have used
@@ -22,7 +22,7 @@ func processor(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, file := range children {
 		b, err := os.ReadFile(file)
 		if err != nil {
@@ -45,7 +45,7 @@ func stat(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := strings.Cut(string(b), ") ") // the name may hold anything but ends so
+	_, rest, ok := strings.Cut(string(b), ") ") // the name may contain anything, and ends like this
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 15 {
 		return 0, errors.New("read the processor time: /proc is not as on Linux")
@@ -61,7 +61,7 @@ func stat(pid int) (time.Duration, error) {
 	return ticks * clockTick, nil
 }
 
-// resident returns the memory that a process holds, in bytes.
+// resident returns a process's resident memory in bytes.
 func resident(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -21,18 +21,18 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// library is what serves documents: Signalbox, or one of its peers.
+// library is a server of documents: Signalbox or one of its peers.
 type library interface {
 	name() string
-	// places makes so many documents.
+	// places creates n documents.
 	places(ctx context.Context, n int) ([]place, error)
-	// cpu is the processor time of each of its processes, and memory what they hold.
+	// cpu is the processor time of each process, and memory their resident memory.
 	cpu() map[string]time.Duration
 	memory() (int64, error)
 	close() error
 }
 
-// documents measures live documents beside the two servers that npm has.
+// documents measures live documents beside two servers from npm.
 func documents(ctx context.Context, b *bench) error {
 	for _, open := range []func(context.Context, *bench) (library, error){openOurs, peer("y-websocket"), peer("hocuspocus")} {
 		for _, scene := range []func(context.Context, *bench, library) error{
@@ -72,7 +72,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	}
 	defer p.close()
 	var writers []*editor
-	for i := range min(each, 20) { // turn by turn, so that no room's editors write at the same moment
+	for i := range min(each, 20) { // one editor after the other, so that a document's editors do not write at once
 		for _, r := range p.rooms {
 			if err := r.editors[i].begin(); err != nil {
 				return err
@@ -123,7 +123,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	return nil
 }
 
-// idleCPU is how many processors l uses while nobody types in what is open.
+// idleCPU is the number of processors that l uses while nobody types in open documents.
 func idleCPU(ctx context.Context, l library) (float64, error) {
 	pause := func(d time.Duration) error {
 		select {
@@ -133,7 +133,7 @@ func idleCPU(ctx context.Context, l library) (float64, error) {
 			return nil
 		}
 	}
-	if err := pause(10 * time.Second); err != nil { // what opening left to do
+	if err := pause(10 * time.Second); err != nil { // for work that opening has left
 		return 0, err
 	}
 	before, start := l.cpu(), time.Now()
@@ -147,7 +147,7 @@ func idleCPU(ctx context.Context, l library) (float64, error) {
 	return used.Seconds() / time.Since(start).Seconds(), nil
 }
 
-// arrived waits until so many deliveries were counted.
+// arrived waits for a number of deliveries.
 func (p *press) arrived(ctx context.Context, want int64) error {
 	for deadline := time.Now().Add(30 * time.Second); p.delivered.Load() < want; {
 		if time.Now().After(deadline) {
@@ -169,7 +169,7 @@ func (b *bench) idleEditors(ctx context.Context, l library) error {
 	if err != nil {
 		return err
 	}
-	warm, err := gather(ctx, places[:1], 10) // what the first ones cost is not theirs
+	warm, err := gather(ctx, places[:1], 10) // without the one-time cost of the first connections
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func openOurs(ctx context.Context, b *bench) (library, error) {
 	}
 	member, err := w.NewMember(ctx, "", "owner")
 	if err != nil {
-		return nil, errors.Join(err, w.Close()) //nolint:contextcheck // it has a time of its own
+		return nil, errors.Join(err, w.Close()) //nolint:contextcheck // it has a timeout of its own
 	}
 	return &ours{w, member}, nil
 }
@@ -234,7 +234,7 @@ func (o *ours) places(ctx context.Context, n int) ([]place, error) {
 	return out, group.Wait()
 }
 
-// memory is that of the two services that hold connections.
+// memory is that of the two services with connections.
 func (o *ours) memory() (int64, error) {
 	var sum int64
 	for _, p := range o.Procs() {
@@ -249,7 +249,7 @@ func (o *ours) memory() (int64, error) {
 	return sum, nil
 }
 
-// node is a server of npm's, as it comes: it keeps documents in memory.
+// node is a server from npm, unmodified: it keeps documents in memory.
 type node struct {
 	kind, addr string
 	cmd        *exec.Cmd
@@ -265,7 +265,7 @@ func peer(kind string) func(context.Context, *bench) (library, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, port, _ := net.SplitHostPort(addr) // it is of a listener
+		_, port, _ := net.SplitHostPort(addr) // the address of a listener is valid
 		n := &node{kind: kind, addr: addr, cmd: exec.Command("node", filepath.Join(root, "services/e2e/yclients/serve.mjs"), kind, port)}
 		var out bytes.Buffer
 		n.cmd.Stderr = &out

@@ -35,7 +35,7 @@ type editor struct {
 
 	write sync.Mutex // the connection takes one writer
 	seen  map[uint64]uint32
-	ready chan struct{} // closed when the document is here
+	ready chan struct{} // closed when the document has been received
 }
 
 // room is a document's editors.
@@ -54,7 +54,7 @@ type stamps struct {
 	times []time.Time
 }
 
-// press is many editors.
+// press is a set of editors.
 type press struct {
 	group     sync.WaitGroup
 	stop      context.CancelFunc
@@ -67,7 +67,7 @@ type press struct {
 	latencies sample
 }
 
-// gather opens so many editors in each place.
+// gather opens a number of editors in each place.
 func gather(ctx context.Context, places []place, each int) (*press, error) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &press{stop: stop}
@@ -110,7 +110,7 @@ func (p *press) close() {
 const (
 	msgSync  = 0
 	msgAuth  = 2
-	msgReply = 4 // Hocuspocus: a sync message that is an answer
+	msgReply = 4 // Hocuspocus: a sync message that is a reply
 	step1    = 0
 	step2    = 1
 	update   = 2
@@ -171,7 +171,7 @@ func (e *editor) send(b []byte) error {
 	return e.conn.WriteMessage(websocket.BinaryMessage, b)
 }
 
-// read takes messages until the connection ends, or what comes is not understood.
+// read reads messages until the connection ends or a message is malformed.
 func (p *press) read(e *editor) {
 	begun := false
 	for {
@@ -182,7 +182,7 @@ func (p *press) read(e *editor) {
 		now := time.Now()
 		if e.room.place.hocuspocus != "" {
 			n, size := binary.Uvarint(b)
-			b = b[size+int(n):] //nolint:gosec // a server that is measured does not lie
+			b = b[size+int(n):] //nolint:gosec // the measured server is trusted
 		}
 		if len(b) < 2 || b[0] != msgSync && b[0] != msgReply {
 			continue
@@ -202,7 +202,7 @@ func (p *press) read(e *editor) {
 	}
 }
 
-// note counts the updates of others that an update has.
+// note counts the updates of other editors in an update.
 func (p *press) note(e *editor, update []byte, now time.Time) {
 	_, to, err := yjs.UpdateSpan(update)
 	if err != nil {

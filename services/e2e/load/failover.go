@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// failoverRate is how often a session says something, in a second.
+	// failoverRate is the number of events per second of a session.
 	failoverRate = 5
-	// failoverKills is how many gateways are killed, one after the other.
+	// failoverKills is the number of gateways that are killed, one after the other.
 	failoverKills = 4
-	// spread is over how long those who come back together do so.
+	// spread is the time over which viewers reconnect.
 	spread = 250 * time.Millisecond
-	// settled is how long all is quiet between two ends of a gateway.
+	// settled is the pause between two ends of a gateway.
 	settled = 2 * time.Second
 )
 
@@ -86,14 +86,14 @@ func failover(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// times3 prints a sample.
+// times3 formats a sample.
 func (b *bench) times3(name string, s sample) {
 	b.figure(name+", p50", milliseconds(s.quantile(0.5)), "ms")
 	b.figure(name+", p99", milliseconds(s.quantile(0.99)), "ms")
 	b.figure(name+", max", milliseconds(s.quantile(1)), "ms")
 }
 
-// crowd is viewers who come back. Each has a goroutine; home says to which gateway.
+// crowd is a set of viewers that reconnect, each in a goroutine, to the gateway home.
 type crowd struct {
 	stage   *stage
 	viewers []*returner
@@ -103,19 +103,19 @@ type crowd struct {
 	home    atomic.Int32 // index of the gateway to go to
 
 	events   atomic.Int64
-	repeated atomic.Int64 // requests without an answer
+	repeated atomic.Int64 // requests without a response
 
 	mu      sync.Mutex // guards what follows
 	returns []comeback
-	wrong   error         // the first thing that must not be
-	changed chan struct{} // closed and made anew with both
+	wrong   error         // the first violation
+	changed chan struct{} // closed and replaced when either changes
 }
 
-// comeback is one viewer's way back.
+// comeback is a viewer's reconnect.
 type comeback struct {
-	cut   time.Time // its connection was
-	asked time.Time // the request that succeeded was sent
-	back  time.Time // the next event came
+	cut   time.Time // when its connection broke
+	asked time.Time // when the successful request was sent
+	back  time.Time // when the next event came
 }
 
 // crowd opens so many viewers of each session, all different people, at the first
@@ -176,14 +176,14 @@ func (c *crowd) keepSaying(ctx context.Context) (enough func() error) {
 	}
 }
 
-// departure is what the end of a gateway did to its viewers.
+// departure is the effect of a gateway's end on its viewers.
 type departure struct {
 	begun   time.Time
 	returns []comeback
 	ended   time.Duration // until the process had
 }
 
-// last is how long it took until everybody was back.
+// last returns the time until all viewers were back.
 func (d *departure) last() (last time.Duration) {
 	for _, r := range d.returns {
 		last = max(last, r.back.Sub(d.begun))
@@ -250,7 +250,7 @@ func (c *crowd) compare(ctx context.Context) error {
 func (c *crowd) await(ctx context.Context, ok func() bool) error {
 	deadline := time.NewTimer(world.Patient)
 	defer deadline.Stop()
-	look := time.NewTicker(50 * time.Millisecond) // events alone do not tell
+	look := time.NewTicker(50 * time.Millisecond) // events alone do not wake it
 	defer look.Stop()
 	for {
 		c.mu.Lock()
@@ -270,7 +270,7 @@ func (c *crowd) await(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// note tells of a comeback, or of what must not be.
+// note records a comeback or a violation.
 func (c *crowd) note(r *comeback, wrong error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,7 +284,7 @@ func (c *crowd) note(r *comeback, wrong error) {
 	c.changed = make(chan struct{})
 }
 
-// returner is one viewer of a session, who comes back whenever it is cut.
+// returner is a viewer of a session that reconnects whenever it is cut.
 type returner struct {
 	crowd *crowd
 	open  *openRun
@@ -305,7 +305,7 @@ func (v *returner) watch(ctx context.Context) {
 			return
 		}
 		way = &comeback{cut: time.Now()}
-		// As good clients do: at once, but not all in one moment.
+		// Like a good client: at once, with jitter.
 		for most := spread; ; most = min(2*most, 4*spread) {
 			if wait(ctx, rand.N(most)) != nil {
 				return
@@ -319,7 +319,7 @@ func (v *returner) watch(ctx context.Context) {
 	}
 }
 
-// connect asks for what comes after the last event, and reads the answer's status.
+// connect requests the events after the last one, and reads the response's status.
 func (v *returner) connect(ctx context.Context) error {
 	gateway, err := url.Parse(v.crowd.stage.world.Gateways[v.crowd.home.Load()])
 	if err != nil {
@@ -332,7 +332,7 @@ func (v *returner) connect(ctx context.Context) error {
 	forget := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	v.lines, v.leave = bufio.NewReaderSize(conn, 2048), func() {
 		forget()
-		_ = conn.Close() // it was only read from
+		_ = conn.Close() // nothing was written
 	}
 	if err := v.ask(conn); err != nil {
 		v.leave()
@@ -386,7 +386,7 @@ func (v *returner) read(way *comeback) {
 	}
 }
 
-// wait waits; its error says that ctx ended first.
+// wait waits, or returns ctx's error.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -25,7 +25,7 @@ rules:
       - wait: 590s
 `
 
-// stage is open runs of sessions, whose log is written from here.
+// stage has sessions with open runs, whose log is written from here.
 type stage struct {
 	world   *world.World
 	bus     *bus.Bus
@@ -33,7 +33,7 @@ type stage struct {
 	members []world.Member
 }
 
-// openRun is one run in progress.
+// openRun is a run in progress.
 type openRun struct {
 	member  world.Member
 	session id.Session
@@ -80,7 +80,7 @@ func (s *stage) fill(ctx context.Context, sessions int) (err error) {
 	return group.Wait()
 }
 
-// begin makes a session and a run in it, and waits for the run's first word.
+// begin creates a session with a run, and waits for the run's first word.
 func (s *stage) begin(ctx context.Context, m world.Member) (*openRun, error) {
 	c := s.world.Client(0, m)
 	text, err := c.NewSession(ctx, "sim/silent")
@@ -124,7 +124,7 @@ func (s *stage) close() error {
 	return s.world.Close()
 }
 
-// say publishes a delta that carries the time, as a runner does.
+// say publishes a delta with the time, as a runner does.
 func (s *stage) say(ctx context.Context, o *openRun) error {
 	e := &runv1.Event{
 		RunId: o.run.String(), RunOrdinal: 1, Epoch: 1, Number: o.next,
@@ -137,15 +137,15 @@ func (s *stage) say(ctx context.Context, o *openRun) error {
 	return nil
 }
 
-// payload is a text of a delta's usual length behind the mark.
+// payload returns a text of a delta's usual length, with the mark.
 func payload() string {
 	return fmt.Sprintf("%s%d; some words of an answer", mark, time.Now().UnixNano())
 }
 
-// viewer is the request of a session's viewer, who is its owner.
+// viewer returns the request of a session's owner.
 func (s *stage) viewer(o *openRun, after string) target { return s.viewerAs(o, o.member, after) }
 
-// viewerAs is the request of somebody else.
+// viewerAs returns the request of another viewer.
 func (s *stage) viewerAs(o *openRun, who world.Member, after string) target {
 	u, _ := url.Parse(s.world.Gateways[0])
 	header := ""
@@ -222,7 +222,7 @@ type delivered struct {
 	wanted    int64
 	took      time.Duration
 	cpu       time.Duration
-	other     map[string]time.Duration // of what else is on the way
+	other     map[string]time.Duration // of the other processes
 	latencies sample
 }
 
@@ -262,7 +262,7 @@ func liveOurs(ctx context.Context, b *bench, sessions, viewers, rate int) (*deli
 	})
 }
 
-// deliver opens the viewers, publishes for a while and counts what comes.
+// deliver opens the viewers, publishes for a while and counts the deliveries.
 func (b *bench) deliver(ctx context.Context, targets []target, cpu func() map[string]time.Duration, part string, rate, viewers, workers int, publish func(ctx context.Context, worker, turn int) error) (*delivered, error) {
 	a, err := watch(ctx, targets)
 	if err != nil {
@@ -309,7 +309,7 @@ func (b *bench) deliver(ctx context.Context, targets []target, cpu func() map[st
 	return d, nil
 }
 
-// await waits until that many events have come.
+// await waits for a number of events.
 func (a *audience) await(ctx context.Context, events int64) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -326,7 +326,7 @@ func (a *audience) await(ctx context.Context, events int64) error {
 	return nil
 }
 
-// idle measures the memory of open streams that nothing happens on.
+// idle measures the memory of idle streams.
 func idle(ctx context.Context, b *bench) error {
 	for _, l := range []struct{ sessions, viewers int }{{1000, 10}, {10, 1000}} {
 		if err := idleOurs(ctx, b, b.times(l.sessions), l.viewers); err != nil {
@@ -361,7 +361,7 @@ func idleOurs(ctx context.Context, b *bench, sessions, viewers int) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(5 * time.Second): // what opening them needed is collected
+	case <-time.After(5 * time.Second): // until the garbage of opening them is collected
 	}
 	after, err := resident(gateway)
 	if err != nil {

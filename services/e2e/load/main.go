@@ -4,8 +4,8 @@
 //
 //	go run ./services/e2e/load ttft steps
 //
-// Each measurement starts a world of its own. What is compared is measured in the
-// same run, by turns.
+// Each measurement starts a world of its own. Systems that are compared are measured in the same
+// run, by turns.
 package main
 
 import (
@@ -43,7 +43,7 @@ var measurements = []measurement{
 	{"documents", "live documents, beside the npm servers of y-websocket and Hocuspocus", documents},
 }
 
-// bench is what measurements work with.
+// bench is the context of measurements.
 type bench struct {
 	programs string
 	dir      string
@@ -139,7 +139,7 @@ func (b *bench) world(ctx context.Context, o world.Options) (*world.World, error
 	if err != nil {
 		return nil, err
 	}
-	// PostgreSQL may run as another user, who must get through to its folder.
+	// PostgreSQL may run as another user, who must be able to enter its folder.
 	for _, d := range []string{b.dir, dir} {
 		if err := os.Chmod(d, 0o711); err != nil {
 			return nil, err
@@ -192,10 +192,10 @@ func (b *bench) figure(name string, value float64, unit string) {
 	fmt.Fprintf(b.out, "  %-58s %12s %s\n", name, strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.3f", value), "0"), "."), unit)
 }
 
-// quietly ends something of which all that matters is known already.
+// quietly closes something and ignores the error.
 func quietly(end func() error) { _ = end() }
 
-// milliseconds of a duration.
+// milliseconds returns a duration in milliseconds.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // sample is durations of one kind.

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/freeport"
 )
 
-// nchan is nginx with the nchan module, of Debian's packages: the peer of the feed.
+// nchan is nginx with the nchan module, from Debian's packages: the peer of the feed.
 type nchan struct {
 	cmd  *exec.Cmd
 	addr string
@@ -100,7 +100,7 @@ func (n *nchan) stop() error {
 
 // publish sends one event to a channel's viewers.
 func (n *nchan) publish(ctx context.Context, channel int) error {
-	// As large as an event of ours: its type and its data.
+	// As large as one of our events, with type and data.
 	body := fmt.Sprintf(`{"type":"text-delta","delta":%q,"stepIndex":0,"runId":"01a20000-0000-7000-8000-000000000000"}`, payload())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s/pub?id=%d", n.addr, channel), bytes.NewReader([]byte(body)))
 	if err != nil {

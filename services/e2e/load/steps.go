@@ -11,7 +11,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// busy calls a tool in each of its steps but the last.
+// busy calls a tool in each step except the last.
 const busy = `
 rules:
   - when: {turn: 20}
@@ -72,7 +72,7 @@ func steps(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// costs prints what each part of a world used, per unit of work.
+// costs prints the processor time of each part of a world, per unit of work.
 func (b *bench) costs(name string, before, after map[string]time.Duration, units float64) {
 	var all float64
 	parts := []string{world.PostgresName, world.NATSName, world.SimulatorName}
@@ -89,7 +89,7 @@ func (b *bench) costs(name string, before, after map[string]time.Duration, units
 	b.figure(name+", all but the simulated provider", all, "µs")
 }
 
-// finishRun makes a session, sends a message and reads until its run has ended.
+// finishRun creates a session, sends a message and reads until the run has ended.
 func finishRun(ctx context.Context, c world.Client) error {
 	session, err := c.NewSession(ctx, "sim/busy")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// quick answers at once.
+// quick responds at once.
 const quick = `
 rules:
   - then:
@@ -96,7 +96,7 @@ func ask(ctx context.Context, c world.Client, session string) (first time.Durati
 	}
 }
 
-// askProvider is the request that a runner sends, without anything between.
+// askProvider sends a runner's request directly to the provider.
 func askProvider(ctx context.Context, w *world.World) (first time.Duration, err error) {
 	body, err := json.Marshal(map[string]any{
 		"model": "sim/quick", "max_tokens": 1000, "stream": true, "messages": []any{map[string]any{"role": "user", "content": "hello"}},

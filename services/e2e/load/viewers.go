@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// audience is many viewers. They are cheap, because they share the machine with
-// what is measured: a connection, a goroutine, and a look for one mark in what
-// comes.
+// audience is a set of viewers. They are cheap, because they share the machine with the measured
+// system: each is a connection and a goroutine that searches the stream for a mark.
 type audience struct {
 	group     sync.WaitGroup
 	stop      context.CancelFunc
@@ -30,7 +29,7 @@ type audience struct {
 // mark begins the time, in nanoseconds, at which an event was published, in its text.
 const mark = "published:"
 
-// target is what a viewer asks for.
+// target is what a viewer requests.
 type target struct {
 	address string // host:port
 	request string // the whole request

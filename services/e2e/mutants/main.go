@@ -1,11 +1,11 @@
-// Mutants plants faults in the protocols of Signalbox, one at a time, and shows that the
-// tests find each: a test that cannot fail proves nothing.
+// Mutants plants faults in the protocols of Signalbox, one at a time, and checks that the tests
+// find each: a test that cannot fail proves nothing.
 //
-// A mutant is an edit of a file, or of two (table.go), compiled through go's -overlay, so that the
-// checkout stays as it is. At least two tests must fail with it, of which one knows the
-// system from outside: the public API of the running programs, or the doors of a service
-// or package against real Postgres and NATS. A mutant that both pass has survived, and the
-// program exits with 1.
+// A mutant is an edit of one file or two (table.go), compiled with go's -overlay, so that the
+// checkout is unchanged. Two sets of tests must fail with it. One of them tests from outside:
+// through the public API of the running programs, or through the doors of a service or package
+// with real Postgres and NATS. A mutant that a set does not find has survived, and the program
+// exits with 1.
 //
 //	go run ./services/e2e/mutants            all of them: up to an hour on two cores
 //	go run ./services/e2e/mutants -only fence
@@ -38,15 +38,15 @@ type mutant struct {
 	file string // from the root of the checkout
 	old  string // occurs once in the file
 	new  string
-	also *edit // a rule that is kept in two places is broken in both
-	// inside and outside are the tests that must fail, which know the code, or do not.
+	also *edit // a rule that is implemented in two places is broken in both
+	// inside and outside are the tests that must fail: of the code, and from outside.
 	inside, outside test
 }
 
 // edit is a second edit of a mutant.
 type edit struct{ file, old, new string }
 
-// test is tests of a package.
+// test is a set of tests of a package.
 type test struct {
 	dir string // of the package, from the root of the checkout
 	run string // for go test -run; empty for all
@@ -122,7 +122,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return ctx.Err()
 }
 
-// mutated returns the texts of the files with the mutant in them, by path.
+// mutated returns the changed files by path.
 func (m *mutant) mutated(root string) (map[string][]byte, error) {
 	edits := []edit{{m.file, m.old, m.new}}
 	if m.also != nil {
@@ -173,7 +173,7 @@ func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // what is left is small
+	defer func() { _ = os.RemoveAll(dir) }() // leftovers are small
 	files, err := m.mutated(root)
 	if err != nil {
 		return false, err
@@ -186,7 +186,7 @@ func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool)
 			return false, err
 		}
 	}
-	overlay, _ := json.Marshal(map[string]any{"Replace": replace}) // strings always marshal
+	overlay, _ := json.Marshal(map[string]any{"Replace": replace}) // a map of strings always marshals
 	flags := filepath.Join(dir, "overlay.json")
 	if err := os.WriteFile(flags, overlay, 0o600); err != nil {
 		return false, err

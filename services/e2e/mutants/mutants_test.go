@@ -12,8 +12,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// Every mutant can be planted: its text is in the file, once, what comes of it parses, and
-// its tests exist. A change that moves the text moves the mutant with it.
+// Every mutant can be planted: the file contains its text once, the result parses, and its tests
+// exist. A change of that text has to change the mutant, too.
 func TestMutantsCanBePlanted(t *testing.T) {
 	t.Parallel()
 	root, err := world.Checkout()

@@ -1,4 +1,4 @@
-// Far-end is what the tools of tool-executor-farends act upon: see package farend.
+// Far-end is the service that the tools of tool-executor-farends call: see package farend.
 // It is configured by environment variables, which --help lists.
 package main
 

@@ -1,7 +1,6 @@
-// Tool-executor-farends is tool-executor with tools that act upon a far end which
-// counts (package farend), one for each effect: see tools.go. It is what the
-// end-to-end tests kill. It is configured by environment variables, which --help
-// lists.
+// Tool-executor-farends is tool-executor with tools that call a far end that counts effects
+// (package farend), one for each kind of effect: see tools.go. The end-to-end tests kill it. It
+// is configured by environment variables, which --help lists.
 package main
 
 import (
