@@ -214,7 +214,7 @@ var mutants = []mutant{
 		file:   "services/document-sync/internal/room/batch.go",
 		old:    "\t\tseq, err = r.commit(b.author(), update)\n",
 		new:    "\t\tr.mu.Lock()\n\t\tr.broadcast(&Message{Kind: KindUpdate, Payload: update}, b.only())\n\t\tr.mu.Unlock()\n\t\tseq, err = r.commit(b.author(), update)\n",
-		inside: test{room, "^TestNothingIsSeenBeforeItIsCommitted$"}, outside: test{zombies, "^TestZombies$/^uncommitted$"},
+		inside: test{room, "^TestNothingIsVisibleBeforeItIsCommitted$"}, outside: test{zombies, "^TestZombies$/^uncommitted$"},
 	},
 	{
 		name: "operation-repeated", what: "an operation's key does a thing once",
