@@ -1,60 +1,60 @@
 -- +goose Up
 
--- A deleted document stays for a while as a row without content, so that whoever
--- missed the notice of its end finds it here.
-create table documents (
-	workspace_id  uuid        not null,
-	id            uuid        not null,
-	name          text        not null,
-	content       text        not null,
-	sequence      bigint      not null, -- plus one with every change, deletion included
-	created_by    uuid        not null,
-	created_at    timestamptz not null,
-	updated_by    uuid        not null,
+-- A deleted document stays for a while as a row without content, for readers that missed
+-- the announcement of its deletion.
+CREATE TABLE documents (
+	workspace_id  uuid        NOT NULL,
+	id            uuid        NOT NULL,
+	name          text        NOT NULL,
+	content       text        NOT NULL,
+	sequence      bigint      NOT NULL, -- incremented by every change, including the deletion
+	created_by    uuid        NOT NULL,
+	created_at    timestamptz NOT NULL,
+	updated_by    uuid        NOT NULL,
 	updated_run   uuid,
-	updated_at    timestamptz not null, -- never goes back, whatever the clock does
+	updated_at    timestamptz NOT NULL, -- never decreases, even if the clock does
 	deleted_at    timestamptz,
-	versions      int         not null, -- rows in versions, and their bytes
-	version_bytes bigint      not null,
-	primary key (workspace_id, id)
+	versions      int         NOT NULL, -- number of rows in versions; version_bytes: their size
+	version_bytes bigint      NOT NULL,
+	PRIMARY KEY (workspace_id, id)
 );
-create index documents_newest on documents (workspace_id, updated_at desc, id desc) where deleted_at is null;
-create index documents_changed on documents (workspace_id, updated_at);
-create index documents_deleted on documents (deleted_at) where deleted_at is not null;
+CREATE INDEX documents_newest ON documents (workspace_id, updated_at DESC, id DESC) WHERE deleted_at IS NULL;
+CREATE INDEX documents_changed ON documents (workspace_id, updated_at);
+CREATE INDEX documents_deleted ON documents (deleted_at) WHERE deleted_at IS NOT NULL;
 
-create table versions (
-	workspace_id uuid        not null,
-	document_id  uuid        not null,
-	version      bigint      not null, -- the document's sequence after the change
-	member_id    uuid        not null,
+CREATE TABLE versions (
+	workspace_id uuid        NOT NULL,
+	document_id  uuid        NOT NULL,
+	version      bigint      NOT NULL, -- the document's sequence after the change
+	member_id    uuid        NOT NULL,
 	run_id       uuid,
-	operation    text        not null,
-	name         text        not null,
-	content      text        not null,
-	bytes        bigint      not null,
-	created_at   timestamptz not null,
-	primary key (workspace_id, document_id, version),
-	foreign key (workspace_id, document_id) references documents (workspace_id, id) on delete cascade
+	operation    text        NOT NULL,
+	name         text        NOT NULL,
+	content      text        NOT NULL,
+	bytes        bigint      NOT NULL,
+	created_at   timestamptz NOT NULL,
+	PRIMARY KEY (workspace_id, document_id, version),
+	FOREIGN KEY (workspace_id, document_id) REFERENCES documents (workspace_id, id) ON DELETE CASCADE
 );
 
--- What was answered to an operation, written in the transaction that changed the
--- document: the same key again gets the same answer.
-create table operations (
-	workspace_id uuid        not null,
-	key          uuid        not null,
-	request      bytea       not null, -- SHA-256 of what was asked
-	response     bytea       not null,
-	created_at   timestamptz not null,
-	constraint operations_pkey primary key (workspace_id, key)
+-- The response to an operation, inserted by the transaction that changed the document. A
+-- repetition with the same key gets the same response.
+CREATE TABLE operations (
+	workspace_id uuid        NOT NULL,
+	key          uuid        NOT NULL,
+	request      bytea       NOT NULL, -- SHA-256 of the request
+	response     bytea       NOT NULL,
+	created_at   timestamptz NOT NULL,
+	CONSTRAINT operations_pkey PRIMARY KEY (workspace_id, key)
 );
-create index operations_age on operations (created_at);
+CREATE INDEX operations_age ON operations (created_at);
 
-alter table documents enable row level security, force row level security;
-alter table versions enable row level security, force row level security;
-alter table operations enable row level security, force row level security;
-create policy tenant on documents using (workspace_id = claim_workspace() or claim_system());
-create policy tenant on versions using (workspace_id = claim_workspace() or claim_system());
-create policy tenant on operations using (workspace_id = claim_workspace() or claim_system());
+ALTER TABLE documents ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE versions ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE operations ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON documents USING (workspace_id = claim_workspace() OR claim_system());
+CREATE POLICY tenant ON versions USING (workspace_id = claim_workspace() OR claim_system());
+CREATE POLICY tenant ON operations USING (workspace_id = claim_workspace() OR claim_system());
 
 -- +goose Down
-drop table operations, versions, documents;
+DROP TABLE operations, versions, documents;

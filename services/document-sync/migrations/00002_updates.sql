@@ -1,158 +1,154 @@
--- A document becomes the sum of its updates: they are in a table of their own, a
--- snapshot stands for those up to some sequence, and content is what was derived of
--- the state, as Markdown, up to content_sequence.
+-- A document becomes the sum of its updates: they are in a table of their own, a snapshot
+-- contains all up to a sequence, and content is Markdown rendered from the state at
+-- content_sequence.
 --
--- While the previous version of the program still runs, it reads and writes
--- documents, versions and operations as it always did, and knows nothing of the rest.
--- What it does is told by two things. A row that it makes has seed_before = '', the
--- column's default: so do all rows that are there already. And each of its writes
--- leaves the column writes as it is, which a program that knows this migration raises.
--- Whenever seed_before is not null, content is not derived but was written by it, and
--- the difference between the two is still to be brought into the state: by whoever
--- opens the document next, or has it open. Until that is done nobody overwrites content.
+-- Instances of the previous release may still run. They read and write documents, versions
+-- and operations as before and do not know the rest. Two columns reveal their writes. Rows
+-- that they insert have seed_before = '', the default, like all existing rows. And their
+-- updates do not increment the column writes, which the new release always does. If
+-- seed_before is not null, content was written by the previous release, and the difference
+-- between the two is a seed: it is applied to the state by the next instance that opens the
+-- document, or has it open. Until then content is not overwritten.
 --
---   It creates a document while new instances run: the row has a seed (nothing
---   before, its content after), and begin_head gives it its head.
---   It edits one that new instances have open, or that nobody has open: foreign_write
---   notes what the content was before, and moves the head by one, with an update that
---   changes nothing, so that updates stay dense. New instances see that the head has
---   moved, read the update and the seed with it, and bring the seed in. What the old
---   program read may be some seconds old (content_sequence): it is the difference
---   that counts, and so nothing that was written meanwhile is lost. A second write
---   before that happens keeps the first "before".
---   It renames: the head moves, and that is all.
---   It deletes one: head, updates and snapshot go with it. A commit that waits for
---   the head's lock finds it gone; instances that look at the head do, too.
---   It reads what new instances write: content, which is a snapshot old at most.
+--   If the previous release creates a document, the row has a seed (from nothing to content),
+--   and begin_head inserts its head.
+--   If it edits one, foreign_write records the previous content and increments the head, with
+--   an empty update, so that updates stay dense. New instances notice the new head, read the
+--   update and the seed, and apply the seed. The content that the previous release read may be
+--   some seconds old (content_sequence); since a seed is a difference, nothing that was written
+--   meanwhile is lost. A second write before the seed is applied keeps the first seed_before.
+--   If it renames one, only the head moves.
+--   If it deletes one, head, updates and snapshot are deleted too. A commit that waits for the
+--   lock of the head finds it missing, and so do instances that read the head.
+--   It reads the content of new instances, which is as old as the last snapshot.
 --
--- Sequences only grow. The old program takes the next one after documents.sequence,
--- which is never ahead of the head: new programs raise it with operations and
--- snapshots, but not with each update. What it then writes as sequence is replaced by
--- the head's next one. Its row in versions keeps the number it took. That is free,
--- for new programs raise documents.sequence with each version they write, and is used
--- later only by a snapshot that was on its way: then the old program's version stays.
--- Its own answer and announcement have that number, too; who saw the head further on
--- learns of the change from the row.
+-- Sequences only grow. The previous release uses the one after documents.sequence, which is
+-- never greater than the head: the new release sets it with operations and snapshots, but not
+-- with each update. foreign_write replaces the sequence by the next one of the head; the row in
+-- versions keeps the one that was used. That number is free, because the new release sets
+-- documents.sequence with each version, unless a concurrent snapshot uses it later: then the
+-- version of the previous release stays. Its response and announcement have that number too;
+-- subscribers with a newer head learn of the change from the row.
 --
--- Locks are taken in this order: documents, heads (by workspace and document),
--- snapshots, updates. A commit of updates takes heads only.
+-- Locks are acquired in this order: documents, heads (by workspace and document), snapshots,
+-- updates. A commit of updates locks heads only.
 --
--- When no old version can be running any more, foreign_write and the column writes
--- may go.
+-- Once the previous release can no longer run, foreign_write and the column writes can be
+-- removed.
 
 -- +goose Up
 
--- The newest sequence of each document that is not deleted. A table of its own, with
--- room in its pages, so that moving a head touches no index.
-create table heads (
-	workspace_id uuid   not null,
-	document_id  uuid   not null,
-	sequence     bigint not null,
-	primary key (workspace_id, document_id),
-	foreign key (workspace_id, document_id) references documents (workspace_id, id) on delete cascade
-) with (fillfactor = 40);
+-- The newest sequence of each document that is not deleted. It is a separate table with free
+-- space in its pages, so that updates touch no index.
+CREATE TABLE heads (
+	workspace_id uuid   NOT NULL,
+	document_id  uuid   NOT NULL,
+	sequence     bigint NOT NULL,
+	PRIMARY KEY (workspace_id, document_id),
+	FOREIGN KEY (workspace_id, document_id) REFERENCES documents (workspace_id, id) ON DELETE CASCADE
+) WITH (fillfactor = 40);
 
--- What was committed and is in no snapshot yet. No foreign key: rows are only written
--- under the lock of the head, and a check for each would cost as much as writing it.
-create table updates (
-	workspace_id uuid        not null,
-	document_id  uuid        not null,
-	sequence     bigint      not null,
-	data         bytea       not null, -- a Yjs update, v1
-	member_id    uuid        not null,
+-- Committed updates that are not in a snapshot yet. There is no foreign key: rows are only
+-- inserted under the lock of the head, and a check would cost as much as the insertion.
+CREATE TABLE updates (
+	workspace_id uuid        NOT NULL,
+	document_id  uuid        NOT NULL,
+	sequence     bigint      NOT NULL,
+	data         bytea       NOT NULL, -- a Yjs update, v1
+	member_id    uuid        NOT NULL,
 	run_id       uuid,
-	created_at   timestamptz not null,
-	primary key (workspace_id, document_id, sequence)
+	created_at   timestamptz NOT NULL,
+	PRIMARY KEY (workspace_id, document_id, sequence)
 );
 
-create table snapshots (
-	workspace_id uuid        not null,
-	document_id  uuid        not null,
-	sequence     bigint      not null, -- everything up to it is contained
-	state        bytea       not null, -- a Yjs update, v2
-	vector       bytea       not null,
-	text         text        not null, -- plain, for search
-	created_at   timestamptz not null,
-	primary key (workspace_id, document_id),
-	foreign key (workspace_id, document_id) references documents (workspace_id, id) on delete cascade
+CREATE TABLE snapshots (
+	workspace_id uuid        NOT NULL,
+	document_id  uuid        NOT NULL,
+	sequence     bigint      NOT NULL, -- of the last update that it contains
+	state        bytea       NOT NULL, -- a Yjs update, v2
+	vector       bytea       NOT NULL,
+	text         text        NOT NULL, -- plain text, for search
+	created_at   timestamptz NOT NULL,
+	PRIMARY KEY (workspace_id, document_id),
+	FOREIGN KEY (workspace_id, document_id) REFERENCES documents (workspace_id, id) ON DELETE CASCADE
 );
 
-alter table documents
-	add column content_sequence bigint not null default 0, -- 0: content is nobody's rendering
-	add column seed_before      text default '',
-	add column writes           bigint not null default 0;
+ALTER TABLE documents
+	ADD COLUMN content_sequence bigint NOT NULL DEFAULT 0, -- 0: content was not rendered from a state
+	ADD COLUMN seed_before      text DEFAULT '',
+	ADD COLUMN writes           bigint NOT NULL DEFAULT 0;
 
--- Those with a seed, which somebody looks for.
-create index documents_seeded on documents (workspace_id, id) where seed_before is not null;
+-- Documents with a seed, to find them.
+CREATE INDEX documents_seeded ON documents (workspace_id, id) WHERE seed_before IS NOT NULL;
 
-alter table versions
-	add column state    bytea,       -- a Yjs update, v2; null where there was only Markdown
-	add column began_at timestamptz; -- of live editing: when this stretch of it began
+ALTER TABLE versions
+	ADD COLUMN state    bytea,       -- a Yjs update, v2; null if there was only Markdown
+	ADD COLUMN began_at timestamptz; -- of live editing: the start of this stretch
 
-alter table heads enable row level security, force row level security;
-alter table updates enable row level security, force row level security;
-alter table snapshots enable row level security, force row level security;
-create policy tenant on heads using (workspace_id = claim_workspace() or claim_system());
-create policy tenant on updates using (workspace_id = claim_workspace() or claim_system());
-create policy tenant on snapshots using (workspace_id = claim_workspace() or claim_system());
+ALTER TABLE heads ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE updates ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+ALTER TABLE snapshots ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON heads USING (workspace_id = claim_workspace() OR claim_system());
+CREATE POLICY tenant ON updates USING (workspace_id = claim_workspace() OR claim_system());
+CREATE POLICY tenant ON snapshots USING (workspace_id = claim_workspace() OR claim_system());
 
 -- +goose StatementBegin
-create function begin_head() returns trigger language plpgsql set search_path from current as $$
-begin
-	insert into heads (workspace_id, document_id, sequence) values (new.workspace_id, new.id, new.sequence);
-	return null;
-end $$;
+CREATE FUNCTION begin_head() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+	INSERT INTO heads (workspace_id, document_id, sequence) VALUES (new.workspace_id, new.id, new.sequence);
+	RETURN NULL;
+END $$;
 
-create function foreign_write() returns trigger language plpgsql set search_path from current as $$
-declare
+CREATE FUNCTION foreign_write() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
 	head bigint;
-begin
-	update heads set sequence = sequence + 1 where workspace_id = new.workspace_id and document_id = new.id returning sequence into strict head;
+BEGIN
+	UPDATE heads SET sequence = sequence + 1 WHERE workspace_id = new.workspace_id AND document_id = new.id RETURNING sequence INTO STRICT head;
 	new.sequence := head;
-	if new.deleted_at is not null then
-		new.seed_before := null;
-		return new;
-	end if;
-	insert into updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
-	values (new.workspace_id, new.id, head, '\x0000', new.updated_by, new.updated_run, now());
-	if new.content <> old.content then
+	IF new.deleted_at IS NOT NULL THEN
+		new.seed_before := NULL;
+		RETURN new;
+	END IF;
+	INSERT INTO updates (workspace_id, document_id, sequence, data, member_id, run_id, created_at)
+	VALUES (new.workspace_id, new.id, head, '\x0000', new.updated_by, new.updated_run, now());
+	IF new.content <> old.content THEN
 		new.seed_before := coalesce(old.seed_before, old.content);
 		new.content_sequence := 0;
-	elsif old.content_sequence = head - 1 then
+	ELSIF old.content_sequence = head - 1 THEN
 		new.content_sequence := head;
-	end if;
-	return new;
-end $$;
+	END IF;
+	RETURN new;
+END $$;
 
-create function end_head() returns trigger language plpgsql set search_path from current as $$
-begin
-	delete from heads where workspace_id = new.workspace_id and document_id = new.id;
-	delete from snapshots where workspace_id = new.workspace_id and document_id = new.id;
-	delete from updates where workspace_id = new.workspace_id and document_id = new.id;
-	return null;
-end $$;
+CREATE FUNCTION end_head() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+	DELETE FROM heads WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM snapshots WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM updates WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	RETURN NULL;
+END $$;
 -- +goose StatementEnd
 
-create trigger begin_head after insert on documents
-	for each row when (new.deleted_at is null) execute function begin_head();
-create trigger foreign_write before update of sequence on documents
-	for each row when (new.writes = old.writes and old.deleted_at is null) execute function foreign_write();
-create trigger end_head after update of deleted_at on documents
-	for each row when (old.deleted_at is null and new.deleted_at is not null) execute function end_head();
+CREATE TRIGGER begin_head AFTER INSERT ON documents
+	FOR EACH ROW WHEN (new.deleted_at IS NULL) EXECUTE FUNCTION begin_head();
+CREATE TRIGGER foreign_write BEFORE UPDATE OF sequence ON documents
+	FOR EACH ROW WHEN (new.writes = old.writes AND old.deleted_at IS NULL) EXECUTE FUNCTION foreign_write();
+CREATE TRIGGER end_head AFTER UPDATE OF deleted_at ON documents
+	FOR EACH ROW WHEN (old.deleted_at IS NULL AND new.deleted_at IS NOT NULL) EXECUTE FUNCTION end_head();
 
--- No document is made or written meanwhile: the table was altered in this transaction.
-insert into heads (workspace_id, document_id, sequence)
-	select workspace_id, id, sequence from documents where deleted_at is null;
+-- Nobody writes documents meanwhile: this transaction has altered the table.
+INSERT INTO heads (workspace_id, document_id, sequence)
+	SELECT workspace_id, id, sequence FROM documents WHERE deleted_at IS NULL;
 
 -- +goose Down
 
--- What is in no snapshot yet is lost to the previous version of the program, which
--- goes on with content. Sequences go on from where they are.
-drop trigger begin_head on documents;
-drop trigger foreign_write on documents;
-drop trigger end_head on documents;
-update documents d set sequence = h.sequence from heads h where h.workspace_id = d.workspace_id and h.document_id = d.id and h.sequence > d.sequence;
-drop function begin_head(), foreign_write(), end_head();
-drop table snapshots, updates, heads;
-alter table versions drop column began_at, drop column state;
-alter table documents drop column writes, drop column seed_before, drop column content_sequence;
+-- The previous release continues with content: updates after the last snapshot are lost.
+-- Sequences continue.
+DROP TRIGGER begin_head ON documents;
+DROP TRIGGER foreign_write ON documents;
+DROP TRIGGER end_head ON documents;
+UPDATE documents d SET sequence = h.sequence FROM heads h WHERE h.workspace_id = d.workspace_id AND h.document_id = d.id AND h.sequence > d.sequence;
+DROP FUNCTION begin_head(), foreign_write(), end_head();
+DROP TABLE snapshots, updates, heads;
+ALTER TABLE versions DROP COLUMN began_at, DROP COLUMN state;
+ALTER TABLE documents DROP COLUMN writes, DROP COLUMN seed_before, DROP COLUMN content_sequence;

@@ -1,13 +1,12 @@
--- An operation can be undone: its version keeps the update that it was, which tells
--- what it inserted and deleted. The text that it deleted is in the state of the version
--- before it. Versions of programs that do not know these columns cannot be undone; they
--- write and read all others as they did.
+-- An operation can be undone: its version keeps the operation's update, which defines what it
+-- inserted and deleted. The deleted text is in the state of the version before it. Versions of
+-- releases without these columns cannot be undone; such releases read and write as before.
 
 -- +goose Up
-alter table versions
-	add column change    bytea,  -- of an operation: a Yjs update, v1
-	add column undoes    bigint, -- of an undo: the version that it took back
-	add column undone_by bigint; -- the version that took this one back
+ALTER TABLE versions
+	ADD COLUMN change    bytea,  -- of an operation: a Yjs update, v1
+	ADD COLUMN undoes    bigint, -- of an undo: the version that it reverted
+	ADD COLUMN undone_by bigint; -- the version that reverted this one
 
 -- +goose Down
-alter table versions drop column undone_by, drop column undoes, drop column change;
+ALTER TABLE versions DROP COLUMN undone_by, DROP COLUMN undoes, DROP COLUMN change;

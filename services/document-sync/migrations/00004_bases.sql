@@ -1,39 +1,39 @@
--- Content that somebody read, by the document's sequence at that moment: new Markdown
--- that was made from it is merged with what others wrote since.
+-- Content that somebody read at a sequence: new Markdown made from it is merged with what
+-- others have written since.
 
 -- +goose Up
-create table bases (
-	workspace_id uuid        not null,
-	document_id  uuid        not null,
-	sequence     bigint      not null,
-	content      text        not null, -- Markdown
-	created_at   timestamptz not null,
-	primary key (workspace_id, document_id, sequence),
-	foreign key (workspace_id, document_id) references documents (workspace_id, id) on delete cascade
+CREATE TABLE bases (
+	workspace_id uuid        NOT NULL,
+	document_id  uuid        NOT NULL,
+	sequence     bigint      NOT NULL,
+	content      text        NOT NULL, -- Markdown
+	created_at   timestamptz NOT NULL,
+	PRIMARY KEY (workspace_id, document_id, sequence),
+	FOREIGN KEY (workspace_id, document_id) REFERENCES documents (workspace_id, id) ON DELETE CASCADE
 );
-create index bases_age on bases (created_at);
-alter table bases enable row level security, force row level security;
-create policy tenant on bases using (workspace_id = claim_workspace() or claim_system());
+CREATE INDEX bases_age ON bases (created_at);
+ALTER TABLE bases ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY tenant ON bases USING (workspace_id = claim_workspace() OR claim_system());
 
 -- +goose StatementBegin
-create or replace function end_head() returns trigger language plpgsql set search_path from current as $$
-begin
-	delete from heads where workspace_id = new.workspace_id and document_id = new.id;
-	delete from snapshots where workspace_id = new.workspace_id and document_id = new.id;
-	delete from updates where workspace_id = new.workspace_id and document_id = new.id;
-	delete from bases where workspace_id = new.workspace_id and document_id = new.id;
-	return null;
-end $$;
+CREATE OR REPLACE FUNCTION end_head() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+	DELETE FROM heads WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM snapshots WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM updates WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM bases WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	RETURN NULL;
+END $$;
 -- +goose StatementEnd
 
 -- +goose Down
 -- +goose StatementBegin
-create or replace function end_head() returns trigger language plpgsql set search_path from current as $$
-begin
-	delete from heads where workspace_id = new.workspace_id and document_id = new.id;
-	delete from snapshots where workspace_id = new.workspace_id and document_id = new.id;
-	delete from updates where workspace_id = new.workspace_id and document_id = new.id;
-	return null;
-end $$;
+CREATE OR REPLACE FUNCTION end_head() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+	DELETE FROM heads WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM snapshots WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	DELETE FROM updates WHERE workspace_id = new.workspace_id AND document_id = new.id;
+	RETURN NULL;
+END $$;
 -- +goose StatementEnd
-drop table bases;
+DROP TABLE bases;

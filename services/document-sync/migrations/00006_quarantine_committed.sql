@@ -1,8 +1,8 @@
--- An update that was committed before it went into quarantine is left out of the next
--- snapshot: quarantine then has its only copy, which stays.
+-- If an update was committed before it was quarantined, the next snapshot omits it, and
+-- quarantine keeps its only copy.
 
 -- +goose Up
-alter table quarantine add column committed boolean not null default false;
+ALTER TABLE quarantine ADD COLUMN committed boolean NOT NULL DEFAULT false;
 
 -- +goose Down
-alter table quarantine drop column committed;
+ALTER TABLE quarantine DROP COLUMN committed;
