@@ -134,6 +134,9 @@ func TestContentTypes(t *testing.T) {
 			if got.status != tt.status || (got.err != nil) != tt.broken {
 				t.Errorf("got %d %q, end %v, want %d, broken %v", got.status, got.body, got.err, tt.status, tt.broken)
 			}
+			if tt.body == whole && tt.status == 502 && tt.kind != "text/event-stream" && !strings.Contains(got.body, "answered with JSON") {
+				t.Errorf("got %q, want an error that says what came", got.body)
+			}
 			if strings.Contains(got.body, "mcp_doc") {
 				t.Errorf("a name with its prefix is shown: %q", got.body)
 			}
