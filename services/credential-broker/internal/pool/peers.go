@@ -145,7 +145,7 @@ func countersFrom(m *credentialv1.AccountCounters) Counters {
 	}
 }
 
-// A message has no text for the zero workspace.
+// workspaceText returns a workspace as messages have it: empty for the zero one.
 func workspaceText(ws id.Workspace) string {
 	if id.IsZero(ws) {
 		return ""

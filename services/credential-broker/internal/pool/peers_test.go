@@ -125,7 +125,7 @@ func TestInstancesTellEachOther(t *testing.T) {
 	second := w.instance(natstest.Bus(t, srv, subject.CredentialBroker))
 	second.take() // so that it knows the pool
 	a := first.take()
-	other := first.take(a.ID) // so that its use is on record
+	other := first.take(a.ID) // so that its use is recorded
 	first.Report(t.Context(), other, pool.Outcome{Reason: pool.OK})
 	first.db.Close()
 
