@@ -44,7 +44,7 @@ a program that was killed may describe a change that was not made.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&before, "before", 0, "rows before this number (default: from the end)")
 			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most; with --account 10000")
-			cmd.Flags().Var((*filled)(&of), "account", "only of this account, in all workspaces")
+			cmd.Flags().Var((*nonEmpty)(&of), "account", "only of this account, in all workspaces")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			if of != "" {

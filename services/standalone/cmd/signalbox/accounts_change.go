@@ -73,7 +73,7 @@ func (c *cli) addThroughGateway(cmd *cobra.Command, n admin.NewAccount) error {
 	s.ctx = ctx
 	secret, err := s.askKey(printable(n.Provider), false)
 	if err != nil {
-		return unread("the key", err)
+		return readError("the key", err)
 	}
 	fields := map[string]any{"provider": n.Provider, "flat_rate": n.FlatRate}
 	for name, text := range map[string]string{"profile": n.Profile, "label": n.Label, "base_url": n.BaseURL} {
@@ -98,7 +98,7 @@ func (r *accountsRun) add(ctx context.Context, n admin.NewAccount, check bool) e
 	}
 	secret, err := r.askKey(printable(n.Provider), n.Keyless())
 	if err != nil && (!n.Keyless() || !errors.Is(err, io.EOF)) {
-		return unread("the key", err)
+		return readError("the key", err)
 	}
 	n.Secret = conf.Secret(secret)
 	if check {

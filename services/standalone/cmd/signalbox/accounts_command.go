@@ -66,7 +66,7 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 	dataFlag(cmd, &r.data)
 	jsonFlag(cmd, &r.json)
 	if spec.scoped {
-		cmd.Flags().Var((*filled)(&r.workspace), "workspace", "workspace id (default: shared with all)")
+		cmd.Flags().Var((*nonEmpty)(&r.workspace), "workspace", "workspace id (default: shared with all)")
 	}
 	if spec.ask != "" {
 		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")

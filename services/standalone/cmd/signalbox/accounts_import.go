@@ -39,8 +39,8 @@ only read. Once this product renews a sign-in, it may no longer be valid where i
 from, if the provider rotates its tokens: do not use both.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
-			cmd.Flags().Var((*filled)(&auth), "auth-file", "another auth.json")
-			cmd.Flags().Var((*filled)(&accounts), "accounts-file", "another anthropic-accounts.json")
+			cmd.Flags().Var((*nonEmpty)(&auth), "auth-file", "another auth.json")
+			cmd.Flags().Var((*nonEmpty)(&accounts), "accounts-file", "another anthropic-accounts.json")
 			cmd.Flags().BoolVar(&dry, "dry-run", false, "report what would be imported, and do nothing")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {

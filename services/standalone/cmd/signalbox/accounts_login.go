@@ -134,26 +134,26 @@ func (r *accountsRun) instructions(l admin.Login) string {
 func (r *accountsRun) paste(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
 	code, err := r.askSecret("Paste the code that it shows (not shown here): ")
 	if err != nil {
-		return admin.Account{}, unread("the code", err)
+		return admin.Account{}, readError("the code", err)
 	}
 	return scope.CompleteLogin(ctx, admin.LoginAnswer{Login: l.ID, Code: code})
 }
 
-// errLeft ends the wait for a sign-in that is approved elsewhere.
-var errLeft = errors.New("the sign-in was not waited for: what is approved now is lost, so start again")
+// errAbandoned ends the wait for a sign-in that is approved elsewhere.
+var errAbandoned = errors.New("the sign-in was not waited for: what is approved now is lost, so start again")
 
 // poll waits until the code was entered.
 func (r *accountsRun) poll(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
 	for wait := l.Wait; ; {
 		select {
 		case <-ctx.Done():
-			return admin.Account{}, errLeft
+			return admin.Account{}, errAbandoned
 		case <-time.After(wait):
 		}
 		a, next, err := scope.PollLogin(ctx, l.ID)
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return a, errLeft
+			return a, errAbandoned
 		case err != nil || next == 0:
 			return a, err
 		}
@@ -161,7 +161,7 @@ func (r *accountsRun) poll(ctx context.Context, scope *admin.Scope, l admin.Logi
 	}
 }
 
-func unread(what string, err error) error {
+func readError(what string, err error) error {
 	switch {
 	case errors.Is(err, errInterrupted), errors.Is(err, process.ErrUsage):
 		return err

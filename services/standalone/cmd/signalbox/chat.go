@@ -39,7 +39,7 @@ With an argument it sends that message; otherwise it reads messages, one per lin
 the end of the input. Ctrl-C stops the answer, and at the prompt the program. A broken
 connection is resumed without a gap. At a terminal answers are formatted, and /help lists
 commands; in a pipe everything is plain text.
-` + elsewhere,
+` + remoteHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := c.client(cmd, data)
 			if err != nil {

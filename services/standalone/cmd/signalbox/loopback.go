@@ -38,8 +38,8 @@ func (b *loopback) redirect() string {
 	return "http://" + b.listener.Addr().String() + admin.LoopbackPath
 }
 
-// errLate ends the wait for a browser.
-var errLate = errors.New("nobody has signed in for too long: start again")
+// errTimedOut ends the wait for a browser.
+var errTimedOut = errors.New("nobody has signed in for too long: start again")
 
 // lastPage bounds how long the browser may take to load the last page.
 const lastPage = 2 * time.Second
@@ -68,8 +68,8 @@ func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Logi
 	case answer := <-in.answers:
 		a, in.err = scope.CompleteLogin(ctx, answer)
 	case <-waiting.Done():
-		if in.err = errLate; ctx.Err() != nil {
-			in.err = errLeft
+		if in.err = errTimedOut; ctx.Err() != nil {
+			in.err = errAbandoned
 		}
 	}
 	close(in.done)

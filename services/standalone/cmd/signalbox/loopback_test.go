@@ -86,8 +86,8 @@ func TestLoopbackLate(t *testing.T) {
 	}
 	defer back.close()
 	_, err = back.receive(t.Context(), nil, admin.Login{URL: "http://127.0.0.1/?state=x", ExpiresAt: time.Now()})
-	if !errors.Is(err, errLate) {
-		t.Errorf("receive() = %v, want %v", err, errLate)
+	if !errors.Is(err, errTimedOut) {
+		t.Errorf("receive() = %v, want %v", err, errTimedOut)
 	}
 	if conn, err := back.listener.Accept(); err == nil {
 		_ = conn.Close()

@@ -55,7 +55,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return process.Usage("%v (see %s --help)", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(c.up(), c.token(), c.chat(), c.sessions(), c.docs(), c.models(), c.accounts(), c.doctor(), c.migrate(), c.keygen(), c.simulator(), c.version())
+	cmd.AddCommand(c.up(), c.token(), c.chat(), c.sessions(), c.docs(), c.models(), c.accounts(), c.doctor(), c.migrate(), c.keygen(), c.version())
 	strict(cmd)
 	return cmd
 }
@@ -87,7 +87,7 @@ func strict(root *cobra.Command) {
 // dataFlag adds the flag for the data folder.
 func dataFlag(cmd *cobra.Command, into *string) {
 	*into = ".signalbox"
-	cmd.Flags().Var((*filled)(into), "data", "data folder")
+	cmd.Flags().Var((*nonEmpty)(into), "data", "data folder")
 	_ = cmd.MarkFlagDirname("data") // it was added above
 }
 
@@ -100,17 +100,17 @@ func oneOf(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // only an unknown flag is an error
 }
 
-// filled is a flag that must not be empty: a script's variable may be unset by mistake.
-type filled string
+// nonEmpty is a flag that must not be empty: a script's variable may be unset by mistake.
+type nonEmpty string
 
-func (f *filled) String() string { return string(*f) }
-func (f *filled) Type() string   { return "string" }
+func (f *nonEmpty) String() string { return string(*f) }
+func (f *nonEmpty) Type() string   { return "string" }
 
-func (f *filled) Set(text string) error {
+func (f *nonEmpty) Set(text string) error {
 	if text == "" {
 		return errors.New("it is empty")
 	}
-	*f = filled(text)
+	*f = nonEmpty(text)
 	return nil
 }
 

@@ -11,8 +11,8 @@ import (
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
-// elsewhere ends the help of a command that talks to a running Signalbox.
-const elsewhere = `
+// remoteHelp ends the help of a command that talks to a running Signalbox.
+const remoteHelp = `
 It finds the Signalbox that runs in the data folder. SIGNALBOX_URL, SIGNALBOX_TOKEN
 and SIGNALBOX_WORKSPACE name one elsewhere.`
 
@@ -37,7 +37,7 @@ func (c *cli) remoteSub(spec remoteCommand) *cobra.Command {
 	r := &remoteRun{cli: c}
 	var data string
 	cmd := &cobra.Command{
-		Use: spec.use, Short: spec.short, Long: spec.long + "\n" + elsewhere, Args: none,
+		Use: spec.use, Short: spec.short, Long: spec.long + "\n" + remoteHelp, Args: none,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if r.client, err = c.client(cmd, data); err != nil {
 				return err

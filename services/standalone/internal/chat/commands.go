@@ -87,7 +87,7 @@ func (t *talk) tools(ctx context.Context, _ string) error {
 		if !tool.Available {
 			about = "not available: " + tool.UnavailableReason
 		}
-		rows = append(rows, s.listed(mark, tool.Name, about))
+		rows = append(rows, s.listLine(mark, tool.Name, about))
 	}
 	which := "The session's tools are marked."
 	if t.session.Tools == nil {
@@ -99,7 +99,7 @@ func (t *talk) tools(ctx context.Context, _ string) error {
 
 func (t *talk) resume(ctx context.Context, argument string) error {
 	if argument != "" {
-		id, err := t.nth(ctx, "sessions", argument)
+		id, err := t.resolve(ctx, "sessions", argument)
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (t *talk) doc(ctx context.Context, argument string) error {
 			return all[i].ID, Day(all[i].UpdatedAt), all[i].Name
 		})
 	}
-	id, err := t.nth(ctx, "documents", argument)
+	id, err := t.resolve(ctx, "documents", argument)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (t *talk) doc(ctx context.Context, argument string) error {
 // maxListed is how many items of a list the chat shows.
 const maxListed = 20
 
-// list prints numbered items and keeps their ids for nth.
+// list prints numbered items and keeps their ids for resolve.
 func (t *talk) list(what, hint string, n int, item func(i int) (id, name, about string)) error {
 	if n == 0 {
 		t.block("There are no " + what + ".")
@@ -150,7 +150,7 @@ func (t *talk) list(what, hint string, n int, item func(i int) (id, name, about 
 	for i := range n {
 		id, name, about := item(i)
 		ids = append(ids, id)
-		rows = append(rows, t.style().listed(fmt.Sprintf("%2d", i+1), name, about))
+		rows = append(rows, t.style().listLine(fmt.Sprintf("%2d", i+1), name, about))
 	}
 	if t.listed == nil {
 		t.listed = map[string][]string{}
@@ -160,8 +160,8 @@ func (t *talk) list(what, hint string, n int, item func(i int) (id, name, about 
 	return nil
 }
 
-// listed is one line of a list.
-func (s Style) listed(mark, name, about string) string {
+// listLine returns one line of a list.
+func (s Style) listLine(mark, name, about string) string {
 	return mark + " " + oneLine(name, 40) + "  " + s.dim(oneLine(about, max(s.width()-ansi.StringWidth(mark+name)-3, 10)))
 }
 

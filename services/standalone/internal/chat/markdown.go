@@ -20,9 +20,9 @@ import (
 
 var parser = goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser()
 
-// settled splits incomplete Markdown before its last block, the only one that further text
+// splitComplete splits incomplete Markdown before its last block, the only one that further text
 // can change.
-func settled(markdown string) (done, open string) {
+func splitComplete(markdown string) (done, open string) {
 	last := parser.Parse(text.NewReader([]byte(markdown))).LastChild()
 	if last == nil {
 		return "", markdown

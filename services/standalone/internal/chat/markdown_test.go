@@ -77,19 +77,19 @@ func TestSettled(t *testing.T) {
 			open += rest[:n]
 			rest = rest[n:]
 			var done string
-			done, open = settled(open)
+			done, open = splitComplete(open)
 			printed += done
 		}
 		if printed+open != sample {
 			t.Fatalf("in pieces of %d bytes: %q", size+1, printed+open)
 		}
 		if !strings.HasSuffix(printed, "---\n\n") {
-			t.Errorf("in pieces of %d bytes only this was settled: %q", size+1, printed)
+			t.Errorf("in pieces of %d bytes only this was complete: %q", size+1, printed)
 		}
 	}
 	for _, open := range []string{"", "text", "```\ncode\n\nmore", "- a\n\n  b\n\n", "| a |\n|---|\n", "    code\n"} {
-		if done, _ := settled(open); done != "" {
-			t.Errorf("settled(%q) gives %q, and more text may change it", open, done)
+		if done, _ := splitComplete(open); done != "" {
+			t.Errorf("splitComplete(%q) gives %q, and more text may change it", open, done)
 		}
 	}
 }

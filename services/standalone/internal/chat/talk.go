@@ -144,7 +144,7 @@ func (t *talk) await(end func() error) error {
 	t.explain(t.session.Provider == simulator) // the sender of a message gets no run-start
 	t.answering.Store(&session)
 	defer t.answering.Store(nil)
-	defer t.settle(true)
+	defer t.flush(true)
 	return end()
 }
 
@@ -210,7 +210,7 @@ func (t *talk) show(ev Event) error {
 	case "tool-call-delta", "tool-call-start", "user-message", "step-complete", "snapshot":
 		return nil
 	}
-	t.settle(true)
+	t.flush(true)
 	switch ev.Type {
 	case "tool-call-complete":
 		t.line(s.toolCall(d.ToolName, d.Args))
@@ -231,28 +231,28 @@ func (t *talk) show(ev Event) error {
 	return nil
 }
 
-// write adds to what is being said, and prints the blocks that are whole.
+// write adds to the open block, and prints the blocks that are complete.
 func (t *talk) write(thinking bool, delta string) {
 	if thinking != t.thinking {
-		t.settle(true)
+		t.flush(true)
 		t.thinking = thinking
 	}
 	t.answer += delta
 	if strings.Contains(delta, "\n") {
-		t.settle(false)
+		t.flush(false)
 	}
-	if len(t.answer) > maxLive { // only its end is seen
+	if len(t.answer) > maxLive { // only its end is visible
 		t.live(t.style().wrap(t.answer[len(t.answer)-maxLive:]))
 		return
 	}
 	t.live(t.rendered(t.answer))
 }
 
-// settle prints the blocks that no further text changes; all of them at the end.
-func (t *talk) settle(end bool) {
+// flush prints the blocks that further text cannot change; at the end, all blocks.
+func (t *talk) flush(end bool) {
 	done, open := t.answer, ""
 	if !end {
-		done, open = settled(t.answer)
+		done, open = splitComplete(t.answer)
 	}
 	if t.answer = open; end {
 		t.live("")
@@ -260,7 +260,7 @@ func (t *talk) settle(end bool) {
 	t.block(t.rendered(done))
 }
 
-// maxLive bounds what is rendered again for each piece that comes.
+// maxLive bounds the text that is rendered again for each delta.
 const maxLive = 8 << 10
 
 func (t *talk) rendered(text string) string {
@@ -275,9 +275,9 @@ func (t *talk) rendered(text string) string {
 	}
 }
 
-// nth returns the id that a person means who gives the number of something in the last
-// list, or its id.
-func (t *talk) nth(ctx context.Context, what, argument string) (string, error) {
+// resolve returns the id for the number of an item in the last list, or for an id that may
+// be abbreviated.
+func (t *talk) resolve(ctx context.Context, what, argument string) (string, error) {
 	if n, err := strconv.Atoi(argument); err == nil && n >= 1 && n <= len(t.listed[what]) {
 		return t.listed[what][n-1], nil
 	}
