@@ -185,7 +185,7 @@ func TestConnection(t *testing.T) {
 	}
 	for allowed, reason := range map[string]string{
 		"https://api.example/calendar https://api.example/userinfo.email": "", "": "",
-		"https://api.example/userinfo.email": "not all that was asked for was allowed, so that some tools will not work: connect again, and allow https://api.example/calendar",
+		"https://api.example/userinfo.email": "some permissions were declined, so some tools will not work: connect again, and allow https://api.example/calendar",
 	} {
 		if _, err := admin.Exec(t.Context(), `UPDATE credentials.grants SET scope = $1`, allowed); err != nil {
 			t.Fatal(err)

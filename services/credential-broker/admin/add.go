@@ -178,7 +178,7 @@ func CheckSecret(text string) error {
 		return fmt.Errorf("it is longer than %d bytes", maxSecret)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("it holds a space, a line break or another character that no key has: was it copied whole, and alone?")
+		return errors.New("it contains a space, a line break or another character that no key has: copy the whole key and nothing else")
 	}
 	return nil
 }
@@ -193,9 +193,9 @@ func checkLabel(text string) (string, error) {
 	case utf8.RuneCountInString(label) > maxLabel:
 		return "", fault.New(fault.Invalid, "label: it is longer than %d characters", maxLabel)
 	case !utf8.ValidString(label) || strings.ContainsFunc(label, invisible):
-		return "", fault.New(fault.Invalid, "label: it holds a control character, or another one that is not seen")
+		return "", fault.New(fault.Invalid, "label: it contains a control character or another invisible one")
 	case strings.HasPrefix(label, "sk-"):
-		return "", fault.New(fault.Invalid, "label: it looks like a key, which nobody is to see: name the account otherwise")
+		return "", fault.New(fault.Invalid, "label: it looks like a key, which must stay secret: choose another label")
 	}
 	return label, nil
 }

@@ -37,7 +37,7 @@ const (
 // number for the next page, 0 after the last.
 func (s *Scope) Audit(ctx context.Context, before int64, limit int) (page []AuditRow, next int64, err error) {
 	if before < 0 {
-		return nil, 0, fault.New(fault.Invalid, "before: it is negative: use the number that the page before ended with, or 0")
+		return nil, 0, fault.New(fault.Invalid, "before: it is negative: use the number that the previous page returned, or 0")
 	}
 	if limit, err = auditLimit(limit, maxAuditPage); err != nil {
 		return nil, 0, err

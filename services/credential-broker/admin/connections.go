@@ -74,7 +74,7 @@ func (a *Accounts) connectable(name string, kind fault.Kind) (*oauth.Provider, e
 		}
 		names = append(names, p.Name)
 	}
-	return nil, fault.New(kind, "provider: there is nothing to connect that is called %q: use one of %s", clip(name), strings.Join(names, ", "))
+	return nil, fault.New(kind, "provider: there is no connection called %q: use one of %s", clip(name), strings.Join(names, ", "))
 }
 
 // connectables returns the providers to which tools can be connected.
@@ -197,7 +197,7 @@ func (c *Connection) judge(p *oauth.Provider, a *Account) {
 		}
 		c.Reason = a.Grant.LastError
 		if missing := missingScopes(p, a.Grant.Scope); len(missing) > 0 {
-			c.Reason = "not all that was asked for was allowed, so that some tools will not work: connect again, and allow " + strings.Join(missing, " and ")
+			c.Reason = "some permissions were declined, so some tools will not work: connect again, and allow " + strings.Join(missing, " and ")
 		}
 	}
 }
@@ -221,7 +221,7 @@ func (s *Scope) connection(ctx context.Context, provider string) (Connection, er
 	}
 	i := slices.IndexFunc(all, func(c Connection) bool { return c.Provider == provider })
 	if i < 0 {
-		return Connection{}, fault.New(fault.NotFound, "provider: there is nothing to connect that is called %q", clip(provider))
+		return Connection{}, fault.New(fault.NotFound, "provider: there is no connection called %q", clip(provider))
 	}
 	return all[i], nil
 }

@@ -236,7 +236,7 @@ func (s *Scope) Forget(ctx context.Context, account id.Account) error {
 func (s *Scope) removable(ctx context.Context, account id.Account) (Account, error) {
 	a, err := s.Get(ctx, account)
 	if err == nil && a.Grant != nil && !id.IsZero(s.by.Key) {
-		err = fault.Coded(fault.Forbidden, "PERSON_NEEDED", "somebody signed in to account %s, and an API key cannot take that away: use a person's token, or disable the account", account)
+		err = fault.Coded(fault.Forbidden, "PERSON_NEEDED", "account %s is a person's sign-in, which an API key cannot remove: use a person's token, or disable the account", account)
 	}
 	return a, err
 }

@@ -112,7 +112,7 @@ func administer(r *rig) {
 	for body, want := range map[string]string{
 		`{"secret":"x"}`:                                                        "provider is required",
 		`{"provider":"anthropic"}`:                                              "secret is required",
-		`{"provider":"anthropic","secret":"two words"}`:                         "secret: it holds a space",
+		`{"provider":"anthropic","secret":"two words"}`:                         "secret: it contains a space",
 		`{"provider":"anthropic","secret":"x","base_url":"http://u:p@x"}`:       "base_url:",
 		`{"provider":"anthropic","secret":"` + strings.Repeat("x", 9000) + `"}`: "secret: it is longer than",
 		`{"provider":1}`:                                                        "provider: want a string, got number",

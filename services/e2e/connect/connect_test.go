@@ -238,8 +238,8 @@ func problems(r *rig) {
 	// And what is wrong from the beginning.
 	for body, want := range map[string]string{
 		`{}`:                       "provider is required",
-		`{"provider":"elsewhere"}`: "provider: there is nothing to connect that is called",
-		`{"provider":"anthropic"}`: "provider: there is nothing to connect that is called",
+		`{"provider":"elsewhere"}`: "provider: there is no connection called",
+		`{"provider":"anthropic"}`: "provider: there is no connection called",
 		`{"provider":"gitea","return_to":"//evil.example"}`:       "return_to:",
 		`{"provider":"gitea","return_to":"https://evil.example"}`: "return_to:",
 		`{"provider":"gitea","return_to":"/settings"}`:            "return_to:",

@@ -141,12 +141,12 @@ with --heads the next time.`,
 				}
 			}
 			if n := len(v.Problems); n > 0 {
-				return fmt.Errorf("the audit is not as it was written: %s in %s", chat.Plural(n, "problem"), chat.Plural(v.Rows, "row"))
+				return fmt.Errorf("the audit was altered: %s in %s", chat.Plural(n, "problem"), chat.Plural(v.Rows, "row"))
 			}
 			if r.json {
 				return nil
 			}
-			_, err = fmt.Fprintf(r.screen.out, "the audit is whole: %s in %s\n", chat.Plural(v.Rows, "row"), chat.Plural(len(v.Heads), "chain"))
+			_, err = fmt.Fprintf(r.screen.out, "the audit is intact: %s in %s\n", chat.Plural(v.Rows, "row"), chat.Plural(len(v.Heads), "chain"))
 			return err
 		},
 	})

@@ -149,14 +149,14 @@ func oneProvider(label *string) cobra.PositionalArgs {
 		if err := checkProvider(args[0]); err != nil || !likeKey(*label) {
 			return err
 		}
-		return keyInPlaceOf("a name for people")
+		return maybeKey("a name for people")
 	}
 }
 
 // checkProvider refuses an argument that may be a key, without quoting it.
 func checkProvider(text string) error {
 	if len(text) > 32 || likeKey(text) {
-		return keyInPlaceOf("a provider, such as anthropic,")
+		return maybeKey("a provider, such as anthropic")
 	}
 	return nil
 }
@@ -164,8 +164,8 @@ func checkProvider(text string) error {
 // likeKey reports whether an argument may be a key.
 func likeKey(text string) bool { return strings.HasPrefix(text, "sk-") }
 
-func keyInPlaceOf(what string) error {
-	return process.Usage("what stands in the place of %s is none. If it is a key: others on this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input", what)
+func maybeKey(what string) error {
+	return process.Usage("expected %s. If this is a key: other users of this machine could read it, so have the provider replace it. Keys are asked for, or read from standard input", what)
 }
 
 // minAbbreviation is how much of an id is needed.
@@ -209,7 +209,7 @@ func (r *accountsRun) find(ctx context.Context, text string) (admin.Account, err
 		}
 		return admin.Account{}, fault.New(fault.Conflict, "%d accounts %s %q: name one by its ID: %s", len(found), what, printable(text), strings.Join(ids, ", "))
 	case likeKey(text):
-		return admin.Account{}, keyInPlaceOf("an account")
+		return admin.Account{}, maybeKey("an account")
 	}
 	whose, advice := "a shared account", "; one of a workspace is named by its ID, or with --workspace"
 	if r.workspace != "" {

@@ -97,7 +97,7 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 		fmt.Fprintf(r.cli.err, "%s %s: %s\n", whose(f.Workspace, "workspace ", "shared"), idText(f.Account), printable(f.Err.Error()))
 	}
 	if done.Unavailable == done.Failed {
-		return fmt.Errorf("%d keys and secrets were left as they are, because a key service did not open them: see that it answers and lets this key be used, and run it again", done.Unavailable)
+		return fmt.Errorf("%d keys and secrets were left as they are, because a key service did not open them: check that it answers and allows the use of this key, and run it again", done.Unavailable)
 	}
 	return fmt.Errorf("%d keys and secrets do not open and were left as they are: name the key that sealed them in CREDENTIAL_BROKER_OTHER_KEYS and run it again, or remove the accounts", done.Failed)
 }

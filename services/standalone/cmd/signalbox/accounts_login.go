@@ -44,7 +44,7 @@ func (f *loginFlags) kind(r *accountsRun, provider string) (admin.LoginKind, err
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("one can sign in to %s in the console only, or at a terminal where it sends browsers back to this machine", provider)
+	return "", fmt.Errorf("signing in to %s is possible only in the console, or at a terminal if it sends browsers back to this machine", provider)
 }
 
 func (c *cli) accountsLogin() *cobra.Command {
@@ -82,7 +82,7 @@ place in the pool stay. Until the sign-in is complete the account is unchanged.`
 		flags: flags.add,
 		run: func(ctx context.Context, r *accountsRun) error {
 			if r.account.Grant == nil {
-				return fmt.Errorf("%s is a key: nobody signed in to it; add the new key and remove this one", named(r.account))
+				return fmt.Errorf("%s is a key and not a sign-in: add the new key and remove this one", named(r.account))
 			}
 			kind, err := flags.kind(r, r.account.Grant.Provider)
 			if err != nil {
@@ -140,7 +140,7 @@ func (r *accountsRun) paste(ctx context.Context, scope *admin.Scope, l admin.Log
 }
 
 // errAbandoned ends the wait for a sign-in that is approved elsewhere.
-var errAbandoned = errors.New("the sign-in was not waited for: what is approved now is lost, so start again")
+var errAbandoned = errors.New("the sign-in was interrupted: an approval from now on is lost, so start again")
 
 // poll waits until the code was entered.
 func (r *accountsRun) poll(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
@@ -166,7 +166,7 @@ func readError(what string, err error) error {
 	case errors.Is(err, errInterrupted), errors.Is(err, process.ErrUsage):
 		return err
 	case errors.Is(err, io.EOF):
-		return process.Usage("%s is missing: type it in, or put it into the standard input", what)
+		return process.Usage("%s is missing: type it in, or pass it on standard input", what)
 	}
 	return fmt.Errorf("read %s: %w", what, err)
 }

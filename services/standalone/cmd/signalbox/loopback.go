@@ -39,7 +39,7 @@ func (b *loopback) redirect() string {
 }
 
 // errTimedOut ends the wait for a browser.
-var errTimedOut = errors.New("nobody has signed in for too long: start again")
+var errTimedOut = errors.New("the sign-in has expired: start again")
 
 // lastPage bounds how long the browser may take to load the last page.
 const lastPage = 2 * time.Second

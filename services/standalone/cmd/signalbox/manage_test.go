@@ -78,7 +78,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	}{
 		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x03", "error: interrupted: nothing was done", 1},
 		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x04", "usage: the key is missing", 2},
-		{[]string{"accounts", "login", "sim"}, "Ctrl-C, and use --device or --paste.", "\x03", "error: the sign-in was not waited for", 1},
+		{[]string{"accounts", "login", "sim"}, "Ctrl-C, and use --device or --paste.", "\x03", "error: the sign-in was interrupted", 1},
 		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x03", "error: interrupted: nothing was done", 1},
 		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x04", "error: nothing was changed", 1},
 	} {

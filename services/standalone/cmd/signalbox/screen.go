@@ -186,7 +186,7 @@ func (s *screen) confirm(yes bool, format string, args ...any) error {
 		return nil
 	}
 	if !s.answers {
-		return process.Usage("this asks %q, and nobody can answer: add --yes", question)
+		return process.Usage("this asks %q, and there is no terminal to answer at: add --yes", question)
 	}
 	answer, err := s.ask("%s [y/N] ", question)
 	if errors.Is(err, io.EOF) {
@@ -272,7 +272,7 @@ func (s *screen) onlyLine() (string, error) {
 		return "", err
 	}
 	if len(bytes.TrimSpace(rest)) > 0 {
-		return "", process.Usage("more than one line came: was it the right file? Pipe in the secret, and nothing else")
+		return "", process.Usage("the input has more than one line: pass the secret and nothing else")
 	}
 	return text, nil
 }
