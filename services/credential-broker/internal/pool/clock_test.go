@@ -30,7 +30,7 @@ func TestClockJumpsAhead(t *testing.T) {
 	theirs := pool.Limit{At: at, Until: at.Add(time.Hour), Soon: at.Add(time.Hour), Reason: limited}
 	b.pool.Merge(b.now, uuid.UUID{1}, pool.State{Account: b.ids[1], Limits: []pool.Limit{theirs}})
 	b.want("another instance's word counts", b.use(pool.Query{Tried: b.ids[:1]}, ok), "-")
-	b.pool.Restore(b.now, b.ids[1], []pool.Limit{{At: b.now}}, -1, b.now)
+	b.pool.RestoreLimits(b.now, b.ids[1], pool.Limit{At: b.now})
 	b.want("so does a reset", b.use(pool.Query{Tried: b.ids[:1]}, ok), "b")
 
 	b.after(time.Second)
@@ -52,7 +52,7 @@ func TestClockJumpsBack(t *testing.T) {
 	if got := b.parked(); got != 59*time.Second {
 		t.Errorf("parked for %v after the jump, want 59 s", got)
 	}
-	b.pool.Restore(b.now, b.ids[0], told, -1, b.now) // as it is stored
+	b.pool.RestoreLimits(b.now, b.ids[0], told...) // as it is stored
 	b.after(time.Minute)
 	b.want("back in time", b.use(pool.Query{Tried: b.ids[1:]}, ok), "a")
 	if h := b.state().Health; h < 90 {
@@ -74,11 +74,11 @@ func TestClockJumpsBackALittle(t *testing.T) {
 		b := newPicker(t, 2, nil)
 		only := pool.Query{Tried: b.ids[1:]}
 		b.pool.Report(b.now, b.pick(only), pool.Outcome{Reason: limited, RetryAfter: time.Minute})
-		b.pool.Restore(b.now, b.ids[1], []pool.Limit{{At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited}}, -1, b.now)
+		b.pool.RestoreLimits(b.now, b.ids[1], pool.Limit{At: b.now, Until: b.now.Add(time.Minute), Soon: b.now.Add(time.Minute), Reason: limited})
 		stored := b.pool.States(b.now)
 		again := func() {
 			for _, s := range stored {
-				b.pool.Restore(b.now, s.Account, s.Limits, -1, b.now)
+				b.pool.RestoreLimits(b.now, s.Account, s.Limits...)
 			}
 		}
 		b.jump(-back)
@@ -98,7 +98,7 @@ func TestClockJumpsBackALittle(t *testing.T) {
 		b.want("parked again", b.use(only, ok), "-")
 		other := pool.NewPool(b.now, pool.Defaults())
 		other.SetMembers(b.now, b.now, pool.Bare(b.ids))
-		other.Restore(b.now, b.ids[0], stored[0].Limits, -1, b.now)
+		other.RestoreLimits(b.now, b.ids[0], stored[0].Limits...)
 		other.Merge(b.now, uuid.UUID{1}, b.state())
 		if got := other.States(b.now)[0].Limits; len(got) != 1 || got[0].Until.Sub(b.now) != time.Hour {
 			t.Errorf("set back by %v: another instance knows %+v, want an hour", back, got)
@@ -123,7 +123,7 @@ func TestFamiliesMakeRoom(t *testing.T) {
 	// Also after a restart, when all of them are restored.
 	b = newPicker(t, 2, nil)
 	b.after(24 * time.Hour)
-	b.pool.Restore(b.now, b.ids[0], stale, -1, b.now)
+	b.pool.RestoreLimits(b.now, b.ids[0], stale...)
 	b.want("a model", b.use(pool.Query{Family: "now", Tried: b.ids[1:]}, limited), "a")
 	b.want("is parked alone", b.use(pool.Query{Family: "else", Tried: b.ids[1:]}, ok), "a")
 }

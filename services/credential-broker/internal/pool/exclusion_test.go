@@ -111,7 +111,7 @@ func TestPassedOverIsTold(t *testing.T) {
 	if i < 0 || len(states[i].Limits) != 1 {
 		t.Fatalf("what is to be written is %+v, want that a is passed over", states)
 	}
-	other.pool.Restore(other.now, b.ids[0], states[i].Limits, -1, other.now)
+	other.pool.RestoreLimits(other.now, b.ids[0], states[i].Limits...)
 	other.want("another instance passes over", other.use(opus, ok), "b")
 	b.after(time.Second)
 	b.pool.Reset(b.now, pool.Order{Account: b.ids[0], Asked: b.now})

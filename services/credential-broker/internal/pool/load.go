@@ -123,11 +123,11 @@ func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 	}
 	s.meterStored(e.owner, stored)
 	for _, l := range stored.Limits {
-		e.pool.Restore(now, l.Account, []Limit{l}, -1, now)
+		e.pool.RestoreLimits(now, l.Account, l)
 	}
 	for _, h := range stored.Health {
 		if added[h.Account] {
-			e.pool.Restore(now, h.Account, nil, h.Health, h.At)
+			e.pool.RestoreHealth(now, h.Account, h.Health, h.At)
 		}
 		if h.ResetAt != nil {
 			order := Order{Asked: *h.ResetAt, Account: h.Account}

@@ -44,9 +44,8 @@ func (p *Pool) Merge(now time.Time, instance uuid.UUID, s State) {
 	p.count(t, m, instance, s)
 }
 
-// Restore takes in what is stored of an account: its limits, and its health as it was at a
-// time, unless that is below zero.
-func (p *Pool) Restore(now time.Time, account id.Account, limits []Limit, health float64, at time.Time) {
+// RestoreLimits takes in the stored limits of an account.
+func (p *Pool) RestoreLimits(now time.Time, account id.Account, limits ...Limit) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.index[account]
@@ -59,9 +58,15 @@ func (p *Pool) Restore(now time.Time, account id.Account, limits []Limit, health
 			p.adopt(t, m, l)
 		}
 	}
-	if health >= 0 {
+}
+
+// RestoreHealth takes in the stored health of an account, as it was at a time.
+func (p *Pool) RestoreHealth(now time.Time, account id.Account, health float64, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.index[account]; m != nil {
 		rest := max(0, now.Sub(at).Hours()) * p.settings.RecoveryPerHour
-		p.rates.setHealth(m, t, health+rest)
+		p.rates.setHealth(m, p.clock.since(now), health+rest)
 	}
 }
 

@@ -104,7 +104,8 @@ func TestResetEndsLimits(t *testing.T) {
 	}
 
 	restored := fresh()
-	restored.Restore(now, a, []pool.Limit{limit("opus", now.Add(-time.Minute)), limit("haiku", now.Add(-time.Second))}, 50, now)
+	restored.RestoreLimits(now, a, limit("opus", now.Add(-time.Minute)), limit("haiku", now.Add(-time.Second)))
+	restored.RestoreHealth(now, a, 50, now)
 	restored.Reset(now, pool.Order{Account: a, Asked: now.Add(-10 * time.Second), Known: now})
 	if n, health := limits(restored), restored.States(now)[0].Health; n != 1 || health != 50 {
 		t.Errorf("%d limits and health %v after an old reset, want the newer limit and 50", n, health)
