@@ -419,10 +419,10 @@ func TestUndoIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec(`CREATE function wait_for_the_test() returns trigger language plpgsql AS $$
-		begin perform pg_advisory_xact_lock(4711); return NULL; END $$`)
-	exec(`CREATE CONSTRAINT trigger wait_for_the_test after INSERT ON updates deferrable initially deferred
-		FOR each row execute function wait_for_the_test()`)
+	exec(`CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$`)
+	exec(`CREATE CONSTRAINT TRIGGER wait_for_the_test AFTER INSERT ON updates DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`)
 	exec(`SELECT pg_advisory_lock(4711)`)
 	request := &documentv1.UndoRequest{Id: doc, Version: 2, OperationKey: newKey()}
 	var wg sync.WaitGroup

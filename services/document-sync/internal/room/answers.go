@@ -282,11 +282,11 @@ func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error)
 	if empty(update) {
 		return true, nil
 	}
-	said := yjs.New(yjs.Options{Limits: outside})
-	if panics.Try(func() error { return said.ApplyUpdate(update, nil) }) != nil || len(said.StateVector()) > 0 {
+	sent := yjs.New(yjs.Options{Limits: outside})
+	if panics.Try(func() error { return sent.ApplyUpdate(update, nil) }) != nil || len(sent.StateVector()) > 0 {
 		return false, nil
 	}
-	structs, deletions := said.Contents()
+	structs, deletions := sent.Contents()
 	if len(structs) > 0 {
 		return false, nil
 	}

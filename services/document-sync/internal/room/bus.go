@@ -21,9 +21,9 @@ type Bus interface {
 	// Publish sends to all other instances, and perhaps to this one. It does not wait for
 	// them or for a connection.
 	Publish(ctx context.Context, ref store.Ref, c *documentv1.Change) error
-	// Subscribe calls hear with every message about a document until stop is called, and
-	// perhaps once more. hear does not block.
-	Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error)
+	// Subscribe calls receive with every message about a document until stop is called, and
+	// perhaps once more. receive does not block.
+	Subscribe(ref store.Ref, receive func(*documentv1.Change)) (stop func(), err error)
 	// OnReconnect calls fn when messages may have been lost.
 	OnReconnect(fn func()) (stop func())
 }
@@ -35,7 +35,7 @@ type NATS struct {
 	lanes [lanes]chan *nats.Msg
 
 	mu   sync.Mutex // guards subs
-	subs map[string]*hearing
+	subs map[string]*subscriber
 }
 
 // Rooms are spread over lanes, one goroutine each, so that a busy one does not delay all
@@ -45,11 +45,11 @@ const (
 	laneQueue = 4096
 )
 
-type hearing struct{ hear func(*documentv1.Change) }
+type subscriber struct{ receive func(*documentv1.Change) }
 
 // NewNATS returns a Bus over b, which should have no echo: rooms ignore their own messages.
 func NewNATS(b *bus.Bus, log *slog.Logger) *NATS {
-	n := &NATS{bus: b, log: log, subs: make(map[string]*hearing)}
+	n := &NATS{bus: b, log: log, subs: make(map[string]*subscriber)}
 	for i := range n.lanes {
 		n.lanes[i] = make(chan *nats.Msg, laneQueue)
 	}
@@ -86,7 +86,7 @@ func (n *NATS) pass(ctx context.Context, m *nats.Msg) {
 		n.log.WarnContext(ctx, "message of another instance not understood", "subject", m.Subject, "error", err)
 		return
 	}
-	s.hear(c)
+	s.receive(c)
 }
 
 // Publish implements Bus. Without a connection the message is dropped: the other instances read
@@ -99,8 +99,8 @@ func (n *NATS) Publish(ctx context.Context, ref store.Ref, c *documentv1.Change)
 }
 
 // Subscribe implements Bus. A later call for the same document replaces the handler.
-func (n *NATS) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (stop func(), err error) {
-	subj, s := subject.DocUpdates(ref.Workspace, ref.Document), &hearing{hear}
+func (n *NATS) Subscribe(ref store.Ref, receive func(*documentv1.Change)) (stop func(), err error) {
+	subj, s := subject.DocUpdates(ref.Workspace, ref.Document), &subscriber{receive}
 	n.mu.Lock()
 	n.subs[subj] = s
 	n.mu.Unlock()
@@ -202,7 +202,7 @@ func (h *Hub) subscribe(r *room) error {
 	if h.cfg.Bus == nil {
 		return nil
 	}
-	leave, err := h.cfg.Bus.Subscribe(r.ref, r.hear)
+	leave, err := h.cfg.Bus.Subscribe(r.ref, r.receive)
 	if err != nil {
 		return err
 	}
@@ -225,8 +225,8 @@ type remote struct {
 // maxRemote bounds the size of these updates; beyond it they are read from Postgres.
 const maxRemote = 1 << 20
 
-// hear receives a message about the document.
-func (r *room) hear(c *documentv1.Change) {
+// receive handles a message about the document.
+func (r *room) receive(c *documentv1.Change) {
 	if c.GetInstance() == r.hub.instance {
 		return
 	}

@@ -15,7 +15,7 @@
 //	loading   in the hub's map, so that it is loaded once
 //	clean     the doc contains what is committed up to a sequence, perhaps with later updates
 //	busy      somebody holds the turn
-//	lost      the doc contained uncommitted changes and was discarded; it is being reloaded
+//	discarded the doc contained uncommitted changes; it is being reloaded
 //	over      deleted, unloaded or drained, and no longer in the map
 //
 // The turn is the room's exclusive lock, with a queue. The loader, the worker with a batch, an

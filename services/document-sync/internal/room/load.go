@@ -341,7 +341,7 @@ func (r *room) catchUp(ctx context.Context) error {
 	return r.applyMissed(ctx, st)
 }
 
-// yield is release without mu held, or lose if the doc must be reloaded.
+// yield is release without mu held, or discard if the doc must be reloaded.
 func (r *room) yield() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

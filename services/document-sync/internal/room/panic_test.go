@@ -191,10 +191,10 @@ func TestDrainPanics(t *testing.T) {
 // contained is a wire that recovers panics of subscribers, like pkg/bus.
 type contained struct{ *wire }
 
-func (c contained) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func(), error) {
+func (c contained) Subscribe(ref store.Ref, receive func(*documentv1.Change)) (func(), error) {
 	return c.wire.Subscribe(ref, func(change *documentv1.Change) {
 		defer func() { _ = recover() }()
-		hear(change)
+		receive(change)
 	})
 }
 

@@ -373,15 +373,15 @@ type wire struct {
 	rand  *rand.Rand
 	lose  float64
 	delay time.Duration
-	subs  map[store.Ref][]*hearing
+	subs  map[store.Ref][]*subscriber
 	again []func()
 	said  int
 }
 
-type hearing struct{ hear func(*documentv1.Change) }
+type subscriber struct{ receive func(*documentv1.Change) }
 
 func newWire() *wire {
-	return &wire{rand: rand.New(rand.NewPCG(1, 2)), subs: map[store.Ref][]*hearing{}}
+	return &wire{rand: rand.New(rand.NewPCG(1, 2)), subs: map[store.Ref][]*subscriber{}}
 }
 
 // losing sets the fraction of messages that are lost.
@@ -425,20 +425,20 @@ func (w *wire) Publish(_ context.Context, ref store.Ref, c *documentv1.Change) e
 		if w.rand.Float64() < w.lose {
 			continue
 		}
-		time.AfterFunc(time.Duration(w.rand.Int64N(int64(w.delay)+1)), func() { s.hear(c) })
+		time.AfterFunc(time.Duration(w.rand.Int64N(int64(w.delay)+1)), func() { s.receive(c) })
 	}
 	return nil
 }
 
-func (w *wire) Subscribe(ref store.Ref, hear func(*documentv1.Change)) (func(), error) {
+func (w *wire) Subscribe(ref store.Ref, receive func(*documentv1.Change)) (func(), error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := &hearing{hear}
+	s := &subscriber{receive}
 	w.subs[ref] = append(w.subs[ref], s)
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.subs[ref] = slices.DeleteFunc(w.subs[ref], func(x *hearing) bool { return x == s })
+		w.subs[ref] = slices.DeleteFunc(w.subs[ref], func(x *subscriber) bool { return x == s })
 	}, nil
 }
 

@@ -19,10 +19,10 @@ func TestKilledInTheCommit(t *testing.T) {
 	w := newWorld(t, store.Limits{})
 	a, b := w.create(), w.create()
 	admin, gate := w.admin(), w.admin()
-	w.exec(admin, `create function wait_for_the_test() returns trigger language plpgsql as $$
-		begin perform pg_advisory_xact_lock(4711); return null; end $$`)
-	w.exec(admin, `create constraint trigger wait_for_the_test after insert on updates deferrable initially deferred
-		for each row execute function wait_for_the_test()`)
+	w.exec(admin, `CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$`)
+	w.exec(admin, `CREATE CONSTRAINT TRIGGER wait_for_the_test AFTER INSERT ON updates DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION wait_for_the_test()`)
 	op := w.operation(a)
 	op.Name, op.Key = store.Edit, id.New[id.Operation]()
 	operate := func() (store.Answer, error) {
@@ -32,11 +32,11 @@ func TestKilledInTheCommit(t *testing.T) {
 	}
 	kill := func() {
 		w.until(admin, blocked)
-		w.exec(admin, `select pg_terminate_backend(pid) from pg_stat_activity
-			where datname = current_database() and wait_event_type = 'Lock' and pid <> pg_backend_pid()`)
+		w.exec(admin, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()`)
 	}
 
-	w.exec(gate, `select pg_advisory_lock(4711)`)
+	w.exec(gate, `SELECT pg_advisory_lock(4711)`)
 	var wg sync.WaitGroup
 	for _, ref := range []store.Ref{a, b} {
 		// One after the other, so that each is in a commit of its own.
@@ -53,7 +53,7 @@ func TestKilledInTheCommit(t *testing.T) {
 	})
 	kill()
 	wg.Wait()
-	w.exec(gate, `select pg_advisory_unlock(4711)`)
+	w.exec(gate, `SELECT pg_advisory_unlock(4711)`)
 
 	for _, ref := range []store.Ref{a, b} {
 		if n := w.append(ref, "again"); n != 2 {
@@ -67,14 +67,14 @@ func TestKilledInTheCommit(t *testing.T) {
 
 	// The same with an undo: the undone version is not marked in part.
 	op.Name, op.Undoes, op.Key = store.Undo, 3, id.New[id.Operation]()
-	w.exec(gate, `select pg_advisory_lock(4711)`)
+	w.exec(gate, `SELECT pg_advisory_lock(4711)`)
 	wg.Go(func() {
 		_, err := operate()
 		wantKind(t, "Undo of which nobody knows", err, fault.Unavailable)
 	})
 	kill()
 	wg.Wait()
-	w.exec(gate, `select pg_advisory_unlock(4711)`)
+	w.exec(gate, `SELECT pg_advisory_unlock(4711)`)
 	if answer, err := operate(); err != nil || !answer.Changed || answer.Document.GetSequence() != 4 {
 		t.Errorf("the repeated undo = %v, %v", answer, err)
 	}

@@ -269,7 +269,7 @@ func TestOthers(t *testing.T) {
 		if n := sees(theirs.Workspace); n != 0 {
 			t.Errorf("another workspace sees %d rows of %s", n, table)
 		}
-		steal := batch(`WITH d AS (DELETE FROM `+table+` returning 1) select count(*) from d`, new(int64))
+		steal := batch(`WITH d AS (DELETE FROM `+table+` RETURNING 1) SELECT count(*) FROM d`, new(int64))
 		if err := w.pool.WriteInWorkspace(ctx, theirs.Workspace, steal); err != nil {
 			t.Fatal(err)
 		}
