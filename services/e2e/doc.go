@@ -1,5 +1,5 @@
-// Package e2e has the end-to-end stories: what people do with Signalbox, told as
-// scripts (testdata/script), each against two worlds made of the real programs:
+// Package e2e has the end-to-end stories: what people do with Signalbox, as scripts
+// (testdata/script), each against two worlds of real programs:
 //
 //	standalone   `signalbox up`: one process, embedded NATS, private PostgreSQL
 //	cluster      two replicas of each service as processes of their own, a NATS
@@ -10,8 +10,8 @@
 // or the second gateway (-on 1, -on 2), and each gateway to replicas of its own.
 // node holds the npm clients that front ends are built with.
 //
-// Package world starts and speaks with the running system, here and for what lies
-// beside the stories: kill kills its parts under load and counts what is lost, zombies has
-// lease holders go on after their lease and messages come twice, faults
-// breaks the links between them, failures has the model providers fail.
+// Package world starts the system and has a client of it, here and for the packages beside this
+// one: kill kills parts under load and looks for losses, zombies lets lease holders go on after
+// their lease and duplicates messages, faults breaks links, and failures lets model providers
+// fail.
 package e2e

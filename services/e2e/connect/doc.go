@@ -1,10 +1,10 @@
-// Package connect has the stories of tools that people connect, and of accounts that
-// owners administer, told over the public API against a cluster: two gateways behind a
-// front that gives them requests by turns, two credential brokers, a database.
+// Package connect has the stories of tools that people connect, and of accounts that owners
+// administer, over the public API of a cluster: two gateways behind a front that alternates
+// between them, two credential brokers, and a database.
 //
-// The providers are test authorisation servers that behave as Google (form, refresh
-// tokens that stay), Notion (JSON, the client in an Authorization header, refresh tokens
-// that rotate) and GitHub (answers as forms, tokens that never expire, no way to be told
-// of a sign-out) do. The person is an HTTP client with a cookie jar. What a tool would
-// be answered is asked of the brokers' egress with the identity of tool-executor.
+// The providers are test authorization servers that behave like Google (forms, permanent refresh
+// tokens), Notion (JSON, the client in an Authorization header, rotating refresh tokens) and GitHub
+// (form responses, tokens that never expire, no revocation). The person is an HTTP client with a
+// cookie jar. The tests call the brokers' egress with the identity of tool-executor, as a tool
+// would.
 package connect

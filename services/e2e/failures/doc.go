@@ -1,22 +1,21 @@
-// Package failures shows what becomes of a run while its model provider fails in each
-// of the classic ways: nobody listens, TLS fails, silence at every stage, resets, clean
-// ends before the end, rate limits, used-up quotas, refused credentials, overloads, and
-// bytes that make no sense. Its test runs real programs (package world): gateway,
-// agent-runner, credential-broker with stored accounts, and the simulated provider.
+// Package failures tests runs while their model provider fails in each of the classic ways:
+// refused connections, TLS errors, silence at every stage, resets, early clean ends, rate limits,
+// exhausted quotas, refused credentials, overloads, and garbage. Its test runs real programs
+// (package world): gateway, agent-runner, credential-broker with stored accounts, and the
+// simulated provider.
 //
-// Each failure is met three times in each dialect: by an account that is alone and
-// fails for ever, by the first of two of which the second is well, and by an account
-// that fails once. What must hold:
+// Each failure happens three times in each dialect: to a single account, permanently; to the first
+// of two accounts; and to an account, once. The invariants are:
 //
-//   - who watches sees the whole answer, byte for byte, or an error event that says what
-//     happened; never a part of an answer with a good end
-//   - another account is tried where the failure is the account's own, and only there
-//   - the provider is asked as often as the tries of broker and runner allow
-//   - what is stored of the accounts afterwards is what the table of errors says: how
-//     requests went, why an account is parked, and for how long
+//   - a viewer sees the whole answer, byte by byte, or an error event that says what happened;
+//     never a partial answer with a clean end
+//   - another account is tried if, and only if, the failure is the account's own
+//   - the provider is called as often as the attempts of broker and runner allow
+//   - the stored state of the accounts is that of the table of errors: the results of requests,
+//     why an account is parked, and for how long
 //
-// Beside it, thousands of streams go through the broker alone while eight programs want
-// each processor: one that ends cleanly has every byte that the provider sent, and one
-// that the provider broke off never ends cleanly. Half are chats, and half come over
-// TLS. `make e2e-streams` has 100,000 of them.
+// A second test sends thousands of streams through the broker alone, on a machine with eight busy
+// programs per processor: a stream that ends cleanly has every byte that the provider sent, and
+// one that the provider broke off never ends cleanly. Half are chats, and half use TLS.
+// `make e2e-streams` runs 100,000 of them.
 package failures

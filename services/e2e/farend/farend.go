@@ -1,19 +1,17 @@
-// Package farend is what tools act upon in tests: the HTTP service of somebody
-// else, which knows nothing of our retries and does what it is asked for, also when
-// nobody waits for the answer any more. It counts.
+// Package farend is the external HTTP service that tools call in tests. It knows nothing of our
+// retries, completes each request even if the caller is gone, and counts effects.
 //
 //	GET  /pure?operation=     reads: no effect
-//	POST /keyed               {"operation","key"}: takes a client's key, the second time is no effect
+//	POST /keyed               {"operation","key"}: one effect for each key
 //	POST /marked              {"operation","marker"}: an effect each time
-//	GET  /marked?marker=      finds what has that marker
-//	POST /blind               {"operation"}: an effect each time, and no way to ask
-//	GET  /report              what was asked and done, by operation
-//	PUT  /settings            {"before_ms","after_ms"}: latency until the effect, and from there to the answer
+//	GET  /marked?marker=      finds an effect by its marker
+//	POST /blind               {"operation"}: an effect each time, which cannot be looked up
+//	GET  /report              requests and effects, by operation
+//	PUT  /settings            {"before_ms","after_ms"}: latency before the effect, and from there to the response
 //	GET  /ready               200
 //
-// An operation is whatever the caller counts by; the far end does not look at it. A
-// request may bring latencies of its own, before_ms and after_ms. All is in memory:
-// the far end is what survives while others are killed.
+// An operation is an opaque name by which effects are counted. A request may set its own
+// latencies, before_ms and after_ms. The state is in memory: tests do not kill the far end.
 //
 // Tests in the same process can hold requests at either point (Hold).
 package farend

@@ -1,20 +1,19 @@
-// Package faults shows what Signalbox does while the network between its parts, a
-// part itself or a disk misbehaves: its tests run clusters of real programs
-// (package world) with a proxy on every link (package faultproxy), a small constant
-// load of runs with tools and viewers, and one trouble after the other.
+// Package faults tests Signalbox with faults of the network between its parts, of the parts
+// themselves and of disks. Its tests run clusters of real programs (package world) with a proxy
+// on every link (package faultproxy), a small constant load of runs with tools and viewers, and
+// one fault after the other.
 //
-// What must hold is the same for every trouble:
+// The invariants are the same for every fault:
 //
-//   - every run that was accepted ends within its deadline, with the whole answer or
-//     with an error that says what happened; never with a part of an answer as if it
-//     were the whole
-//   - every viewer sees a run's events once, in order and without a hole, or gets a
-//     snapshot in place of what is gone
-//   - a request is answered, if only with an error, and mended by a retry under the
-//     same key; no tool takes effect twice
-//   - when the trouble is over, a new run is as quick as before, without hands, and
-//     goroutines and connections return to where they were
+//   - every accepted run ends within its deadline, with the whole answer or with an error that
+//     says what happened; never with a partial answer as if it were complete
+//   - every viewer sees a run's events once and in order, without gaps, or gets a snapshot instead
+//     of missing events
+//   - a request gets a response, even if it is an error, and a retry under the same key succeeds;
+//     no tool takes effect twice
+//   - after the fault a new run is as fast as before, without manual repair, and the numbers of
+//     goroutines and connections return to normal
 //
-// A short version runs by default. SIGNALBOX_E2E_FAULTS=full, which `make e2e-faults`
-// sets, runs all: every link with every fault, and what needs more time.
+// A short version runs by default. SIGNALBOX_E2E_FAULTS=full, which `make e2e-faults` sets, runs
+// everything: every link with every fault, and slower tests.
 package faults

@@ -1,13 +1,13 @@
-// Package zombies shows what must hold when a lease holder goes on after its lease has
-// run out, and when messages come twice: what the fences, the ledger and the order of the
-// run log are for. Its tests run a cluster of real programs, see it through its public API
-// and as its operator would (Postgres, NATS, metrics), and know nothing of how it is made:
+// Package zombies tests what the fences, the ledger and the order of the run log are for: lease
+// holders that go on after their lease has expired, and duplicate messages. Its tests run a
+// cluster of real programs, and see it only through its public API and as its operator does
+// (Postgres, NATS, metrics). The invariants are:
 //
-//   - what viewers were told is what is stored, whoever wrote last
-//   - a call that is delivered twice acts once
-//   - an event that is on the log twice, or from a claim that is over, is shown once or never
-//   - a stream that goes on behind any event has exactly the rest
-//   - nobody sees of a document what is not committed
+//   - what viewers saw is what is stored, whoever wrote last
+//   - a call that is delivered twice takes effect once
+//   - an event that is on the log twice is shown once, and one of an old claim never
+//   - a stream that resumes after any event has exactly the rest
+//   - nobody sees uncommitted changes of a document
 //
-// The model provider is the test: it decides when each call of the model goes on.
+// The test itself is the model provider, and decides when each model call goes on.
 package zombies
