@@ -205,9 +205,9 @@ e2e-streams: setup build-e2e ## Streams on an overloaded machine, eight busy pro
 mutants: setup clients ## Plant faults in the protocols and check that the tests find each (ARGS="-only fence")
 	@$(WITHPG) go run ./services/e2e/mutants $(ARGS)
 
-simulate: ## Run the protocol of runs through many seeds (SEEDS=100000 FIRST=1)
+simulate: ## Run the protocol of runs, and the feed, through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
-		go test -count=1 -timeout 120m -run TestSeeds -v ./services/agent-runner/internal/sim
+		go test -count=1 -timeout 240m -p 1 -run TestSeeds -v ./services/agent-runner/internal/sim ./services/gateway/internal/feed
 
 translated: ## Strip tool prefixes from generated streams that are cut anywhere (EVENTS=1000000)
 	@go test -count=1 -timeout 30m -run '^TestTranslatedStreams$$' -v ./services/credential-broker/internal/proxy -args -events $(or $(EVENTS),1000000)

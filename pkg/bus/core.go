@@ -34,12 +34,16 @@ func (b *Bus) Nudge(ctx context.Context, subj string, m proto.Message) (err erro
 	return nil
 }
 
-// Subscription is a subscription to a subject. It ends with the bus.
+// Subscription is a subscription to a subject. It ends with the bus. The zero Subscription
+// has ended.
 type Subscription struct{ sub *nats.Subscription }
 
 // Unsubscribe ends the subscription. It does not wait for a running callback, which is the
 // last one.
 func (s *Subscription) Unsubscribe() error {
+	if s.sub == nil {
+		return nil
+	}
 	if err := s.sub.Unsubscribe(); err != nil {
 		return fmt.Errorf("unsubscribe %s: %w", s.sub.Subject, translate(err))
 	}

@@ -71,10 +71,10 @@ func (a *API) watchRun(ctx context.Context, in *struct {
 // resumeRun positions a run's viewer after one of its events or, without a cursor, at the
 // run's beginning.
 func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
-	switch {
-	case !cursor:
+	if !cursor {
 		return s.replay(feed.Follow{})
-	case known && (!hasEnded(s.run) || at.Number <= s.run.GetLastEvent()):
+	}
+	if known && (!hasEnded(s.run) || at.Number <= s.run.GetLastEvent()) {
 		found, err := s.viewer.After(s.ctx, at)
 		if err != nil {
 			return err
@@ -82,11 +82,6 @@ func (s *stream) resumeRun(cursor, known bool, at feed.Position) error {
 		if found {
 			s.viewer.FollowRun(s.run, feed.Follow{})
 			return nil
-		}
-		// The log no longer has the event, but nothing has happened since.
-		if s.run.LastEvent != nil && s.run.GetLastEvent() == at.Number {
-			s.viewer.FollowRun(s.run, feed.Follow{})
-			return s.viewer.Restart(s.ctx, feed.Snapshot{Contents: feed.ContentsOf(nil, s.run)})
 		}
 	}
 	if s.run.LastEvent == nil {

@@ -185,7 +185,7 @@ func (s *stream) resumeSession(session id.Session, cursor string) error {
 			return err
 		}
 		// The log no longer has the event, but nothing has happened since.
-		if c.Position() == p {
+		if c.Position() == p && res.GetActiveRun() == nil {
 			return s.viewer.Restart(s.ctx, feed.Snapshot{Contents: c})
 		}
 		if p == (feed.Position{}) && c.HasBegun() {
@@ -210,7 +210,7 @@ func (s *stream) snapshot() error {
 // begin positions the viewer of a run that was just created at the run's beginning.
 func (s *stream) begin(f feed.Follow) error {
 	found, err := s.viewer.FromStartOfNew(s.ctx, s.run.GetOrdinal())
-	return s.followFromStart(found, err, f)
+	return s.followIfFound(found, err, f)
 }
 
 // replay positions the viewer of a run at the run's beginning.
@@ -219,10 +219,11 @@ func (s *stream) replay(f feed.Follow) error {
 	if err == nil && !found && s.run.LastEvent != nil && s.run.GetLastEvent() <= 1 && !hasEnded(s.run) {
 		found, err = s.viewer.AwaitStart(s.ctx, s.run.GetOrdinal()) // the run has just begun
 	}
-	return s.followFromStart(found, err, f)
+	return s.followIfFound(found, err, f)
 }
 
-func (s *stream) followFromStart(found bool, err error, f feed.Follow) error {
+// followIfFound follows the run from the position that was found, or replays it from its row.
+func (s *stream) followIfFound(found bool, err error, f feed.Follow) error {
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 	v.owned = true
 	t.mu.Unlock()
 	for {
-		buf, what := v.nextBatchLocked(p.clean())
+		buf, what := v.nextBatchLocked(p.empty())
 		silent := len(buf) == room
 		if silent && look && now.Sub(v.wrote) > v.feed.cfg.Heartbeat-v.feed.cfg.lookEvery() {
 			buf = sse.AppendHeartbeat(buf)

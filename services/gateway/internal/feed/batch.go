@@ -108,6 +108,8 @@ func (v *Viewer) wants(f *frame) bool {
 	switch {
 	case v.follow.Run != 0 && f.pos.Run != v.follow.Run:
 		return false
+	case v.follow.Run == 0 && f.late:
+		return false // a hole before the later runs stands for it
 	case v.follow.Sender && f.kind == runStart, v.follow.Sender && f.kind == userMessage && f.message == v.follow.Message:
 		return false
 	case v.follow.Run != 0 && f.kind == runEnd:

@@ -103,7 +103,7 @@ func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
 	defer far.Close()
-	c := &Conn{nc: near, patience: time.Hour}
+	c := &Conn{nc: near, timeout: time.Hour}
 	c.interrupt()
 	if err := c.write([]byte("x")); !errors.Is(err, errInterrupted) {
 		t.Errorf("write() = %v, want errInterrupted", err)

@@ -13,30 +13,30 @@ import (
 	"time"
 )
 
-// Conn is an HTTP/1 answer whose connection was taken over from net/http, so that
-// it takes neither a goroutine nor buffers while nothing is written. One goroutine
-// at a time writes to it.
+// Conn is an HTTP/1 response on a connection that was hijacked from net/http, so that it
+// needs neither a goroutine nor buffers while nothing is written. Only one goroutine at a
+// time writes to it.
 type Conn struct {
 	nc          net.Conn
-	raw         syscall.RawConn // nil: every write may wait
-	head        []byte          // status line and headers; nil once they are sealed
+	raw         syscall.RawConn // nil if non-blocking writes are impossible
+	head        []byte          // status line and headers; nil once they were sealed
 	chunked     bool            // HTTP/1.1
-	patience    time.Duration
+	timeout     time.Duration   // of a write of 64 KiB
 	interrupted atomic.Bool
 }
 
-// Hijack takes the connection of a request over, to answer 200 with the headers
-// that are set on w. patience bounds how long the client may take for 64 KiB. The
-// error http.ErrNotSupported tells that nothing has happened and that w is to be
-// written to: with TLS or HTTP/2 in the process, or behind something that does not
-// allow it. After another error the connection is not to be used.
-func Hijack(w http.ResponseWriter, r *http.Request, patience time.Duration) (*Conn, error) {
+// Hijack takes over the connection of a request, in order to answer 200 with the headers set
+// on w. timeout bounds the time that the client may take for 64 KiB. The error
+// http.ErrNotSupported means that nothing has happened and the caller writes to w instead:
+// with TLS or HTTP/2 in the process, or if w cannot be hijacked. After any other error the
+// connection must not be used.
+func Hijack(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*Conn, error) {
 	if r.ProtoMajor != 1 || r.TLS != nil {
 		return nil, http.ErrNotSupported
 	}
-	c := &Conn{chunked: r.ProtoAtLeast(1, 1), patience: patience}
-	c.head = appendHead(w.Header(), c.chunked)
-	nc, _, err := http.NewResponseController(w).Hijack() // what the client sent after its request is not for us
+	c := &Conn{chunked: r.ProtoAtLeast(1, 1), timeout: timeout}
+	c.head = responseHead(w.Header(), c.chunked)
+	nc, _, err := http.NewResponseController(w).Hijack() // data after the request is ignored
 	if err != nil {
 		return nil, fmt.Errorf("take the connection over: %w", err)
 	}
@@ -51,27 +51,27 @@ func Hijack(w http.ResponseWriter, r *http.Request, patience time.Duration) (*Co
 	return c, nil
 }
 
-// appendHead returns what goes before the body. The connection is not used again:
-// net/http does not take it back.
-func appendHead(header http.Header, chunked bool) []byte {
+// responseHead returns the status line and the headers. The connection is not reused,
+// because net/http does not take it back.
+func responseHead(header http.Header, chunked bool) []byte {
 	var b bytes.Buffer
 	if chunked {
 		b.WriteString("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
 	} else {
 		b.WriteString("HTTP/1.0 200 OK\r\n")
 	}
-	_ = header.WriteSubset(&b, map[string]bool{"Transfer-Encoding": true, "Connection": true, "Content-Length": true, "Date": true}) // a buffer takes all
+	_ = header.WriteSubset(&b, map[string]bool{"Transfer-Encoding": true, "Connection": true, "Content-Length": true, "Date": true}) // a buffer does not fail
 	fmt.Fprintf(&b, "Connection: close\r\nDate: %s\r\n\r\n", time.Now().UTC().Format(http.TimeFormat))
 	return b.Bytes()
 }
 
-// room is what seal needs before the data: a chunk's length and a line break.
+// room is the space that seal needs before the data, for a chunk's length and a line break.
 const room = 10
 
 const lastChunk = "0\r\n\r\n"
 
-// seal turns what is in buf after room bytes into what goes over the wire, in buf's
-// own memory where that suffices. last tells that the answer ends with it.
+// seal returns the bytes to send for the data in buf after room, using buf's memory if
+// possible. last ends the response.
 func (c *Conn) seal(buf []byte, last bool) []byte {
 	out, n := buf[room:], len(buf)-room
 	if c.chunked && n > 0 {
@@ -94,11 +94,11 @@ func (c *Conn) seal(buf []byte, last bool) []byte {
 // errInterrupted ends a write because the stream is to end.
 var errInterrupted = errors.New("the write was interrupted")
 
-// write writes p, which was sealed, and waits for a client that is slow.
+// write writes p, which was sealed. It blocks while the client is slow.
 func (c *Conn) write(p []byte) error {
 	const piece = 64 << 10
 	for len(p) > 0 {
-		err := c.nc.SetWriteDeadline(time.Now().Add(c.patience))
+		err := c.nc.SetWriteDeadline(time.Now().Add(c.timeout))
 		if err != nil {
 			return left(err)
 		}
@@ -107,7 +107,7 @@ func (c *Conn) write(p []byte) error {
 		}
 		n, err := c.nc.Write(p[:min(len(p), piece)])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("%w: it took nothing for %s", ErrSlow, c.patience)
+			return fmt.Errorf("%w: the client accepted nothing for %s", ErrSlow, c.timeout)
 		}
 		if err != nil {
 			return left(err)
@@ -117,47 +117,55 @@ func (c *Conn) write(p []byte) error {
 	return nil
 }
 
-// interrupt ends a write that waits, and those that come. Any goroutine may call it.
+// interrupt ends the current write and all later ones. Any goroutine may call it.
 func (c *Conn) interrupt() {
 	c.interrupted.Store(true)
-	_ = c.nc.SetWriteDeadline(time.Unix(1, 0)) // fails when the connection is closed, which is as good
+	_ = c.nc.SetWriteDeadline(time.Unix(1, 0)) // fails if the connection is closed already
 }
 
-// close ends the connection, after a whole answer when whole is set. A client can
-// tell: the last chunk is missing or, before HTTP/1.1, the connection is reset.
-func (c *Conn) close(whole bool) {
-	if tcp, ok := c.nc.(interface{ SetLinger(sec int) error }); ok && !whole && !c.chunked {
-		_ = tcp.SetLinger(0) // fails when the connection is gone already
+// close closes the connection. Unless the response is complete, the client notices: the last
+// chunk is missing or, before HTTP/1.1, the connection is reset.
+func (c *Conn) close(complete bool) {
+	if tcp, ok := c.nc.(interface{ SetLinger(sec int) error }); ok && !complete && !c.chunked {
+		_ = tcp.SetLinger(0) // fails if the connection is closed already
 	}
 	c.nc.Close()
 }
 
-// pen writes to connections without waiting, and keeps what that needs. It belongs
-// to one worker.
+// pen writes to connections without blocking. Each worker has one.
 type pen struct {
-	buf  []byte
-	sink [4 << 10]byte // what clients send is thrown away
-	n    int
-	err  error
-	p    []byte
+	buf     []byte           // reused by each write
+	out     []byte           // what onWrite writes
+	discard [4 << 10]byte    // what clients send
+	n       int              // result of onWrite or onRead
+	err     error            // likewise
+	onWrite func(fd uintptr) // stored, since a closure for each call would be allocated
+	onRead  func(fd uintptr)
 
-	onWrite, onRead func(fd uintptr) // made once
-
-	writes, bytes int // not yet counted
+	writes, bytes int // not counted in the metrics yet
 }
 
 func newPen() *pen {
 	p := &pen{buf: make([]byte, room, 64<<10)}
-	p.onWrite = func(fd uintptr) { p.n, p.err = send(fd, p.p) }
-	p.onRead = func(fd uintptr) { p.n, p.err = receive(fd, p.sink[:]) }
+	p.onWrite = func(fd uintptr) { p.n, p.err = ignoringEINTR(syscall.Write, int(fd), p.out) }
+	p.onRead = func(fd uintptr) { p.n, p.err = ignoringEINTR(syscall.Read, int(fd), p.discard[:]) }
 	return p
 }
 
-// clean returns an empty buffer with room.
-func (p *pen) clean() []byte { return p.buf[:room] }
+func ignoringEINTR(call func(int, []byte) (int, error), fd int, p []byte) (int, error) {
+	for {
+		n, err := call(fd, p)
+		if !errors.Is(err, syscall.EINTR) {
+			return n, err
+		}
+	}
+}
 
-// write seals buf, which came from clean, and writes it as far as the connection
-// takes it now. rest is the rest.
+// empty returns the pen's buffer with room for seal and nothing else.
+func (p *pen) empty() []byte { return p.buf[:room] }
+
+// write seals buf, which came from empty, and writes as much as the connection takes now. It
+// returns the rest.
 func (p *pen) write(c *Conn, buf []byte, last bool) (rest []byte, err error) {
 	if cap(buf) > cap(p.buf) && cap(buf) <= 256<<10 {
 		p.buf = buf
@@ -166,11 +174,11 @@ func (p *pen) write(c *Conn, buf []byte, last bool) (rest []byte, err error) {
 	if len(out) == 0 || c.raw == nil {
 		return out, nil
 	}
-	p.p = out
+	p.out = out
 	p.writes++
 	p.bytes += len(out)
 	err = c.raw.Control(p.onWrite)
-	p.p = nil
+	p.out = nil
 	switch {
 	case err != nil:
 		return nil, left(err)
@@ -182,19 +190,19 @@ func (p *pen) write(c *Conn, buf []byte, last bool) (rest []byte, err error) {
 	return out[p.n:], nil
 }
 
-// hasLeft reports whether the client has closed the connection, or its half of it.
-// What it sends is of no use and thrown away, so that its end is seen behind it.
+// hasLeft reports whether the client has closed the connection or its sending half. It reads
+// and discards what the client sends, because the end comes after that.
 func (p *pen) hasLeft(c *Conn) bool {
 	if c.raw == nil {
-		return false // a write tells
+		return false // the next write reports it
 	}
 	if err := c.raw.Control(p.onRead); err != nil {
 		return true
 	}
-	return p.n == 0 && p.err == nil || p.err != nil && !errors.Is(p.err, syscall.EAGAIN) && !errors.Is(p.err, syscall.EINTR)
+	return p.n == 0 && p.err == nil || p.err != nil && !errors.Is(p.err, syscall.EAGAIN)
 }
 
-// settle adds to the metrics what was written since the last time.
+// settle adds the writes since the previous call to the metrics.
 func (p *pen) settle(m *metrics) {
 	m.writes.Add(float64(p.writes))
 	m.bytes.Add(float64(p.bytes))

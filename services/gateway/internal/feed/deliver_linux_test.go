@@ -3,7 +3,9 @@ package feed_test
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,11 +24,12 @@ import (
 // mark is a letter that every event of a benchmark has once and nothing else has.
 const mark = 'Z'
 
-// crowd is clients that read what comes and count events. Bare sockets and one
-// goroutine: they cost as little as can be.
+// crowd is a set of clients that read and count events: bare sockets and one goroutine with
+// a thread of its own, whose processor time is known.
 type crowd struct {
 	epoll int
 	stop  atomic.Bool
+	used  atomic.Int64 // processor time of the thread, in nanoseconds
 	done  chan struct{}
 
 	mu   sync.Mutex // guards what follows
@@ -72,6 +75,8 @@ func (c *crowd) add(t testing.TB, fd int) {
 
 func (c *crowd) read() {
 	defer close(c.done)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var events [256]syscall.EpollEvent
 	buf := make([]byte, 64<<10)
 	for !c.stop.Load() {
@@ -85,6 +90,7 @@ func (c *crowd) read() {
 			}
 			count += bytes.Count(buf[:m], []byte{mark})
 		}
+		c.used.Store(int64(rusage(rusageThread)))
 		c.mu.Lock()
 		c.seen += int64(count)
 		c.cond.Broadcast()
@@ -107,40 +113,60 @@ func (w *world) live(seq int64) *nats.Msg {
 	}}
 }
 
-// BenchmarkDeliver is events on their way from the subscription to the sockets of
-// those who watch: decoded and encoded once, and written to each. One after the
-// other, and in bursts.
+// BenchmarkDeliver takes events from the subscription to the sockets of their viewers: one
+// by one and in bursts, with attached viewers and with viewers that net/http serves. cpu-ns
+// is the processor time of the gateway for one event of one viewer.
 func BenchmarkDeliver(b *testing.B) {
 	for _, burst := range []int{1, 200} {
 		for _, viewers := range []int{1, 1000} {
-			b.Run(fmt.Sprintf("viewers=%d/burst=%d", viewers, burst), func(b *testing.B) {
-				registry := prometheus.NewRegistry()
-				w := newWorld(b, nil, func(c *feed.Config) {
-					c.Silence, c.Idle, c.MaxBehind, c.Metrics, c.Rest = time.Hour, time.Hour, time.Hour, registry, time.Nanosecond
-				})
-				addr := w.open(b, 10*time.Second, nil).addr
-				c := newCrowd(b)
-				for range viewers {
-					c.add(b, dialBare(b, addr, "?all=1"))
-				}
-				in, seq := w.bus.channel(), int64(0)
-				msgs := make([]*nats.Msg, burst)
-				b.ReportAllocs()
-				for b.Loop() {
-					b.StopTimer()
-					for i := range msgs {
-						seq++
-						msgs[i] = w.live(seq)
-					}
-					b.StartTimer()
-					for _, m := range msgs {
-						in <- m
-					}
-					c.wait(seq * int64(viewers))
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(seq)/float64(viewers), "ns/delivered")
-				b.ReportMetric(metric(b, registry, "gateway_feed_writes_total")/float64(seq)/float64(viewers), "writes/delivered")
-			})
+			for _, path := range []string{"?all=1", "?all=1&serve=1"} {
+				name := fmt.Sprintf("viewers=%d/burst=%d/attached=%t", viewers, burst, !strings.HasSuffix(path, "serve=1"))
+				b.Run(name, func(b *testing.B) { deliver(b, viewers, burst, path) })
+			}
 		}
 	}
+}
+
+func deliver(b *testing.B, viewers, burst int, path string) {
+	registry := prometheus.NewRegistry()
+	w := newWorld(b, nil, func(c *feed.Config) {
+		c.Silence, c.Idle, c.MaxBehind, c.Metrics, c.Rest = time.Hour, time.Hour, time.Hour, registry, time.Nanosecond
+	})
+	addr := w.open(b, 10*time.Second, nil).addr
+	c := newCrowd(b)
+	for range viewers {
+		c.add(b, dialBare(b, addr, path))
+	}
+	in, seq := w.bus.channel(), int64(0)
+	msgs := make([]*nats.Msg, burst)
+	b.ReportAllocs()
+	var used time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		for i := range msgs {
+			seq++
+			msgs[i] = w.live(seq)
+		}
+		before := rusage(syscall.RUSAGE_SELF) - time.Duration(c.used.Load())
+		b.StartTimer()
+		for _, m := range msgs {
+			in <- m
+		}
+		c.wait(seq * int64(viewers))
+		used += rusage(syscall.RUSAGE_SELF) - time.Duration(c.used.Load()) - before
+	}
+	delivered := float64(seq) * float64(viewers)
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/delivered, "ns/delivered")
+	b.ReportMetric(float64(used.Nanoseconds())/delivered, "cpu-ns/delivered")
+	b.ReportMetric(metric(b, registry, "gateway_feed_writes_total")/delivered, "writes/delivered")
+}
+
+// rusageThread is RUSAGE_THREAD, which package syscall does not have.
+const rusageThread = 1
+
+// rusage returns the processor time of the process or of this thread.
+func rusage(who int) time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(who, &u) // who is valid
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

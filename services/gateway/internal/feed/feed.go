@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -115,7 +116,8 @@ type Feed struct {
 	end      context.CancelFunc
 	draining chan struct{}
 	drain    sync.Once
-	drained  chan struct{} // closed when the feed drains and holds no connection
+	drained  chan struct{}                     // closed when the feed drains and holds no connection
+	jitter   func(time.Duration) time.Duration // a random duration below the given one
 
 	mu      sync.Mutex // guards what follows
 	stopped bool       // no goroutine is begun any more
@@ -138,7 +140,7 @@ func New(cfg Config) *Feed {
 	setDefault(&cfg.GroupSize, 200)
 	setDefault(&cfg.Rest, 300*time.Microsecond)
 	setDefault(&cfg.BacklogBytes, 64<<20)
-	f := &Feed{cfg: cfg, looks: make(tokens, looksAtOnce), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{})}
+	f := &Feed{cfg: cfg, looks: make(tokens, looksAtOnce), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{}), jitter: rand.N[time.Duration]}
 	f.life, f.end = context.WithCancel(context.Background())
 	for i := range max(1, min(runtime.GOMAXPROCS(0), 16)) {
 		f.shards = append(f.shards, newShard(f, i))

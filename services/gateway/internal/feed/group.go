@@ -1,7 +1,6 @@
 package feed
 
 import (
-	"math/rand/v2"
 	"time"
 )
 
@@ -138,7 +137,7 @@ func (t *topic) drain(now time.Time) {
 		for _, v := range g.viewers {
 			switch {
 			case v.leave.IsZero():
-				v.leave = now.Add(rand.N(t.shard.feed.cfg.DrainWindow))
+				v.leave = now.Add(t.shard.feed.jitter(t.shard.feed.cfg.DrainWindow))
 			case !now.Before(v.leave):
 				due = append(due, v)
 			}

@@ -51,6 +51,7 @@ func (t *topic) open(ctx context.Context) {
 			t.setHead(markOf(head))
 			if e, ok := t.decode(head); ok {
 				t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
+				t.newest = t.first
 				t.order.Begin(spanOf(e))
 				t.expectOpen(t.order, now)
 			}
@@ -85,7 +86,8 @@ func (t *topic) expectOpen(o *runorder.Order, now time.Time) {
 // news is what a look at the log and at silent runs brought.
 type news struct {
 	begun  time.Time
-	began  bool // the stream has begun anew
+	from   uint64 // the generation with which it was begun
+	began  bool   // the stream has begun anew
 	msgs   []*bus.Stored
 	runs   map[int64]*agentv1.Run
 	gone   bool // a run, and so its session, is not there any more
@@ -98,13 +100,13 @@ type news struct {
 // is the sequence that must be reached, 0 for none.
 func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 	t.looking++
-	head, actor := t.head, t.anyActor()
+	generation, head, actor := t.generation, t.head, t.anyActor()
 	var repair uint64
 	if t.phase == repairing {
 		repair = t.repairs
 	}
 	t.start(func(ctx context.Context) {
-		n := news{wanted: want, repair: repair, err: pause(ctx, delay)}
+		n := news{from: generation, wanted: want, repair: repair, err: pause(ctx, delay)}
 		n.begun = time.Now()
 		if n.err == nil {
 			n.began, n.msgs, n.err = t.readNews(ctx, head, want)
@@ -209,10 +211,10 @@ func (t *topic) readAfter(ctx context.Context, head mark, through uint64, doubte
 	switch {
 	case err != nil:
 		return after{}, err
-	case stream.Created.After(head.time), doubted: // begun anew
-	case stream.First > head.seq && len(msgs) > 0:
-		return after{msgs: msgs}, nil
-	default:
+	case stream.Created.After(head.time): // begun anew
+	case stream.First > head.seq: // the head is old
+		return after{msgs: msgs, doubtful: len(msgs) == 0}, nil
+	case !doubted:
 		return after{doubtful: true}, nil
 	}
 	// Should it begin anew once more meanwhile, what is read now is the head that will
@@ -277,12 +279,17 @@ func (t *topic) learnNews(n *news) {
 		t.close(ErrGone)
 		return
 	}
-	if n.err != nil {
+	switch {
+	case n.err != nil:
 		if !t.isRepair(n) { // which is tried again
 			t.answerLoads(tail{err: n.err})
 		}
 		t.endureTrouble(n)
-	} else {
+	case n.from != t.generation: // it compared the log with the head of another stream
+		if t.isRepair(n) {
+			t.look(n.wanted, nil, 0)
+		}
+	default:
 		t.trouble, t.compared = time.Time{}, n.begun
 		t.learnLog(n)
 	}

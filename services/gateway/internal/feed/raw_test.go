@@ -53,6 +53,11 @@ func (w *world) open(t testing.TB, patience time.Duration, wrap func(net.Listene
 			return
 		}
 		rw.Header().Set("Content-Type", "text/event-stream")
+		if r.URL.Query().Get("serve") != "" {
+			defer v.Close()
+			d.ended <- v.Serve(r.Context(), &flusher{rw}, []byte(":\n"))
+			return
+		}
 		rw.Header().Set("Connection", "keep-alive") // not for the application to say
 		c, err := feed.Hijack(rw, r, patience)
 		if err != nil {
@@ -72,6 +77,16 @@ func (w *world) open(t testing.TB, patience time.Duration, wrap func(net.Listene
 	t.Cleanup(srv.Close)
 	d.addr = srv.Listener.Addr().String()
 	return d
+}
+
+// flusher is a feed.Sink over net/http.
+type flusher struct{ w http.ResponseWriter }
+
+func (f *flusher) Write(p []byte) error {
+	if _, err := f.w.Write(p); err != nil {
+		return err
+	}
+	return http.NewResponseController(f.w).Flush()
 }
 
 func (w *world) view(r *http.Request) (*feed.Viewer, error) {

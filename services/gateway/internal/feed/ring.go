@@ -34,6 +34,7 @@ const (
 type frame struct {
 	place     place
 	synthetic bool // not from the log: stands after the log's event of the same place
+	late      bool // a synthesized end, after events of later runs: not a position to resume from
 	pos       Position
 	kind      kind
 	message   string       // the message's id, of a userMessage
@@ -160,7 +161,7 @@ func (r *ring) after(p place) (uint64, bool) {
 // findFrame looks from the end: what is looked for is usually recent.
 func findFrame(frames []*frame, p Position) (int, bool) {
 	for i, f := range slices.Backward(frames) {
-		if f.pos == p && f.kind != hole {
+		if f.pos == p && f.kind != hole && !f.late {
 			return i, true
 		}
 	}

@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -149,7 +148,7 @@ func (w *waiting) next(ctx context.Context, wrote bool) error {
 // plan picks a random time to end this stream, so that clients do not resume all at once.
 func (w *waiting) plan() {
 	w.leave = nil
-	w.cut = time.NewTimer(rand.N(w.viewer.feed.cfg.DrainWindow))
+	w.cut = time.NewTimer(w.viewer.feed.jitter(w.viewer.feed.cfg.DrainWindow))
 }
 
 func (w *waiting) cutTime() <-chan time.Time {

@@ -2,7 +2,6 @@ package feed
 
 import (
 	"context"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -274,6 +273,6 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 func (s *shard) lookAgain() {
 	now := time.Now()
 	for _, t := range s.topics {
-		t.shaken, t.nextLook, t.nextSweep = now, now.Add(rand.N(200*time.Millisecond)), now
+		t.shaken, t.nextLook, t.nextSweep = now, now.Add(s.feed.jitter(200*time.Millisecond)), now
 	}
 }

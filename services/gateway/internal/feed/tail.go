@@ -68,9 +68,10 @@ func (t *topic) startTail() {
 		return
 	}
 	t.reading = true
-	generation, head, w := t.generation, t.head.seq, t.loads[0]
+	b := tailBuilder{topic: t, generation: t.generation, head: t.head.seq, newest: t.newest}
+	w := t.loads[0]
 	t.start(func(ctx context.Context) {
-		got := t.readTail(ctx, generation, head, w)
+		got := t.readTail(ctx, b, w)
 		t.post(func() { t.learnTail(got) })
 	})
 }
@@ -86,7 +87,7 @@ func (t *topic) refuse(w wanted) bool {
 	return true
 }
 
-func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted) tail {
+func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail {
 	done, ok := t.shard.feed.tails.acquire(ctx, w.actor.Workspace)
 	if !ok {
 		return tail{err: ctx.Err()}
@@ -96,8 +97,9 @@ func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted)
 	defer cancel()
 	r := t.readRecord(ctx, w)
 	for attempt := 0; ; attempt++ {
-		b := tailBuilder{topic: t, generation: generation, head: head, now: time.Now()}
-		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(generation, head)}
+		b := begin
+		b.now = time.Now()
+		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head)}
 		switch {
 		case r.long:
 			b.got.short = true
@@ -119,6 +121,7 @@ func (t *topic) readTail(ctx context.Context, generation, head uint64, w wanted)
 type tailBuilder struct {
 	topic            *topic
 	generation, head uint64
+	newest           Position // at the head
 	now              time.Time
 	got              tail
 	size             int
@@ -154,9 +157,20 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 		reached = st.Seq
 	}
 	if reached < b.head {
-		return b.behind(ctx)
+		if err := b.behind(ctx); err != nil {
+			return err
+		}
 	}
+	b.addHole()
 	return nil
+}
+
+// addHole adds a hole at the end if the tail does not reach the topic's newest event: the log
+// was lost before everything was recorded.
+func (b *tailBuilder) addHole() {
+	if p, _ := b.got.order.Progress(b.newest.Run); b.newest.Run > 0 && p.Number < b.newest.Number {
+		b.got.frames = append(b.got.frames, &frame{place: b.got.until, kind: hole, time: b.now})
+	}
 }
 
 // behind returns errBehind, or nil when the head is too old to be in the log.

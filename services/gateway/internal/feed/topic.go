@@ -2,7 +2,6 @@ package feed
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +43,9 @@ type topic struct {
 	// The worker's own.
 	sub        *bus.Subscription
 	phase      phase
-	generation uint64 // how often the stream has begun anew
-	head       mark   // the newest event that was dealt with
+	generation uint64   // how often the stream has begun anew
+	head       mark     // the newest event that was dealt with
+	newest     Position // of the newest canonical one
 	order      *runorder.Order
 	held       []*bus.Stored // live events that wait for a repair
 	heldBytes  int
@@ -159,8 +159,15 @@ func (t *topic) take(st *bus.Stored) {
 		// after a reconnect nobody knows what was missed.
 		t.repair(st, something)
 	default:
+		e, ok := t.decode(st)
+		if v, _ := t.order.Judge(spanOf(e)); ok && v == runorder.Gap {
+			t.repair(st, something) // the head may be of a stream that was lost
+			return
+		}
 		t.setHead(markOf(st))
-		t.push(st)
+		if ok {
+			t.pushEvent(e, t.place(st.Seq), false)
+		}
 	}
 }
 
@@ -197,7 +204,14 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 		t.shard.feed.metrics.dropped.Inc()
 		return
 	}
+	if v == runorder.Unknown && e.GetNumber() > 0 && e.GetEpoch() > 0 {
+		v = runorder.Gap // the log was empty when the topic was opened
+	}
 	now := time.Now()
+	late := synthetic && e.GetRunOrdinal() < t.newest.Run
+	if !late {
+		t.newest = Position{e.GetRunOrdinal(), e.GetNumber()}
+	}
 	t.track(e, now)
 	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
 	t.locked(func() {
@@ -205,7 +219,7 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 			t.ring.push(&frame{place: at, synthetic: synthetic, kind: hole, time: now})
 		}
 		if f != nil {
-			f.synthetic = synthetic
+			f.synthetic, f.late = synthetic, late
 			t.ring.push(f)
 		}
 	})
@@ -307,7 +321,7 @@ func (t *topic) sweep(now time.Time) {
 		return
 	}
 	if ask := t.due(now); len(ask) > 0 || now.After(t.nextLook) {
-		t.nextLook = now.Add(cfg.Idle/2 + rand.N(cfg.Idle))
+		t.nextLook = now.Add(cfg.Idle/2 + t.shard.feed.jitter(cfg.Idle))
 		t.look(0, ask, 0)
 	}
 }

@@ -34,6 +34,7 @@ type Viewer struct {
 
 	// The owner's; see Attach.
 	follow       Follow
+	followed     string   // id of the run to follow
 	backlog      []*frame // frames before those of the ring; changed under the topic's mutex
 	weight       int      // of the backlog
 	next         uint64   // index in the ring; 0 if frames are missing between backlog and ring
@@ -140,7 +141,7 @@ func (v *Viewer) poke() {
 // FollowRun makes the viewer follow one run, which need not have begun. The feed notices the
 // run's end even if the log does not show it.
 func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
-	v.follow = f
+	v.follow, v.followed = f, run.GetId()
 	v.follow.Run = run.GetOrdinal()
 	t, now := v.topic, time.Now()
 	t.post(func() {
@@ -326,6 +327,11 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	p := snap.Contents.Position()
 	v.lastSnapshot = &lastSnapshot{snap.Contents, snap.taken, snap.until}
 	v.last = p
+	if v.follow.Run != 0 && p.Run >= v.follow.Run && snap.Contents.active != v.follow.Run {
+		if done, err := v.restartAtEnd(ctx); done || err != nil {
+			return err
+		}
+	}
 	if v.restartInRing(p) {
 		return nil
 	}
@@ -340,6 +346,29 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 		}
 		return i, true, nil // wants leaves out what the snapshot contains
 	})
+}
+
+// restartAtEnd sets the position before the end of the followed run, which it takes from the
+// run's row: the log and the record may have lost it. It returns false if the run has not ended.
+func (v *Viewer) restartAtEnd(ctx context.Context) (bool, error) {
+	t := v.topic
+	run, err := id.Parse[id.Run](v.followed)
+	if err != nil {
+		return false, unavailable(err)
+	}
+	ctx, cancel := context.WithTimeout(identity.With(ctx, v.actor), callTimeout)
+	defer cancel()
+	row, err := v.feed.cfg.Source.Run(ctx, run)
+	if err != nil || !ended(row) {
+		return false, err
+	}
+	end := newFrame(v.feed.cfg.Dialect, EndOf(row), place(t.reached.Load()), time.Now())
+	end.synthetic = true
+	t.locked(func() {
+		v.stand(t.ring.end())
+		v.keep([]*frame{end}, false)
+	})
+	return true, nil
 }
 
 func (v *Viewer) restartInRing(p Position) bool {
@@ -363,16 +392,8 @@ func (v *Viewer) restartAt(frames []*frame, p Position) (i int, ok bool) {
 	if i, ok = findFrame(frames, p); !ok {
 		return 0, false
 	}
-	i++
-	if v.follow.Run == 0 {
-		return i, true
-	}
-	for j := i - 1; j >= 0; j-- {
-		if frames[j].kind == runEnd && frames[j].pos.Run == v.follow.Run {
-			return j, true
-		}
-	}
-	return i, p.Run <= v.follow.Run // else the followed run's end came before these frames
+	// Otherwise events of the followed run may come before these frames.
+	return i + 1, v.follow.Run == 0 || p.Run <= v.follow.Run
 }
 
 // loadTail reads the frames that were evicted from the ring before the viewer had them.
