@@ -154,7 +154,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	})
 	s.proxy, err = docproxy.New(docproxy.Config{
 		Authenticator: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
-		Origins: cfg.origins(), Max: cfg.Sockets, Patience: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
+		Origins: cfg.origins(), Max: cfg.Sockets, WriteTimeout: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
 		TokenWait: cfg.Relay.TokenWait,
 	})
 	if err != nil {

@@ -18,12 +18,12 @@ import (
 // audience is document-sync's name in signed contexts.
 const audience = "document-sync"
 
-// keepAlive finds out within a minute that the machine at the other end is gone.
+// keepAlive detects within a minute that the remote machine is gone.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// opening returns what a guest's stream begins with. It is made of nothing that the
-// client sent but what was asked for.
-func (p *Proxy) opening(g auth.Principal, path string) (mux.OpenRequest, error) {
+// openRequest returns the request that opens a caller's stream. Only the path comes from the
+// client.
+func (p *Proxy) openRequest(g auth.Principal, path string) (mux.OpenRequest, error) {
 	signed, err := p.cfg.Signer.Sign(g.Actor, audience)
 	if err != nil {
 		return mux.OpenRequest{}, err
@@ -35,8 +35,8 @@ func (p *Proxy) opening(g auth.Principal, path string) (mux.OpenRequest, error) 
 	return o, nil
 }
 
-// dial opens a trunk to document-sync. It proves that a gateway asks, and for nobody: the
-// ids are fresh.
+// dial opens a multiplexed connection to document-sync. Its identity proves that a gateway is
+// calling, but no member: the ids are random.
 func (p *Proxy) dial(ctx context.Context) (net.Conn, []byte, error) {
 	signed, err := p.cfg.Signer.Sign(identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Viewer}, audience)
 	if err != nil {
@@ -46,8 +46,7 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// It may still run when this has returned. It fails when the connection is gone, which
-	// is as good.
+	// It may still run after dial has returned, and fails if the connection is closed.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	first, err := mux.Upgrade(conn, &http.Request{
 		Method: http.MethodGet, URL: p.target.JoinPath("trunk"), Host: p.target.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -81,7 +80,7 @@ func (p *Proxy) connect(ctx context.Context) (net.Conn, error) {
 func hostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
-		port = u.Scheme // net knows them by their names
+		port = u.Scheme // net resolves its name
 	}
 	return net.JoinHostPort(u.Hostname(), port)
 }

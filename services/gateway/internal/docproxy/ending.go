@@ -7,26 +7,26 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// The close codes that are the gateway's own: RFC 6455, section 7.4, and the range
-// that it leaves to applications, where they follow the REST API's statuses.
+// The gateway's close codes: RFC 6455, section 7.4, and codes of the application range, which
+// follow the REST API's statuses.
 const (
-	codeCut       = 1006 // of a connection that ended without a close frame; never sent
+	codeCut       = 1006 // the connection ended without a close frame; never sent
 	codeMalformed = 1007
 	codeTooBig    = 1009
 	codeInternal  = 1011
-	codeRestart   = 1012 // the gateway goes away: connect again
-	codeBusy      = 1013 // document-sync is away, or there are too many: try again later
-	codeInvalid   = 4400 // what is missing is in the reason
-	codeToken     = 4401 // no token, or one that is not valid, or that has expired
+	codeRestart   = 1012 // the gateway shuts down: connect again
+	codeBusy      = 1013 // document-sync is unavailable, or there are too many sockets: try again later
+	codeInvalid   = 4400 // the reason says what is missing
+	codeToken     = 4401 // no token, or an invalid or expired one
 	codeForbidden = 4403 // no membership in the workspace
 	codeNotFound  = 4404
 )
 
-// ending is why a socket ends, as its client is told.
+// ending is the reason for the end of a socket, as sent to the client.
 type ending struct {
 	code   int
 	reason string
-	err    error // the cause, for logs only; may be nil
+	err    error // the cause, which is only logged; may be nil
 }
 
 // Error implements error.
@@ -41,23 +41,24 @@ func (e *ending) Error() string {
 func (e *ending) Unwrap() error { return e.err }
 
 var (
-	errDraining = &ending{code: codeRestart, reason: "this gateway is going away: connect again"}
-	errTooMany  = &ending{code: codeBusy, reason: "this gateway has too many open sockets: try again later"}
-	errAway     = &ending{code: codeBusy, reason: reasonAway}
-	errSilent   = &ending{code: codeBusy, reason: "the documents' service does not answer: try again in a moment"}
-	errStuck    = &ending{code: codeBusy, reason: "the documents' service takes nothing: try again later"}
-	errNoToken  = &ending{code: codeToken, reason: "no token: send it in the URL or, with Hocuspocus, as the provider's token"}
+	errDraining    = &ending{code: codeRestart, reason: "this gateway is going away: connect again"}
+	errTooMany     = &ending{code: codeBusy, reason: "this gateway has too many open sockets: try again later"}
+	errUnavailable = &ending{code: codeBusy, reason: reasonUnavailable}
+	errSilent      = &ending{code: codeBusy, reason: "the documents' service does not answer: try again in a moment"}
+	errStuck       = &ending{code: codeBusy, reason: "the documents' service takes nothing: try again later"}
+	errNoToken     = &ending{code: codeToken, reason: "no token: send it in the URL or, with Hocuspocus, as the provider's token"}
 
-	// errLeft ends a socket whose client is not to be told anything.
+	// errLeft ends a socket whose client has left, and is not sent.
 	errLeft = &ending{code: codeCut, reason: "the client has left"}
 )
 
-const reasonAway = "the documents' service cannot be reached: try again in a moment"
+const reasonUnavailable = "the documents' service cannot be reached: try again in a moment"
 
-func away(err error) error { return &ending{code: codeBusy, reason: reasonAway, err: err} }
+func unavailable(err error) error {
+	return &ending{code: codeBusy, reason: reasonUnavailable, err: err}
+}
 
-// endingOf returns how a socket ends that ends with err. What has no kind is told
-// to nobody.
+// endingOf returns the ending of a socket for err. An internal error is not shown.
 func endingOf(err error) *ending {
 	if e, ok := errors.AsType[*ending](err); ok {
 		return e
@@ -81,7 +82,7 @@ func endingOf(err error) *ending {
 	return e
 }
 
-// withCause returns why ctx ended where that is what err comes from.
+// withCause returns the cause of ctx if ctx has ended, else err.
 func withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

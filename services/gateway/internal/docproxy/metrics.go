@@ -14,9 +14,9 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	const namespace, subsystem = "gateway", "sockets"
-	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "bytes_total", Help: "Bytes that were passed on, to document-sync (up) and to clients (down)."}, []string{"direction"})
+	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "bytes_total", Help: "Bytes relayed to document-sync (up) and to clients (down)."}, []string{"direction"})
 	m := &metrics{
-		open:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "open", Help: "Sockets of documents that are relayed."}),
+		open:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "open", Help: "Open sockets of documents."}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "closed_total", Help: "Sockets of documents that ended or were refused, by close code; 1005 and 1006 as in RFC 6455: none, and cut."}, []string{"code"}),
 		up:     bytes.WithLabelValues("up"),
 		down:   bytes.WithLabelValues("down"),
@@ -27,12 +27,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// ended counts a socket by its code. Clients choose codes too: only those that mean
-// something here have a label.
+// ended counts a socket by its close code. Codes that clients made up share a label.
 func (m *metrics) ended(code int) {
 	label := "other"
-	switch {
-	case code >= 1000 && code <= 1015, code >= codeInvalid && code <= codeNotFound:
+	if code >= 1000 && code <= 1015 || code >= codeInvalid && code <= codeNotFound {
 		label = strconv.Itoa(code)
 	}
 	m.closed.WithLabelValues(label).Inc()

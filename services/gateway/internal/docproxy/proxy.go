@@ -28,54 +28,54 @@ import (
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
-// Config is what the proxy works with.
+// Config configures a Proxy.
 type Config struct {
 	Authenticator *auth.Authenticator
-	Streams       *auth.Streams // counts sockets of members and workspaces, and ends them
+	Streams       *auth.Streams // limits sockets by member and workspace, and ends them
 	Signer        *identity.Signer
 	URL           string // of document-sync
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: none
-	// Origins are those whose pages may open sockets, besides the gateway's own; * for all.
+	// Origins may open sockets from their pages, like the gateway's own origin; * for all.
 	Origins []string
-	// Max bounds the sockets of this gateway.
+	// Max bounds the number of sockets.
 	Max int
-	// Patience is how long a client may take nothing.
-	Patience time.Duration
-	// DrainWindow is the time over which Drain closes sockets.
+	// WriteTimeout bounds the time of a write of 64 KiB to a client.
+	WriteTimeout time.Duration
+	// DrainWindow is the time over which Drain spreads the closing of sockets.
 	DrainWindow time.Duration
-	// TokenWait is how long the first message with a token may take; 10 s when 0.
+	// TokenWait bounds the wait for the first message with a token; 10 s when 0.
 	TokenWait time.Duration
 }
 
-// Proxy relays sockets to document-sync. It may be used from any goroutine.
+// Proxy relays sockets to document-sync. It is safe for concurrent use.
 type Proxy struct {
 	cfg     Config
 	target  *url.URL
 	metrics *metrics
 	host    *editor.Host
-	trunks  *mux.Pool
+	mux     *mux.Pool
 
-	draining context.Context //nolint:containedctx // the life of what is being opened
+	draining context.Context //nolint:containedctx // cancelled by Drain
 	drain    context.CancelCauseFunc
-	drained  chan struct{} // closed when all are gone after Drain
+	drained  chan struct{} // closed after Drain when no socket is left
 
 	mu      sync.Mutex // guards what follows
-	count   int        // sockets, from before the upgrade to the end
-	waiting int        // those without a token yet
+	count   int        // sockets, including those before the upgrade
+	waiting int        // sockets without a token yet
 	open    map[*relay]struct{}
 }
 
 const (
-	maxWaiting = 1000        // who are on the way to tell who they are
-	maxMessage = 8 << 20     // bytes of a client's message, as many as document-sync takes
-	maxQueue   = 4 << 20     // bytes that wait for a client that reads slowly
-	maxHeld    = 256 << 20   // bytes that wait for all such clients together
-	lingering  = time.Second // in which a client may close its side once it was told
-	lookEvery  = time.Second // how often time is kept for sockets
+	maxWaiting = 1000        // sockets without a token yet
+	maxMessage = 8 << 20     // bytes of a client's message, as in document-sync
+	maxQueue   = 4 << 20     // bytes queued for a slow client
+	maxHeld    = 256 << 20   // bytes queued for all slow clients together
+	closeWait  = time.Second // for the client's close frame
+	lookEvery  = time.Second // between two checks of each socket
 )
 
-// New returns a proxy; Run keeps it honest.
+// New returns a Proxy. Run must be running for sockets to time out.
 func New(cfg Config) (*Proxy, error) {
 	if cfg.TokenWait == 0 {
 		cfg.TokenWait = 10 * time.Second
@@ -89,16 +89,16 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, target: target, metrics: newMetrics(cfg.Metrics), drained: make(chan struct{}), open: map[*relay]struct{}{}}
 	p.host = editor.NewHost(editor.Config{
-		Message: maxMessage, Queue: maxQueue, Held: maxHeld, WriteWait: cfg.Patience, CloseWait: lingering, In: p.metrics.up, Out: p.metrics.down,
+		Message: maxMessage, Queue: maxQueue, Held: maxHeld, WriteWait: cfg.WriteTimeout, CloseWait: closeWait, In: p.metrics.up, Out: p.metrics.down,
 	}, func(w http.ResponseWriter, reason error) {
 		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
 	})
-	p.trunks = mux.NewPool(mux.Config{Dial: p.dial})
+	p.mux = mux.NewPool(mux.Config{Dial: p.dial})
 	p.draining, p.drain = context.WithCancelCause(context.Background())
 	return p, nil
 }
 
-// Document serves GET /ws/documents/{id}: the y-protocols.
+// Document serves GET /ws/documents/{id} with y-protocols.
 func (p *Proxy) Document(w http.ResponseWriter, r *http.Request) {
 	p.serve(w, r, func(_ context.Context, s *opening) error {
 		doc, err := id.Parse[id.Document](r.PathValue("id"))
@@ -111,8 +111,8 @@ func (p *Proxy) Document(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Hocuspocus serves GET /ws/hocuspocus: documents in Hocuspocus' envelope, which may
-// bring the token.
+// Hocuspocus serves GET /ws/hocuspocus: documents in Hocuspocus' envelope, whose messages may
+// contain the token.
 func (p *Proxy) Hocuspocus(w http.ResponseWriter, r *http.Request) {
 	p.serve(w, r, func(ctx context.Context, s *opening) error {
 		s.path, s.idle = "/ws/hocuspocus", hocuspocusIdle
@@ -123,29 +123,29 @@ func (p *Proxy) Hocuspocus(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// What is sent to clients that were told nothing for long: awareness of nobody and,
-// with Hocuspocus, about a document of no name. Its providers note that a message came
-// before they look for whom it is.
+// Messages that keep idle clients from reconnecting: an empty awareness update and, for
+// Hocuspocus, one of a document without a name. Its providers note that a message came before
+// they look at the name.
 var (
 	plainIdle      = editor.Idle([]byte{1, 1, 0})
 	hocuspocusIdle = editor.Idle([]byte{0, 1, 1, 0})
 )
 
-// opening is a socket that is not relayed yet.
+// opening is a socket in the state opening.
 type opening struct {
 	conn      *editor.Conn
 	from      netip.Addr
 	token     string
 	workspace string
 	path      string   // at document-sync
-	document  string   // what it is about, as far as that is known
-	asked     bool     // the token came in a message about document
+	document  string   // the document, as far as it is known
+	asked     bool     // the token came in a message of that document
 	kept      [][]byte // messages that came before the token
 	idle      []byte
 }
 
-// serve makes a request a socket. aim finds out what is asked for.
-func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.Context, *opening) error) {
+// serve upgrades a request to a socket. target finds out what it is for.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, target func(context.Context, *opening) error) {
 	if !websocket.IsWebSocketUpgrade(r) {
 		api.WriteUpgradeRequired(w)
 		return
@@ -161,16 +161,16 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	}
 	conn, err := p.host.Take(w, r)
 	if err != nil {
-		p.leave() // the client was told, or is gone
+		p.leave() // Take has answered
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	stop := context.AfterFunc(p.draining, func() { cancel(context.Cause(p.draining)) }) //nolint:contextcheck // the end of the gateway's
+	stop := context.AfterFunc(p.draining, func() { cancel(context.Cause(p.draining)) }) //nolint:contextcheck // the proxy's own
 	defer stop()
 	s := &opening{conn: conn, from: p.cfg.Authenticator.Address(r), token: api.TokenOf(r), workspace: api.WorkspaceOf(r)}
 	if err = full; err == nil {
-		if err = aim(ctx, s); err == nil {
+		if err = target(ctx, s); err == nil {
 			err = p.establish(ctx, s)
 		}
 	}
@@ -179,8 +179,8 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, aim func(context.C
 	}
 }
 
-// allows reports whether a page of origin may open a socket on host. What is no
-// page has no origin.
+// allows reports whether a page of origin may open a socket on host. Clients other than
+// browsers send no origin.
 func (p *Proxy) allows(origin, host string) bool {
 	if origin == "" || slices.Contains(p.cfg.Origins, "*") || slices.Contains(p.cfg.Origins, origin) {
 		return true
@@ -189,8 +189,8 @@ func (p *Proxy) allows(origin, host string) bool {
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
 }
 
-// admit counts a socket; the caller leaves. full tells that it is one too many, which
-// is told after the upgrade. After an error nothing was counted.
+// admit counts a socket; the caller must call leave. A refusal in full is to be sent after the
+// upgrade. After an error the socket is not counted.
 func (p *Proxy) admit() (full, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +216,7 @@ func (p *Proxy) leave() {
 	p.checkDrained()
 }
 
-// checkDrained tells who waits for it that all are gone. The lock is held.
+// checkDrained closes drained if the proxy drains and has no sockets. The lock is held.
 func (p *Proxy) checkDrained() {
 	if p.count > 0 || p.draining.Err() == nil {
 		return
@@ -228,7 +228,7 @@ func (p *Proxy) checkDrained() {
 	}
 }
 
-// awaitToken takes the token of Hocuspocus' first messages.
+// awaitToken gets the token from Hocuspocus' first messages.
 func (p *Proxy) awaitToken(ctx context.Context, s *opening) error {
 	p.mu.Lock()
 	free := p.waiting < maxWaiting
@@ -247,8 +247,8 @@ func (p *Proxy) awaitToken(ctx context.Context, s *opening) error {
 	return err
 }
 
-// establish finds out who asks, and connects the socket with document-sync. After
-// nil it has left the request.
+// establish authorizes the caller and connects the socket to document-sync. If it returns
+// nil, the socket no longer belongs to the request.
 func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if s.token == "" {
 		return errNoToken
@@ -266,10 +266,10 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 		return err
 	}
 	relay := &relay{proxy: p, conn: s.conn, count: count}
-	first, err := p.opening(principal, s.path)
+	first, err := p.openRequest(principal, s.path)
 	if err == nil {
-		if relay.up, err = p.trunks.Open(asking, s.document, first, relay); err != nil {
-			err = withCause(asking, away(err))
+		if relay.up, err = p.mux.Open(asking, s.document, first, relay); err != nil {
+			err = withCause(asking, unavailable(err))
 		}
 	}
 	if err != nil {
@@ -279,7 +279,7 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	if tcp, ok := s.conn.Under().(interface {
 		SetKeepAliveConfig(config net.KeepAliveConfig) error
 	}); ok {
-		_ = tcp.SetKeepAliveConfig(keepAlive) // fails when it is closed
+		_ = tcp.SetKeepAliveConfig(keepAlive) // fails if it is closed
 	}
 	s.conn.SetIdle(s.idle)
 	p.mu.Lock()
@@ -288,14 +288,13 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 	p.mu.Unlock()
 	count.Detach(relay.end)
 	if p.draining.Err() != nil {
-		relay.end(errDraining) // it may have been too late for Drain to see
+		relay.end(errDraining) // Drain may not have seen it
 	}
 	go relay.run(s.kept) //nolint:contextcheck // a socket outlives the request that opened it
 	return nil
 }
 
-// refuse tells the client why it gets no socket, and closes its connection. It does
-// not wait for that.
+// refuse sends the client the reason and closes its connection, in the background.
 func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 	e := endingOf(err)
 	switch e.code {
@@ -307,7 +306,7 @@ func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 		p.cfg.Log.DebugContext(ctx, "socket refused", "code", e.code, "error", err)
 	}
 	if s.asked && (e.code == codeToken || e.code == codeForbidden) {
-		s.conn.Send(editor.Message(denied(s.document, e.reason))) // the close frame says it too
+		s.conn.Send(editor.Message(denied(s.document, e.reason))) // the close frame has the reason too
 	}
 	p.metrics.ended(e.code)
 	go func() {
@@ -318,10 +317,10 @@ func (p *Proxy) refuse(ctx context.Context, s *opening, err error) {
 	}()
 }
 
-// ended forgets a relay that has closed everything.
+// ended removes a relay that has ended.
 func (p *Proxy) ended(r *relay, why editor.Closing) {
 	p.metrics.ended(why.Code)
-	p.cfg.Log.Debug("socket ended", "code", why.Code, "error", why.Reason) //nolint:sloglint // the request is long over
+	p.cfg.Log.Debug("socket ended", "code", why.Code, "error", why.Reason) //nolint:sloglint // the request has ended
 	p.mu.Lock()
 	delete(p.open, r)
 	p.metrics.open.Set(float64(len(p.open)))
@@ -329,8 +328,8 @@ func (p *Proxy) ended(r *relay, why editor.Closing) {
 	p.leave()
 }
 
-// Drain lets no socket in any more, ends those that are being opened, and closes the
-// open ones spread over the drain window. It returns at once.
+// Drain refuses new sockets, ends those in the state opening, and closes the open ones spread
+// over the drain window. It does not wait.
 func (p *Proxy) Drain() {
 	p.drain(errDraining)
 	p.each(func(r *relay) {
@@ -341,7 +340,7 @@ func (p *Proxy) Drain() {
 	p.checkDrained()
 }
 
-// Drained is closed when Drain was called and no socket is left.
+// Drained is closed after Drain when no socket is left.
 func (p *Proxy) Drained() <-chan struct{} { return p.drained }
 
 func (p *Proxy) each(f func(*relay)) {
@@ -352,12 +351,12 @@ func (p *Proxy) each(f func(*relay)) {
 	}
 }
 
-// Run keeps time for sockets, and trunks, until ctx is done; then it closes what is
-// left and returns when all are gone.
+// Run checks the timeouts of sockets and runs the connections to document-sync until ctx is
+// done. Then it closes the remaining sockets and returns when none is left.
 func (p *Proxy) Run(ctx context.Context) error {
-	trunks, hangUp := context.WithCancel(context.WithoutCancel(ctx))
+	connections, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	var done sync.WaitGroup
-	done.Go(func() { _ = p.trunks.Run(trunks) }) // which is nil
+	done.Go(func() { _ = p.mux.Run(connections) }) // which is nil
 	defer done.Wait()
 	defer hangUp()
 	t := time.NewTicker(lookEvery)

@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
-// relay is an open socket: a client's connection, and a stream to document-sync, whose
-// sink it is.
+// relay is an open socket: a client's connection and a stream to document-sync. It implements
+// mux.Sink for the stream.
 type relay struct {
 	proxy *Proxy
 	conn  *editor.Conn
@@ -22,8 +22,8 @@ type relay struct {
 	count *auth.Stream
 }
 
-// contain calls f, which works on this socket alone. A panic cuts the connection; the
-// trunk, and the other sockets on it, go on.
+// contain calls f, which concerns this socket only. A panic cuts its connection; other sockets
+// of the mux are not affected.
 func (r *relay) contain(f func()) {
 	if panics.Contain(context.Background(), r.proxy.cfg.Log, "document socket", f) {
 		_ = r.conn.Under().Close()
@@ -45,32 +45,33 @@ func (r *relay) Closed(code int, reason string) {
 
 // Broken implements mux.Sink.
 func (r *relay) Broken(why error) {
-	if !errors.Is(why, mux.ErrSilent) {
-		why = away(why)
-	} else {
+	if errors.Is(why, mux.ErrSilent) {
 		why = errSilent
+	} else {
+		why = unavailable(why)
 	}
 	r.contain(func() { r.end(why) })
 }
 
-// end has the socket end for a reason, unless there is one already. It does not wait,
-// and any goroutine may call it.
+// end ends the socket for a reason. Only the first call has an effect. It does not block, and
+// any goroutine may call it.
 func (r *relay) end(why error) {
 	e := endingOf(why)
 	r.conn.End(editor.Closing{Code: e.code, Reason: e.reason})
 }
 
-// run is the socket's goroutine. kept goes to document-sync before anything else.
+// run is the socket's goroutine. It sends the kept messages to document-sync first.
 func (r *relay) run(kept [][]byte) {
-	why := editor.Closing{Code: codeInternal, Reason: "internal error"} // unless it is known better
-	r.contain(func() { why = r.conn.Finish(r.talk(kept)) })
+	why := editor.Closing{Code: codeInternal, Reason: "internal error"} // after a panic
+	r.contain(func() { why = r.conn.Finish(r.pump(kept)) })
 	r.up.Close(why.Code, why.Reason)
 	r.count.Close()
 	r.proxy.ended(r, why)
 }
 
-// talk passes messages up until that is over, and returns why it is.
-func (r *relay) talk(kept [][]byte) editor.Closing {
+// pump sends the client's messages to document-sync until the socket ends, and returns the
+// reason.
+func (r *relay) pump(kept [][]byte) editor.Closing {
 	for _, msg := range kept {
 		for len(msg) > mux.MaxPart {
 			if err := r.send(msg[:mux.MaxPart], true); err != nil {
@@ -87,7 +88,7 @@ func (r *relay) talk(kept [][]byte) editor.Closing {
 		if err != nil {
 			return editor.ReadError(err)
 		}
-		if err := r.pass(msg); err != nil {
+		if err := r.forward(msg); err != nil {
 			return closingOf(err)
 		}
 	}
@@ -95,8 +96,8 @@ func (r *relay) talk(kept [][]byte) editor.Closing {
 
 var partBuffers = sync.Pool{New: func() any { return new([mux.MaxPart]byte) }}
 
-// pass passes one message on. The buffer is taken only now: who sends nothing has none.
-func (r *relay) pass(msg io.Reader) error {
+// forward sends one message. It takes a buffer only now: an idle socket has none.
+func (r *relay) forward(msg io.Reader) error {
 	b := partBuffers.Get().(*[mux.MaxPart]byte) // the pool has nothing else
 	defer partBuffers.Put(b)
 	for more := true; more; {
@@ -117,12 +118,12 @@ func (r *relay) send(part []byte, more bool) error {
 	return r.conn.Away(func() error { return r.up.Send(part, more, r.conn.Done()) })
 }
 
-// closingOf says how a socket ends whose message could not be passed on.
+// closingOf returns the closing of a socket whose message could not be sent.
 func closingOf(err error) editor.Closing {
 	if c, ok := errors.AsType[*editor.Closing](err); ok {
 		return *c
 	}
-	e := errAway // or over: then the end has begun
+	e := errUnavailable // unless the socket is ending already
 	if errors.Is(err, mux.ErrStalled) {
 		e = errStuck
 	}

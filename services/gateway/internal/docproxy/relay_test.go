@@ -58,7 +58,7 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	p, err := docproxy.New(docproxy.Config{
 		Authenticator: auth.New(auth.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
 		Streams:       auth.NewStreams(auth.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
-		Signer:        identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, Patience: 10 * time.Second, DrainWindow: time.Millisecond,
+		Signer:        identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, WriteTimeout: 10 * time.Second, DrainWindow: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)

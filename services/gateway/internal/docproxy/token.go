@@ -11,14 +11,14 @@ import (
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
-// Bounds of what a client may send before its token is known.
+// Bounds on what a client may send before its token.
 const (
 	maxFirstMessages = 16
 	maxFirstBytes    = 64 << 10
 )
 
-// Numbers of Hocuspocus' messages: after the document's name comes the kind of
-// message and, in one of authentication, what it is about.
+// Constants of Hocuspocus' protocol: a message has the document's name, the kind of message
+// and, if it is for authentication, a subtype.
 const (
 	kindAuth   = 2
 	authToken  = 0
@@ -27,10 +27,10 @@ const (
 
 const reasonTooMuch = "too much came before the token"
 
-// authMessage is a message of Hocuspocus that holds a token.
+// authMessage is a Hocuspocus message with a token.
 type authMessage struct{ document, token string }
 
-// firstToken reads messages until one has a token, and returns them all.
+// firstToken reads messages until one has a token. It returns the token and all messages.
 func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a authMessage, kept [][]byte, err error) {
 	stop := context.AfterFunc(ctx, func() {
 		e := endingOf(withCause(ctx, ctx.Err()))
@@ -42,7 +42,7 @@ func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth
 	for range maxFirstMessages {
 		kind, msg, err := c.Before(maxFirstBytes, deadline)
 		if err != nil {
-			return authMessage{}, nil, withCause(ctx, whyUnread(err))
+			return authMessage{}, nil, withCause(ctx, readEnding(err))
 		}
 		if total += len(msg); total > maxFirstBytes {
 			return authMessage{}, nil, &ending{code: codeTooBig, reason: reasonTooMuch}
@@ -62,8 +62,8 @@ func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth
 	return authMessage{}, nil, errNoToken
 }
 
-// whyUnread tells what an error of reading the first messages means.
-func whyUnread(err error) error {
+// readEnding returns the ending for an error of reading the first messages.
+func readEnding(err error) error {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		return errNoToken
 	}
@@ -74,22 +74,18 @@ func whyUnread(err error) error {
 	return &ending{code: e.Code, reason: e.Reason}
 }
 
-// parseAuth returns the token of a message; false when it is of another kind.
+// parseAuth returns the token of a message, or false if it is of another kind.
 func parseAuth(msg []byte) (a authMessage, found bool, err error) {
 	r := reader{rest: msg}
 	a.document = r.text()
-	if r.number() != kindAuth || r.bad {
-		return authMessage{}, false, r.err()
-	}
-	if r.number() != authToken || r.bad {
+	if r.number() != kindAuth || r.number() != authToken || r.bad {
 		return authMessage{}, false, r.err()
 	}
 	a.token = r.text()
 	return a, !r.bad, r.err()
 }
 
-// denied is the message by which Hocuspocus' provider learns that its token was not
-// accepted.
+// denied returns the message that tells Hocuspocus' provider that its token was refused.
 func denied(document, reason string) []byte {
 	b := appendText(nil, document)
 	b = append(b, kindAuth, authDenied)
@@ -104,8 +100,7 @@ func appendText(b []byte, s string) []byte {
 	return append(append(b, byte(n)), s...)
 }
 
-// reader takes a message apart. After something that is not there, bad is set and
-// all that is read is zero.
+// reader parses a message. At the first error it sets bad; from then on it reads zeros.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -118,7 +113,7 @@ func (r *reader) err() error {
 	return nil
 }
 
-// number reads a number in groups of 7 bits, the lowest first.
+// number reads a variable-length integer (LEB128).
 func (r *reader) number() (n uint64) {
 	for shift := 0; shift < 56 && !r.bad; shift += 7 {
 		if len(r.rest) == 0 {
@@ -135,7 +130,7 @@ func (r *reader) number() (n uint64) {
 	return 0
 }
 
-// text reads a number and as many bytes.
+// text reads a string that is preceded by its length.
 func (r *reader) text() string {
 	n := r.number()
 	if n > uint64(len(r.rest)) {

@@ -9,25 +9,25 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// The close codes that are this package's own: RFC 6455, section 7.4.
+// Close codes of RFC 6455, section 7.4.
 const (
-	CodeLost      = 1006 // without a close frame; never sent
+	CodeLost      = 1006 // no close frame; never sent
 	codeMalformed = 1007
 	codeTooBig    = 1009
 	codeBusy      = 1013
 )
 
-// Closing is why a connection ends.
+// Closing is the reason why a connection ends.
 type Closing struct {
 	Code    int
-	Reason  string // for people, at most maxReason bytes reach them
-	abandon bool   // what waits in the queue is thrown away
+	Reason  string // shown to people; at most maxReason bytes are sent
+	abandon bool   // the queue is dropped
 }
 
 // Error implements error.
 func (c *Closing) Error() string { return c.Reason }
 
-// lost reports whether nothing can be told.
+// lost reports whether no close frame can be sent.
 func (c *Closing) lost() bool { return c.Code == CodeLost || c.Code == 0 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	tooSlow   = Closing{Code: codeBusy, Reason: "The connection is too slow for what happens in the document: connect again.", abandon: true}
 )
 
-// ReadError says how a connection ends that cannot be read any further.
+// ReadError returns the closing for a read error.
 func ReadError(err error) Closing {
 	if c, ok := errors.AsType[*Closing](err); ok {
 		return *c
@@ -46,15 +46,15 @@ func ReadError(err error) Closing {
 	if errors.Is(err, websocket.ErrReadLimit) {
 		return Closing{Code: codeTooBig, Reason: "The message is too large: send smaller updates."}
 	}
-	// Gorilla's complaints about frames have no type.
+	// gorilla's protocol errors have no type.
 	if strings.HasPrefix(err.Error(), "websocket: ") {
 		return Closing{Code: codeMalformed, Reason: "This is not how WebSocket works: " + err.Error()}
 	}
 	return Closing{Code: CodeLost, Reason: "the connection broke"}
 }
 
-// closingOfPeer answers a close frame of the peer; 1006 is gorilla's word for an end
-// without one.
+// closingOfPeer returns the answer to a client's close frame. gorilla reports an end without
+// one as 1006.
 func closingOfPeer(c *websocket.CloseError) Closing {
 	switch c.Code {
 	case websocket.CloseAbnormalClosure:
@@ -65,10 +65,10 @@ func closingOfPeer(c *websocket.CloseError) Closing {
 	return Closing{Code: c.Code}
 }
 
-// maxReason is what fits into a control frame behind the code.
+// maxReason is the room for the reason in a control frame.
 const maxReason = 123
 
-// Clip cuts a text to n bytes, at the border of a character.
+// Clip shortens a text to n bytes without splitting a character.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -81,21 +81,21 @@ func Clip(s string, n int) string {
 	return s[:n] + more
 }
 
-// longAgo is a deadline that wakes whoever reads.
+// longAgo is a deadline in the past, which unblocks a read or write.
 var longAgo = time.Unix(1, 0)
 
-// End begins the end, for the first reason that is given.
+// End begins to end the connection. Only the first call has an effect.
 func (c *Conn) End(why Closing) {
 	c.mu.Lock()
 	if c.ending {
 		c.mu.Unlock()
 		return
 	}
-	if c.open { // the rest of the frame will never come
+	if c.open { // no close frame can follow an incomplete frame
 		why.Code = CodeLost
 	}
 	c.ending, c.why = true, why
-	// In the lock: the deadline of Finish, which takes it before, has to come last.
+	// Under the lock, so that the deadline that Finish sets comes later.
 	_ = c.wire.SetReadDeadline(longAgo)
 	start := !why.lost() && c.endLocked(why)
 	close(c.done)
@@ -104,11 +104,11 @@ func (c *Conn) End(why Closing) {
 	case start:
 		go c.run()
 	case why.lost():
-		_ = c.wire.SetWriteDeadline(longAgo) // the writer, if there is one, gives up
+		_ = c.wire.SetWriteDeadline(longAgo) // unblocks the writer
 	}
 }
 
-// endLocked queues the close frame, and reports whether a writer has to be started.
+// endLocked queues the close frame and reports whether a writer must be started.
 func (c *Conn) endLocked(why Closing) bool {
 	if why.abandon && !c.taken {
 		clear(c.queue)

@@ -1,48 +1,46 @@
-// Package editor has the WebSockets of people who edit.
+// Package editor has the WebSocket connections of clients that edit documents.
 //
-// # A connection
+// # Reading and writing
 //
-// One goroutine reads: its owner's, by NextReader and Finish. Gorilla's part is the handshake and
-// reading. It writes nothing after the handshake (see wire), so that close frames, too,
-// go through the queue.
+// One goroutine reads: that of the owner, with NextReader and Finish. gorilla/websocket does
+// the handshake and the reading. It writes nothing after the handshake (see wire), so that
+// close frames go through the queue too.
 //
-// Everybody else only queues frames and returns. What was queued by Queue is written
-// by Flush, at once and without a goroutine where the kernel takes it; what it does not
-// take, and what Send queues, a goroutine writes, which is there only while the queue is
-// not empty. What has gathered goes out in one write. A frame may come in pieces; no other one
-// comes between them.
+// All other goroutines only queue frames. Flush writes what Queue has added, at once and
+// without a goroutine if the kernel accepts it. What the kernel does not accept, and what
+// Send adds, is written by a goroutine that exists only while the queue is not empty. Queued
+// frames go out in one write. A frame may come in pieces; no other frame comes between them.
 //
-// The queue is bounded in bytes behind what is being written (Config.Queue), and each
-// write of 64 KiB has Config.WriteWait: who reads too slowly is closed with 1013, and a
-// client that connects again gets what it lacks. One frame may be larger than the
-// bound, or a large document could never be sent.
+// # Slow clients
 //
-// What waits behind writes for all connections is bounded, too (Config.Held; a piece that
-// many share counts once), and large frames are what could exceed that. So each has a
-// time in which it must have been read, by its size: plenty, and much less while half of
-// Config.Held is used, so that those go who are slow and not those who come. When all of
-// it is used, no large frame begins, and none grows that waits.
+// The bytes behind the current write are bounded (Config.Queue), and each write of 64 KiB has
+// a timeout (Config.WriteWait). A client that reads too slowly is closed with 1013; it
+// reconnects and gets what it lacks. One frame may exceed the bound, or a large document
+// could never be sent.
 //
-// # Its end
+// The bytes that wait for all connections are bounded too (Config.Held; a shared piece counts
+// once). Only large frames can exceed that, so each has a deadline by its size: generous at
+// first, and much shorter while half of Config.Held is used, so that the slow clients are
+// closed and not new ones. While all of it is used, no large frame begins and none grows.
 //
-//	live ──End──▶ ending ──the peer closes, or Config.CloseWait──▶ closed
+// # States
 //
-// End may be called by anybody, and the first one counts. It queues the close frame
-// behind what waits (a slow reader's queue is thrown away first), closes Done and wakes
-// who reads. That one calls Finish, which reads and forgets what still arrives until the
-// peer closes: who closes a socket with unread bytes in it resets the connection, and
-// the peer may never see why. After the close frame our half of the connection is shut, so
-// that a peer does not wait for us either. In the middle of a frame nothing can be said:
-// the connection is cut.
+//	live ──End──▶ ending ──the client closes, or Config.CloseWait──▶ closed
+//
+// Any goroutine may call End; the first call counts. It queues the close frame (the queue of
+// a slow client is dropped first), closes Done and wakes the reading goroutine, which calls
+// Finish. Finish discards what arrives until the client closes: closing a socket with unread
+// bytes resets the connection, and the client might not see the reason. After the close frame
+// our half of the connection is shut down. In the middle of a frame no close frame can be
+// sent, and the connection is cut.
 //
 // # Time
 //
-// There are no timers and no goroutines for time in a connection. The owner of all calls
-// Host.Tick once a second and Look for each connection: it pings who was silent, or was
-// told nothing, for 20 s, and drops who has sent no byte for 60 s, or reads a large frame too
-// slowly. Along with a ping goes
-// a message that says nothing, because the clients are JavaScript, which sees no pings:
-// without a message for 30 s they take the server for dead.
+// Connections have no timers. The owner calls Host.Tick once a second and Look for each
+// connection. Look pings a client after 20 s without traffic in either direction, and closes
+// it after 60 s without a byte, or if it reads a large frame too slowly. With the ping goes a
+// message without effect, because JavaScript clients do not see pings and reconnect after
+// 30 s without a message.
 package editor
 
 import (
@@ -61,18 +59,18 @@ import (
 	"signalbox.dev/pkg/panics"
 )
 
-// Config is what a Host's connections have in common.
+// Config configures the connections of a Host.
 type Config struct {
-	Message   int           // bytes of a message that is read
-	Queue     int           // bytes that wait for a peer that reads slowly
-	Held      int           // bytes that wait for all peers together
-	WriteWait time.Duration // for 64 KiB
-	CloseWait time.Duration // from our close frame to the peer's
+	Message   int           // maximum bytes of a client's message
+	Queue     int           // maximum bytes queued for one client
+	Held      int           // maximum bytes queued for all clients
+	WriteWait time.Duration // timeout of a write of 64 KiB
+	CloseWait time.Duration // from our close frame to the client's
 	// In and Out count bytes.
 	In, Out prometheus.Counter
 }
 
-// Host makes connections.
+// Host accepts connections.
 type Host struct {
 	cfg      Config
 	start    time.Time
@@ -81,62 +79,62 @@ type Host struct {
 	upgrader websocket.Upgrader
 }
 
-// NewHost returns a host. upgradeError answers what is no handshake.
+// NewHost returns a Host. upgradeError answers requests that are not valid handshakes.
 func NewHost(cfg Config, upgradeError func(w http.ResponseWriter, reason error)) *Host {
 	return &Host{cfg: cfg, start: time.Now(), upgrader: websocket.Upgrader{
 		HandshakeTimeout: cfg.WriteWait,
-		// Messages are short; what is longer is read past the buffer.
+		// Messages are short; longer ones bypass the buffer.
 		ReadBufferSize: 256,
-		// Without a pool each connection would have a buffer that is never used.
+		// Without a pool each connection would keep a buffer that is never used.
 		WriteBufferPool: &sync.Pool{},
 		WriteBufferSize: 256,
-		CheckOrigin:     func(*http.Request) bool { return true }, // the caller did
+		CheckOrigin:     func(*http.Request) bool { return true }, // the caller has checked it
 		Error:           func(w http.ResponseWriter, _ *http.Request, _ int, reason error) { upgradeError(w, reason) },
 	}}
 }
 
-// Tick tells the host what time it is.
+// Tick advances the host's clock.
 func (h *Host) Tick() { h.tick.Store(int64(time.Since(h.start) / time.Second)) }
 
 // Conn is a connection; the package comment has its states and its goroutines.
 type Conn struct {
 	h    *Host
-	wire wire            // its Conn is what is written to
-	raw  syscall.RawConn // nil where there is more than a socket, as with TLS
+	wire wire            // its Conn is the client's
+	raw  syscall.RawConn // nil if it is not a plain socket, as with TLS
 	ws   *websocket.Conn
 	idle []byte // what Look sends
 	done chan struct{}
 
-	seen     atomic.Int64 // tick of the last byte from the peer
+	seen     atomic.Int64 // tick of the last byte from the client
 	sent     atomic.Int64 // tick of the last write
-	busy     atomic.Bool  // who reads is not reading, for reasons of ours
+	busy     atomic.Bool  // nothing is read, for reasons on our side
 	pinged   int64        // tick of the last ping; Look's
 	control  int64        // tick of the last control frames; the reader's
 	controls int          // how many came in it
 
-	run   func()   // write, as a value: to start it costs nothing then
-	spare [][]byte // the writer's: a queue to be used again
+	run   func()   // write, stored so that starting it does not allocate
+	spare [][]byte // the writer's: a queue to reuse
 	left  [][]byte // the writer's: what Flush could not write
 
 	mu      sync.Mutex // guards what follows
 	queue   [][]byte   // frames, and pieces of them
 	waiting int        // their bytes, but those of one large frame
-	large   bool       // there is that one, and it is not written yet
-	free    bool       // the frame that is being queued is it
-	open    bool       // more pieces of the last frame are to come
-	taken   bool       // the writer has the beginning of that frame, and not its end
-	pong    []byte     // waits for the end of that frame
-	holds   int        // of Host.held: what is in the queue
-	held    int        // of Host.held: what is being written
-	began   int64      // tick of the large frame's beginning and one; 0 when none is under way
-	size    int64      // of it, and of those that follow it without a pause
+	large   bool       // there is a large frame that is not written yet
+	free    bool       // the frame being queued is the large one
+	open    bool       // the last frame is incomplete
+	taken   bool       // the writer has the beginning of the incomplete frame
+	pong    []byte     // sent after the incomplete frame
+	holds   int        // part of Host.held: the queue
+	held    int        // part of Host.held: the current write
+	began   int64      // tick of the large frame's beginning plus one; 0 without one
+	size    int64      // of the large frames since then
 	writing bool       // there is a writer
-	ending  bool       // nothing is added to the queue any more
+	ending  bool       // nothing is added to the queue
 	why     Closing    // set along with ending
 }
 
-// Take upgrades a request. After an error it was answered. The connection outlives the
-// request; the caller reads, and calls Finish.
+// Take upgrades a request. If it fails, it has answered. The connection outlives the request;
+// the caller reads from it and calls Finish.
 func (h *Host) Take(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	c := &Conn{h: h, done: make(chan struct{})}
 	c.run = func() {
@@ -166,18 +164,17 @@ func (h *Host) Take(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	return c, nil
 }
 
-// Under returns what the connection is made of.
+// Under returns the underlying connection.
 func (c *Conn) Under() net.Conn { return c.wire.Conn }
 
-// SetIdle says what is sent to a peer that was told nothing for long. It is to be called
-// before Look.
+// SetIdle sets the frames that Look sends to an idle client. It must be called before Look.
 func (c *Conn) SetIdle(frames []byte) { c.idle = frames }
 
-// Done is closed when the end begins.
+// Done is closed when the connection begins to end.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Before reads a message of at most limit bytes, until a deadline. It is for what comes
-// before NextReader. The error is gorilla's.
+// Before reads a message of at most limit bytes, until a deadline. It must not be called after
+// NextReader. The error is gorilla's.
 func (c *Conn) Before(limit int, deadline time.Time) (kind int, msg []byte, err error) {
 	c.ws.SetReadLimit(int64(limit))
 	c.setReadDeadline(deadline)
@@ -188,17 +185,17 @@ func (c *Conn) Before(limit int, deadline time.Time) (kind int, msg []byte, err 
 	return c.ws.ReadMessage()
 }
 
-// setReadDeadline does nothing in the end, which has deadlines of its own.
+// setReadDeadline has no effect while the connection is ending, which sets its own deadline.
 func (c *Conn) setReadDeadline(at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ending {
-		_ = c.wire.SetReadDeadline(at) // fails when it is closed
+		_ = c.wire.SetReadDeadline(at) // fails if it is closed
 	}
 }
 
-// NextReader returns the next message, which is binary. Its errors, and those of the
-// reader, are to go through ReadError.
+// NextReader returns the next message, which is binary. ReadError converts its errors and
+// those of the reader.
 func (c *Conn) NextReader() (io.Reader, error) {
 	kind, r, err := c.ws.NextReader()
 	if err != nil {
@@ -210,7 +207,7 @@ func (c *Conn) NextReader() (io.Reader, error) {
 	return r, nil
 }
 
-// Away runs f, in which nothing is read: the peer's silence is our doing.
+// Away runs f, during which nothing is read and the client's silence does not count.
 func (c *Conn) Away(f func() error) error {
 	c.busy.Store(true)
 	err := f()
@@ -219,10 +216,10 @@ func (c *Conn) Away(f func() error) error {
 	return err
 }
 
-// maxControls is how many control frames a peer may send in a second.
+// maxControls is the number of control frames that a client may send in a second.
 const maxControls = 50
 
-// bound makes who sends too many control frames wait.
+// bound delays a client that sends too many control frames.
 func (c *Conn) bound() error {
 	now := c.h.tick.Load()
 	if now != c.control {
@@ -248,7 +245,7 @@ const (
 	deadAfter = 60 // seconds without a byte
 )
 
-// Look does what time asks for.
+// Look checks the timeouts; see the package comment.
 func (c *Conn) Look() {
 	tick := c.h.tick.Load()
 	seen := c.seen.Load()
@@ -264,16 +261,16 @@ func (c *Conn) Look() {
 	}
 }
 
-// Finish ends the connection, if it has not ended, reads on until the peer closes, and
-// closes. It returns why it ended.
+// Finish ends the connection unless it is ending already, reads until the client closes, and
+// closes the connection. It returns the reason why it ended.
 func (c *Conn) Finish(why Closing) Closing {
 	c.End(why)
 	c.mu.Lock()
 	why = c.why
 	c.mu.Unlock()
 	if !why.lost() {
-		_ = c.wire.SetReadDeadline(time.Now().Add(c.h.cfg.CloseWait)) // fails when it is closed
-		_, _ = io.Copy(io.Discard, onlyReader{c.wire.Conn})           // the error is how it ends
+		_ = c.wire.SetReadDeadline(time.Now().Add(c.h.cfg.CloseWait)) // fails if it is closed
+		_, _ = io.Copy(io.Discard, onlyReader{c.wire.Conn})           // an error ends it too
 	}
 	c.wire.Close()
 	c.mu.Lock()
@@ -283,10 +280,10 @@ func (c *Conn) Finish(why Closing) Closing {
 	return why
 }
 
-// onlyReader hides a connection's WriteTo, which io.Copy would like better, from it.
+// onlyReader hides a connection's WriteTo from io.Copy.
 type onlyReader struct{ io.Reader }
 
-// hijacker gives gorilla the connection's wire in place of what is under it.
+// hijacker gives gorilla a wire instead of the underlying connection.
 type hijacker struct {
 	http.ResponseWriter
 	c *Conn
@@ -302,9 +299,8 @@ func (w *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &w.c.wire, buffered, nil
 }
 
-// wire is what gorilla reads from. It notes that the peer lives, and after the
-// handshake it swallows what gorilla writes, which is close frames only: those are
-// ours to write, in the right place of the queue.
+// wire is the connection that gorilla uses. It records when bytes arrive. After the handshake
+// it drops what gorilla writes, which is only close frames: End queues those.
 type wire struct {
 	net.Conn
 	c        *Conn

@@ -2,7 +2,7 @@ package editor
 
 import "encoding/binary"
 
-// The first byte of the frames that are ours.
+// The first bytes of frames.
 const (
 	opBinary = 0x80 | 0x2
 	opClose  = 0x80 | 0x8
@@ -16,15 +16,15 @@ func closeFrame(code int, reason string) []byte {
 	return append(b, reason...)
 }
 
-// pongFrame repeats what a ping carried, which is at most 125 bytes.
+// pongFrame returns the answer to a ping, whose data is at most 125 bytes.
 func pongFrame(data string) []byte {
 	return append([]byte{opPong, byte(len(data))}, data...)
 }
 
-// Idle returns what SetIdle takes: a ping, and a message.
+// Idle returns a ping and a message, for SetIdle.
 func Idle(msg []byte) []byte { return append([]byte{opPing, 0}, Message(msg)...) }
 
-// frameSize returns how long the frame is that b begins, when that is long.
+// frameSize returns the length of the frame that begins with b, if it is long; else that of b.
 func frameSize(b []byte) int64 {
 	if len(b) < 10 || b[1] != 127 {
 		return int64(len(b))

@@ -2,17 +2,17 @@ package editor
 
 import "time"
 
-// How many bytes of a large frame a peer has to read in a second, besides
-// Config.WriteWait: at first, and while much waits for all.
+// Bytes of a large frame that a client must read per second, after Config.WriteWait: normally,
+// and while more than half of Config.Held is used.
 const (
 	leastRate   = 32 << 10
 	crowdedRate = 512 << 10
 )
 
-// full reports whether no more may wait for slow peers.
+// full reports whether Config.Held is used up.
 func (h *Host) full() bool { return h.held.Load() >= int64(h.cfg.Held) }
 
-// hold notes what waits behind a write; c.mu is held, as for all that follows.
+// hold counts bytes that wait behind a write. The caller holds c.mu, as for the functions below.
 func (c *Conn) hold(n int) {
 	c.holds += n
 	c.h.held.Add(int64(n))
@@ -25,7 +25,7 @@ func (c *Conn) letGo(n *int) {
 	}
 }
 
-// beginLarge notes that a frame of some size begins.
+// beginLarge records that a large frame begins.
 func (c *Conn) beginLarge(size int64) {
 	if c.began == 0 {
 		c.began, c.size = c.h.tick.Load()+1, 0
@@ -33,7 +33,7 @@ func (c *Conn) beginLarge(size int64) {
 	c.size += size
 }
 
-// wroteLocked notes that what was taken is written.
+// wroteLocked records that the writer has written its batch.
 func (c *Conn) wroteLocked() {
 	c.letGo(&c.held)
 	if !c.large {
@@ -41,7 +41,7 @@ func (c *Conn) wroteLocked() {
 	}
 }
 
-// late reports whether a large frame should have been read by now.
+// late reports whether a large frame has exceeded its time.
 func (c *Conn) late(tick int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 
 const (
 	writeChunk = 64 << 10
-	gather     = 16 << 10 // short frames are copied together up to this
-	keepQueue  = 16       // frames of a queue that is kept for its memory
+	gather     = 16 << 10 // short frames are combined up to this size
+	keepQueue  = 16       // capacity of a queue that is reused
 )
 
-// Queue adds a frame, or a piece of one to which more belongs, which is shared by so many
-// connections and never changed. It returns at once; Flush writes.
+// Queue adds a frame, or a piece of a frame if more is set. The piece is shared by that many
+// connections and must not be changed. Queue does not block; Flush writes.
 func (c *Conn) Queue(piece []byte, more bool, sharers int) {
 	c.mu.Lock()
 	fits := c.queueLocked(piece, more, sharers)
@@ -25,7 +25,7 @@ func (c *Conn) Queue(piece []byte, more bool, sharers int) {
 	}
 }
 
-// queueLocked is Queue; false says that too much waits already.
+// queueLocked is Queue. It returns false if too much is queued already.
 func (c *Conn) queueLocked(piece []byte, more bool, sharers int) bool {
 	if c.ending {
 		return true
@@ -54,12 +54,12 @@ func (c *Conn) queueLocked(piece []byte, more bool, sharers int) bool {
 	return true
 }
 
-// Send queues a frame of this end, and has it written. In the middle of another one it is
-// dropped: what it is good for, that one does.
+// Send queues a complete frame and has it written. While another frame is incomplete it is
+// dropped, because that frame keeps the connection alive too.
 func (c *Conn) Send(frame []byte) { c.send(frame, false) }
 
-// send is Send; a frame that is owed, the answer to the last ping, waits for the end of
-// the other one.
+// send is Send. A frame that is owed, the answer to the last ping, is sent after the incomplete
+// frame instead of being dropped.
 func (c *Conn) send(frame []byte, owed bool) {
 	c.mu.Lock()
 	if c.open {
@@ -78,7 +78,7 @@ func (c *Conn) send(frame []byte, owed bool) {
 	c.start()
 }
 
-// start has a goroutine write what is queued.
+// start starts a goroutine that writes the queue, unless it is running.
 func (c *Conn) start() {
 	c.mu.Lock()
 	start := !c.writing && len(c.queue) > 0
@@ -89,8 +89,8 @@ func (c *Conn) start() {
 	}
 }
 
-// Flush writes what is queued, without waiting: what the kernel does not take at once,
-// a goroutine writes.
+// Flush writes the queue without blocking. A goroutine writes what the kernel does not accept
+// at once.
 func (c *Conn) Flush() {
 	if c.raw == nil {
 		c.start()
@@ -118,7 +118,7 @@ func (c *Conn) Flush() {
 	}
 }
 
-// write is the write goroutine: it lives while there is something in the queue.
+// write writes until the queue is empty.
 func (c *Conn) write() {
 	batch := c.left
 	c.left = nil
@@ -134,12 +134,12 @@ func (c *Conn) write() {
 	}
 }
 
-// cut ends a connection that cannot be written to. writing stays set: nobody writes
-// behind half a frame.
+// cut ends a connection that cannot be written to. writing stays set, so that nothing follows
+// an incomplete frame.
 func (c *Conn) cut() {
 	c.mu.Lock()
 	ended := c.ending
-	c.why.Code = CodeLost // the peer does not hear of another one
+	c.why.Code = CodeLost // no close frame can be sent
 	c.mu.Unlock()
 	if !ended {
 		c.End(Closing{Code: CodeLost, Reason: "the client takes nothing"})
@@ -147,7 +147,7 @@ func (c *Conn) cut() {
 	c.wire.Close()
 }
 
-// written notes that a batch went out, and keeps its memory.
+// written records that a batch was written, and keeps its memory.
 func (c *Conn) written(batch [][]byte) {
 	c.sent.Store(c.h.tick.Load())
 	clear(batch)
@@ -156,7 +156,7 @@ func (c *Conn) written(batch [][]byte) {
 	}
 }
 
-// take returns what is in the queue; when that is nothing, the writer is done.
+// take returns the queue. If it is empty, the writer is done.
 func (c *Conn) take() [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,9 +170,9 @@ func (c *Conn) take() [][]byte {
 		return batch
 	}
 	c.writing = false
-	if c.ending { // the close frame is out
+	if c.ending { // the close frame was written
 		if half, ok := c.wire.Conn.(interface{ CloseWrite() error }); ok {
-			_ = half.CloseWrite() // the peer was faster
+			_ = half.CloseWrite() // fails if the client has closed
 		}
 	}
 	return nil
@@ -180,8 +180,8 @@ func (c *Conn) take() [][]byte {
 
 var gatherers = sync.Pool{New: func() any { return new([gather]byte) }}
 
-// parts calls write for each part of a batch that goes out in one write, and returns
-// what is left of the batch when that returns false: write says how much it wrote.
+// parts combines the frames of a batch and calls write for each part. write returns the bytes
+// written and whether to go on. parts returns the rest of the batch.
 func parts(batch [][]byte, write func([]byte) (int, bool)) (left [][]byte) {
 	buf := gatherers.Get().(*[gather]byte)
 	defer gatherers.Put(buf)
@@ -209,7 +209,7 @@ func parts(batch [][]byte, write func([]byte) (int, bool)) (left [][]byte) {
 	return nil
 }
 
-// writeAll writes frames with as few writes as it takes.
+// writeAll writes a batch with few writes.
 func (c *Conn) writeAll(batch [][]byte) (err error) {
 	parts(batch, func(b []byte) (int, bool) {
 		err = c.writeBytes(b)
@@ -218,12 +218,11 @@ func (c *Conn) writeAll(batch [][]byte) (err error) {
 	return err
 }
 
-// writeBytes sets the deadline each time: middleware around the handler may have left
-// one of its own on the connection.
+// writeBytes writes b. It sets the deadline of each write.
 func (c *Conn) writeBytes(b []byte) error {
 	c.h.cfg.Out.Add(float64(len(b)))
 	for len(b) > 0 {
-		if err := c.patience(); err != nil {
+		if err := c.setWriteDeadline(); err != nil {
 			return err
 		}
 		n, err := c.wire.Conn.Write(b[:min(len(b), writeChunk)])
@@ -235,8 +234,8 @@ func (c *Conn) writeBytes(b []byte) error {
 	return nil
 }
 
-// patience gives the next write its time, if the connection was not given up.
-func (c *Conn) patience() error {
+// setWriteDeadline sets the deadline of the next write, unless the connection was cut.
+func (c *Conn) setWriteDeadline() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending && c.why.lost() {
@@ -245,7 +244,7 @@ func (c *Conn) patience() error {
 	return c.wire.SetWriteDeadline(time.Now().Add(c.h.cfg.WriteWait))
 }
 
-// raw is a write that does not wait.
+// raw is a non-blocking write.
 type raw struct {
 	b     []byte
 	n     int
@@ -263,7 +262,7 @@ var raws = sync.Pool{New: func() any {
 	return r
 }}
 
-// attempt writes what the kernel takes at once, and returns the rest.
+// attempt writes what the kernel accepts at once, and returns the rest.
 func (c *Conn) attempt(batch [][]byte) (left [][]byte, err error) {
 	r := raws.Get().(*raw)
 	left = parts(batch, func(b []byte) (int, bool) {
