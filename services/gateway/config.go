@@ -34,7 +34,7 @@ type Config struct {
 	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
 	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect and takes sockets."`
 
-	// Without a default: a deployment of before the setting has none, and stays ready.
+	// Without a default: a deployment from before this setting stays ready.
 	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" doc:"Where credential-broker serves Connect, for accounts and connections; empty for http://127.0.0.1:8084, which /ready does not ask then."`
 
 	ServiceKey conf.Secret `env:"SERVICE_KEY,required" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
@@ -74,7 +74,7 @@ type Config struct {
 	Relay RelayConfig
 }
 
-// JWTConfig says whose access tokens are accepted.
+// JWTConfig says which access tokens are accepted.
 type JWTConfig struct {
 	Secret   conf.Secret `env:"GATEWAY_JWT_SECRET" doc:"Secret of HS256 access tokens, such as a Supabase project's (32 bytes or more)."`
 	JWKSURL  string      `env:"GATEWAY_JWKS_URL" doc:"URL of a JSON Web Key Set with the keys of ES256 and RS256 access tokens."`
@@ -82,16 +82,16 @@ type JWTConfig struct {
 	Audience string      `env:"GATEWAY_JWT_AUDIENCE" envDefault:"authenticated" doc:"Audience (aud) of access tokens."`
 }
 
-// FeedConfig is what tests change; zero stands for the default.
+// FeedConfig is for tests; zero values stand for defaults.
 type FeedConfig struct {
 	Linger, Heartbeat, Silence, Pace, Idle, MaxBehind, Recheck time.Duration
 	RingFrames, GroupSize                                      int
 	BehindBytes                                                uint64
-	// KeepConnections leaves streams to net/http.
+	// KeepConnections serves streams through net/http.
 	KeepConnections bool
 }
 
-// RelayConfig is what tests change; zero stands for the default.
+// RelayConfig is for tests; zero values stand for defaults.
 type RelayConfig struct {
 	TokenWait time.Duration
 }
@@ -157,11 +157,11 @@ func (c Config) Validate() error {
 	return errors.Join(problems...)
 }
 
-// returnPathForm is a path that a browser takes for one on the same host: not //host,
-// nor /\host.
+// returnPathForm matches paths that a browser resolves on the same host, unlike //host and
+// /\host.
 var returnPathForm = regexp.MustCompile(`^/([A-Za-z0-9._~-]+/?)*$`)
 
-// trustedProxies returns the proxies as prefixes; a single address is one, too.
+// trustedProxies returns the proxies as prefixes. An address is a prefix of full length.
 func (c Config) trustedProxies() (all []netip.Prefix, err error) {
 	for _, text := range c.TrustedProxies {
 		p, err := netip.ParsePrefix(text)
@@ -176,12 +176,12 @@ func (c Config) trustedProxies() (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// credentialBroker returns where the broker is.
+// credentialBroker returns the URL of credential-broker.
 func (c Config) credentialBroker() string {
 	return cmp.Or(c.CredentialBrokerURL, "http://127.0.0.1:8084")
 }
 
-// origins returns those of CORSOrigins as browsers send them.
+// origins returns CORSOrigins in the form that browsers send.
 func (c Config) origins() []string {
 	all := make([]string, 0, len(c.CORSOrigins))
 	for _, o := range c.CORSOrigins {
@@ -190,7 +190,7 @@ func (c Config) origins() []string {
 	return all
 }
 
-// verifiers returns who checks access tokens.
+// verifiers returns the verifiers of access tokens.
 func (c Config) verifiers(log *slog.Logger) (all []*identity.TokenVerifier, err error) {
 	if c.JWT.Secret != "" || c.JWT.JWKSURL != "" {
 		v, err := identity.NewTokenVerifier(identity.TokenConfig{Secret: c.JWT.Secret, JWKSURL: c.JWT.JWKSURL, Issuer: c.JWT.Issuer, Audience: c.JWT.Audience, Log: log})

@@ -13,15 +13,15 @@ import (
 	"signalbox.dev/services/gateway/internal/api"
 )
 
-// The body of a request for an account may hold a secret. What keeps it out of this process'
-// memory: the API reads it into one buffer and clears that, and the buffer through which
-// net/http reads a connection is cleared here when the request has been served, or refused.
-// The connection ends with the answer, since that buffer could hold the beginning of a next
-// request. The public listener does not speak HTTP/2, whose bodies pass through buffers of
-// net/http that cannot be reached: a proxy in front of the gateway speaks it to clients.
+// The body of a request for an account may contain a secret, which must not stay in memory.
+// The API reads it into one buffer and clears that. The buffer through which net/http reads a
+// connection is cleared here after the request. The connection is closed then, because the
+// buffer may contain the beginning of another request. The public listener does not speak
+// HTTP/2, whose bodies pass through buffers of net/http that cannot be cleared; a proxy in
+// front of the gateway can.
 
-// forgetBodies clears what a request for an account has left behind, and the beginning of
-// a connection that tries HTTP/2.
+// forgetBodies clears the read buffer after a request for an account, and after an attempt to
+// speak HTTP/2.
 func forgetBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, ok := r.Context().Value(forgetfulKey{}).(*forgetfulConn)
@@ -43,8 +43,8 @@ func forgetBodies(next http.Handler) http.Handler {
 	})
 }
 
-// drain reads what nobody has read of a body, as net/http would through a buffer that it
-// keeps. What is longer it does not read either.
+// drain reads the rest of a body, up to a bound, as net/http would do through a buffer that is
+// not cleared.
 func drain(body io.Reader) {
 	buffer := make([]byte, 4<<10)
 	defer clear(buffer)
@@ -55,7 +55,7 @@ func drain(body io.Reader) {
 	}
 }
 
-// forgetful accepts connections that can clear the buffer through which they are read.
+// forgetful accepts connections whose read buffer can be cleared.
 type forgetful struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -77,8 +77,8 @@ func withForgetting(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// forgetfulConn remembers the buffer that it was read into first, which is the one of
-// net/http's bufio.Reader. It does not keep it: who takes the connection over does without.
+// forgetfulConn knows the first buffer that it was read into, which is that of net/http's
+// bufio.Reader. The pointer is weak: a hijacked connection does not need the buffer.
 type forgetfulConn struct {
 	*net.TCPConn
 	buffer weak.Pointer[byte]
@@ -87,13 +87,13 @@ type forgetfulConn struct {
 
 // Read implements net.Conn.
 func (c *forgetfulConn) Read(b []byte) (int, error) {
-	if c.size == 0 { // at first net/http asks for as little as tells HTTP/2, of its whole buffer
+	if c.size == 0 { // the first read, to detect HTTP/2, is short but into the whole buffer
 		c.buffer, c.size = weak.Make(unsafe.SliceData(b)), cap(b)
 	}
 	return c.TCPConn.Read(b)
 }
 
-// forget clears the buffer. Nobody reads the connection meanwhile.
+// forget clears the buffer. The connection must not be read meanwhile.
 func (c *forgetfulConn) forget() {
 	if p := c.buffer.Value(); p != nil {
 		clear(unsafe.Slice(p, c.size))

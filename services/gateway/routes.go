@@ -23,17 +23,17 @@ import (
 	"signalbox.dev/services/gateway/internal/reference"
 )
 
-// routes is the public door. From the outside in: what comes and goes gets its
-// time; the token leaves the URL before anything else sees it; then traces, logs
-// and metrics; then what a browser needs to know; then the API.
+// routes returns the public handler. From the outside in: timeouts of bodies and writes; the
+// token is removed from the URL before anything else sees it; tracing, logs and metrics;
+// headers for browsers; the API.
 func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	mux := http.NewServeMux()
-	httpserver.Ops{Checks: s.checks()}.Mount(mux) // no Gatherer: metrics are not public
+	httpserver.Ops{Checks: s.checks()}.Mount(mux) // without a Gatherer: metrics are not public
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // the client went away: nobody to tell
 	})
-	if err := reference.Mount(mux); err != nil { // the console will take its place at /
+	if err := reference.Mount(mux); err != nil { // at / until there is a console
 		return nil, err
 	}
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
@@ -46,7 +46,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	h = secure(h)
 	h = requests.observe(s.deps.Log, h)
 	h = otelhttp.NewHandler(h, "http",
-		// A trace begins here: clients decide neither its id nor whether it is kept.
+		// Traces begin here: clients decide neither a trace's id nor whether it is sampled.
 		otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
 	h = api.HideToken(h)
@@ -55,12 +55,12 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	return httpserver.BoundWrites(h, s.cfg.WriteTimeout), nil
 }
 
-// secure sets the headers that keep a browser from guessing and from telling others.
+// secure sets headers against content sniffing, framing and leaking of URLs.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer") // EventSource URLs hold tokens
+		h.Set("Referrer-Policy", "no-referrer") // EventSource URLs contain tokens
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		if h.Get("Cache-Control") == "" {
 			h.Set("Cache-Control", "no-store")
@@ -69,9 +69,9 @@ func secure(next http.Handler) http.Handler {
 	})
 }
 
-// cors lets pages of the given origins call the API, without credentials in the sense
-// of CORS: browsers send them no cookies and keep none, so that a sign-in that a page of
-// another origin begins cannot be completed by api.CallbackPath.
+// cors lets pages of the given origins call the API, without credentials in the sense of CORS:
+// browsers neither send nor store cookies, so that api.CallbackPath cannot complete a sign-in
+// that was started by a page of another origin.
 func cors(allowed []string, next http.Handler) http.Handler {
 	if len(allowed) == 0 {
 		return next
@@ -97,8 +97,8 @@ func cors(allowed []string, next http.Handler) http.Handler {
 	})
 }
 
-// recoverPanics answers 500 for a bug, without a word about it. The panic that
-// cuts a connection on purpose goes through.
+// recoverPanics answers 500 to a panic without showing it. http.ErrAbortHandler, which aborts
+// the connection on purpose, passes through.
 func recoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()
@@ -107,12 +107,12 @@ func recoverPanics(log *slog.Logger, next http.Handler) http.Handler {
 			if p == nil {
 				return
 			}
-			if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it so
+			if p == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
 				panic(p)
 			}
 			log.ErrorContext(ctx, "handler panicked", "method", r.Method, "error", &panics.Error{Value: p, Stack: debug.Stack()})
 			if o, ok := w.(*observed); ok && o.status != 0 {
-				panic(http.ErrAbortHandler) // half an answer is out
+				panic(http.ErrAbortHandler) // a part of the answer was sent
 			}
 			api.WriteError(w, fault.New(fault.Internal, "panic"))
 		}()
@@ -140,8 +140,8 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 	return m
 }
 
-// observe counts and logs requests by their route's pattern: a path holds ids,
-// and a query may hold anything.
+// observe counts and logs requests by the pattern of their route: paths contain ids, and
+// queries may contain secrets.
 func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, start := r.Context(), time.Now()
@@ -164,19 +164,18 @@ func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handl
 	})
 }
 
-// observed remembers an answer's status and when it began.
+// observed records an answer's status and the time of its first byte.
 type observed struct {
 	http.ResponseWriter
 	status       int
-	taken        int // the status when the connection is taken over
+	taken        int // the status if the connection is hijacked
 	start, first time.Time
 }
 
-// Unwrap lets http.ResponseController through.
+// Unwrap is for http.ResponseController.
 func (o *observed) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// Hijack implements http.Hijacker: the answer is a stream or a socket, which goes out
-// beside us.
+// Hijack implements http.Hijacker. The answer is a stream or a socket.
 func (o *observed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(o.ResponseWriter).Hijack()
 	if err == nil {

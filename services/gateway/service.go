@@ -1,24 +1,23 @@
-// Package gateway is Signalbox' public door: the REST API, the streams of events,
-// and who is asking. It keeps workspaces, members and API keys; everything else it
-// asks the service that owns it, on behalf of whom it let in.
+// Package gateway serves Signalbox' public API: REST, event streams and document sockets. It
+// stores workspaces, members and API keys. For everything else it calls the owning service on
+// behalf of the caller.
 //
-// # The way of a request
+// # The path of a request
 //
-// routes.go is the door: it hides tokens that came in a URL, observes, and hands
-// over to internal/api. There internal/auth finds out who asks (a token or a key,
-// a workspace, a role), a handler checks the input and calls the owning service
-// over Connect with a signed context, and the answer gets its public form. Streams
-// are served by internal/feed out of the run log on the bus; internal/dialect says
-// how an event looks. Sockets of documents go through internal/docproxy to
-// document-sync.
+// routes.go removes tokens from URLs, observes the request and passes it to internal/api.
+// There internal/auth authenticates the caller (a token or a key) and authorizes it in a
+// workspace. A handler validates the input, calls the owning service over Connect with a
+// signed context, and converts the answer to its public form. internal/feed serves streams
+// from the run log on the bus, and internal/dialect encodes their events. internal/docproxy
+// relays document sockets to document-sync.
 //
 // # What runs
 //
-// Run starts the HTTP listeners, the feed's workers, the refreshing of key sets
-// and the re-check of what open streams and sockets rest on. When its context is done
-// it takes no new ones, cuts streams and closes sockets spread over the drain window,
-// lets requests finish, and then stops the rest. If the process dies here, nothing is
-// lost but connections: clients come back, with their last event's id, to any gateway.
+// Run starts the HTTP listeners, the feed's workers, the refresh of key sets, and the checks
+// of open streams' permissions. When its context is done, it refuses new streams and sockets,
+// ends the open ones spread over the drain window, lets requests finish, and stops the rest.
+// If the process dies, only connections are lost: clients resume at any gateway with the id
+// of their last event.
 package gateway
 
 import (
@@ -63,7 +62,7 @@ import (
 // Name is the service's name: on the bus, in signed contexts, in logs.
 const Name = "gateway"
 
-// CallbackPath is the page that providers can send browsers back to after a sign-in.
+// CallbackPath is the page to which providers can redirect browsers after a sign-in.
 const CallbackPath = api.CallbackPath
 
 //go:embed migrations/*.sql
@@ -78,7 +77,7 @@ func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: "gateway", Role: "signalbox_gateway", FS: files}
 }
 
-// Deps is what the gateway works with. Whoever made it closes it after Run.
+// Deps are the gateway's dependencies. The caller closes them after Run.
 type Deps struct {
 	Log    *slog.Logger
 	DB     *pg.DB           // opened with the role and schema of Migrations
@@ -86,12 +85,11 @@ type Deps struct {
 	Signer *identity.Signer // of this service
 	HTTP   *http.Client     // for calls to other services: rpc.NewHTTPClient
 	Public net.Listener
-	Ops    net.Listener // nil: the operators' pages are served elsewhere
-	// Registerer takes the metrics and Gatherer shows them on Ops; either may be nil.
+	Ops    net.Listener // nil if the operators' pages are served elsewhere
+	// Registerer registers the metrics, and Gatherer serves them on Ops; either may be nil.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
-	// DiskFull reports whether the disk that all services share has no room; nil where
-	// they share none.
+	// DiskFull reports whether the disk that all services share is full; nil if they share none.
 	DiskFull func() bool
 }
 
@@ -109,7 +107,7 @@ type Service struct {
 	public    http.Handler
 }
 
-// New wires the gateway; Run makes it work. An error means that a setting is wrong.
+// New wires the gateway. It fails if a setting is invalid. Run serves.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil || deps.DB == nil || deps.Bus == nil || deps.Signer == nil || deps.HTTP == nil || deps.Public == nil {
 		return nil, errors.New("gateway: a dependency is missing")
@@ -175,7 +173,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// peers are the services that the gateway asks.
+// peers are clients of the services that the gateway calls.
 type peers struct {
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
@@ -208,7 +206,7 @@ func (s *Service) connect() (p peers, err error) {
 	}, nil
 }
 
-// checks are what /ready asks.
+// checks are the checks of /ready.
 func (s *Service) checks() map[string]httpserver.Check {
 	all := map[string]httpserver.Check{
 		"nats":          s.log.Ready,
@@ -251,7 +249,7 @@ func (s *Service) healthy(base string) httpserver.Check {
 
 // Run serves until ctx is done, drains, and returns nil.
 func (s *Service) Run(ctx context.Context) error {
-	// What requests need outlives the listeners.
+	// The background work outlives the listeners: requests in progress need it.
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	background, inner := errgroup.WithContext(inner)
@@ -291,8 +289,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(err, background.Wait())
 }
 
-// drainStreams ends the streams and sockets and waits for those that the HTTP server
-// does not know of any more.
+// drainStreams ends the streams and sockets and waits for them: hijacked connections are not
+// known to the HTTP server.
 func (s *Service) drainStreams(ctx context.Context) {
 	s.feed.Drain()
 	s.proxy.Drain()
@@ -308,9 +306,8 @@ func (s *Service) drainStreams(ctx context.Context) {
 	}
 }
 
-// EnsureMember makes a workspace and a member of it exist, the member with that
-// role. It is for the standalone binary and its token command; a workspace that
-// exists keeps its name.
+// EnsureMember makes a workspace and its member exist, and gives the member the role. It is
+// for the standalone binary and its token command. An existing workspace keeps its name.
 func EnsureMember(ctx context.Context, db *pg.DB, ws id.Workspace, name string, member id.Member, role identity.Role) error {
 	return store.New(db).Ensure(ctx, ws, name, member, role)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// Content is a user message as it is sent: a string, or text and file parts.
+// Content is a user message: a string, or text and file parts.
 type Content struct{ json.RawMessage }
 
 // maxParts bounds the parts of one message.
@@ -41,7 +41,7 @@ func (Content) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// check says what is wrong with content, naming the place.
+// check validates the content. Its error names the part.
 func (c Content) check() error {
 	raw := c.RawMessage
 	if len(raw) == 0 || string(raw) == "null" {
@@ -49,7 +49,7 @@ func (c Content) check() error {
 	}
 	var text string
 	if json.Unmarshal(raw, &text) == nil {
-		return checkSaid("content", text)
+		return checkNotBlank("content", text)
 	}
 	var parts []json.RawMessage
 	if json.Unmarshal(raw, &parts) != nil {
@@ -69,14 +69,14 @@ func (c Content) check() error {
 	return nil
 }
 
-func checkSaid(where, text string) error {
+func checkNotBlank(where, text string) error {
 	if strings.TrimSpace(text) == "" {
 		return invalid("%s: the text is empty", where)
 	}
 	return checkText(where, text, limitMessage)
 }
 
-// partFields are those of all parts. Clients send others too, which are ignored.
+// partFields are the known fields of parts. Others are ignored.
 var partFields = []string{"type", "text", "mediaType", "data", "filename"}
 
 func checkPart(where string, raw json.RawMessage) error {
@@ -99,7 +99,7 @@ func checkPart(where string, raw json.RawMessage) error {
 		if err != nil {
 			return err
 		}
-		return checkSaid(where+".text", text)
+		return checkNotBlank(where+".text", text)
 	case "file":
 		return checkFile(where, p)
 	case "image":
@@ -132,7 +132,7 @@ func checkFile(where string, p map[string]json.RawMessage) error {
 	return checkText(where+".filename", name, 255)
 }
 
-// partField returns a part's string field; null is as good as absent.
+// partField returns a part's string field. null is the same as absent.
 func partField(where string, p map[string]json.RawMessage, name string) (value string, ok bool, err error) {
 	raw, ok := p[name]
 	if !ok || string(raw) == "null" {

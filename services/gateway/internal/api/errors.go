@@ -20,7 +20,7 @@ import (
 	"signalbox.dev/pkg/fault"
 )
 
-// Error is how every error looks on the wire.
+// Error is the public form of errors.
 type Error struct {
 	Message string `json:"error" doc:"What was wrong and what to do, for people." example:"title: want a string, got number"`
 	Code    string `json:"code,omitempty" doc:"For programs; absent where the status says enough." example:"RATE_LIMITED"`
@@ -42,13 +42,13 @@ func (e *Error) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), e.header)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.status)
-	_ = json.NewEncoder(w).Encode(e) // the client went away: nobody to tell
+	_ = json.NewEncoder(w).Encode(e) // fails if the client has left
 }
 
-// WriteError answers with err in the public form.
+// WriteError answers with the public form of err.
 func WriteError(w http.ResponseWriter, err error) { publicError(err).write(w) }
 
-// failure gives err its public form and logs what must not be shown.
+// failure returns the public form of err and logs what it hides.
 func (a *API) failure(ctx context.Context, operation string, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -89,12 +89,12 @@ func publicError(err error) *Error {
 	return e
 }
 
-// publicNames are what clients know fields as that services have other names for.
+// publicNames are the API's names of services' fields.
 var publicNames = map[string]string{
 	"page_token": "cursor", "page_size": "limit", "query": "q", "operation_key": "Idempotency-Key", "markdown": "content", "content_json": "content",
 }
 
-// publicName exchanges the field that a service's message begins with.
+// publicName replaces the field name at the beginning of a service's message.
 func publicName(message string) string {
 	i := strings.IndexAny(message, ": ")
 	if i < 0 {
@@ -108,11 +108,11 @@ func publicName(message string) string {
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// decodeJSON reads a body and says in one sentence what is wrong with it. Unknown
-// fields are ignored unless checkBody refuses them; null is as good as absent.
+// decodeJSON decodes a body. Its errors are one sentence for the client. Unknown fields are
+// ignored unless checkBody refuses them, and null is the same as absent.
 func decodeJSON(data []byte, v any) error {
 	if !utf8.Valid(data) {
-		return notText(data)
+		return invalidUTF8(data)
 	}
 	err := json.Unmarshal(data, v)
 	if err == nil {
@@ -130,8 +130,8 @@ func decodeJSON(data []byte, v any) error {
 	return errors.New("the body is not valid JSON")
 }
 
-// notText says where a body is not UTF-8, by its field where it has fields.
-func notText(data []byte) error {
+// invalidUTF8 returns the error for a body that is not UTF-8, with the field if possible.
+func invalidUTF8(data []byte) error {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) == nil {
 		for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -162,7 +162,7 @@ func describeType(t reflect.Type) string {
 	return "another type"
 }
 
-// transformError turns huma's own errors, about parameters and bodies, into ours.
+// transformError converts huma's errors about parameters and bodies to ours.
 func transformError(ctx huma.Context, status string, v any) (any, error) {
 	m, ok := v.(*huma.ErrorModel)
 	if !ok {

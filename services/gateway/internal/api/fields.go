@@ -12,29 +12,29 @@ import (
 	"unicode/utf16"
 )
 
-// checkBody refuses what encoding/json lets pass in a body for a value of type t, in one
-// pass and without a copy: a field that looks like a misspelt one of t, a body of which no
-// field is known, and half of a surrogate pair, which would become U+FFFD. Other unknown
-// fields are ignored: clients may be newer. data is valid JSON.
+// checkBody refuses what encoding/json accepts in a body for a value of type t: a field that
+// looks like a misspelt field of t, a body without any known field, and half of a surrogate
+// pair, which would become U+FFFD. Other unknown fields are ignored, because clients may be
+// newer. data is valid JSON. checkBody makes one pass and copies no value.
 func checkBody(data []byte, t reflect.Type) error {
 	c := &bodyChecker{data: data}
 	return c.value(t)
 }
 
-// bodyChecker walks through valid JSON.
+// bodyChecker parses valid JSON.
 type bodyChecker struct {
 	data []byte
 	at   int
-	path []step // to the value that begins here
+	path []step // of the value at the current position
 }
 
-// step is a step of a path: a field by its name as it stands in the body, or an element.
+// step is a field (its raw name) or an element of a path.
 type step struct {
 	field []byte
 	index int
 }
 
-// where returns the path as text; it is made for an error, and not before.
+// where returns the path as text, for an error.
 func (c *bodyChecker) where() string {
 	var b strings.Builder
 	for i, s := range c.path {
@@ -52,8 +52,8 @@ func (c *bodyChecker) where() string {
 	return b.String()
 }
 
-// maxPath is how many steps of a path an error shows, and maxUnknown how many unknown
-// fields of an object are compared with the known ones.
+// maxPath bounds the steps of a path in an error, and maxUnknown the unknown fields of an
+// object that are compared with the known ones.
 const (
 	maxPath    = 10
 	maxUnknown = 50
@@ -64,7 +64,7 @@ func fieldName(raw []byte) (name string) {
 	return name
 }
 
-// in checks a value that is one step further in.
+// in checks a nested value.
 func (c *bodyChecker) in(s step, t reflect.Type) error {
 	c.path = append(c.path, s)
 	err := c.value(t)
@@ -72,7 +72,7 @@ func (c *bodyChecker) in(s step, t reflect.Type) error {
 	return err
 }
 
-// next skips blanks, colons and commas, and returns the byte behind them.
+// next skips white space, colons and commas and returns the next byte.
 func (c *bodyChecker) next() byte {
 	for strings.IndexByte(" \t\r\n:,", c.data[c.at]) >= 0 {
 		c.at++
@@ -80,13 +80,13 @@ func (c *bodyChecker) next() byte {
 	return c.data[c.at]
 }
 
-// value checks the value that begins here; a nil t is any type.
+// value checks the value at the current position; a nil t is any type.
 func (c *bodyChecker) value(t reflect.Type) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if t != nil && reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		t = nil // it looks by itself
+		t = nil // it validates itself
 	}
 	switch c.next() {
 	case '{':
@@ -137,7 +137,7 @@ func (c *bodyChecker) object(t reflect.Type) error {
 		field := elem
 		if known != nil {
 			var ok bool
-			if field, ok = known[strings.ToLower(fieldName(raw))]; !ok { // encoding/json does not look at case either
+			if field, ok = known[strings.ToLower(fieldName(raw))]; !ok { // encoding/json ignores case too
 				if strange++; strange <= maxUnknown {
 					unknown = append(unknown, raw)
 				}
@@ -161,7 +161,7 @@ func (c *bodyChecker) object(t reflect.Type) error {
 	return nil
 }
 
-// fieldsOf adds the fields of a struct by their names in JSON, lower case.
+// fieldsOf adds the fields of a struct by their JSON names in lower case.
 func fieldsOf(t reflect.Type, into map[string]reflect.Type) {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -177,7 +177,7 @@ func fieldsOf(t reflect.Type, into map[string]reflect.Type) {
 	}
 }
 
-// text skips a string and returns it, quotes included.
+// text skips a string and returns it with its quotes.
 func (c *bodyChecker) text() ([]byte, error) {
 	start := c.at
 	for c.at++; c.data[c.at] != '"'; c.at++ {
@@ -205,14 +205,14 @@ func (c *bodyChecker) text() ([]byte, error) {
 	return c.data[start:c.at], nil
 }
 
-// escaped returns the unit whose u is at i.
+// escaped returns the code unit of the escape whose u is at i.
 func (c *bodyChecker) escaped(i int) rune {
 	n, _ := strconv.ParseUint(string(c.data[i+1:i+5]), 16, 16)
 	return rune(n)
 }
 
-// nearest returns the one of names that name is probably meant to be, "" for none: written
-// in another way (systemPrompt), or with a slip or two, in a name that is long enough for it.
+// nearest returns the name that is probably meant, or "": one in another spelling
+// (systemPrompt), or one that differs by one or two slips and is long enough for that.
 func nearest(name string, names []string) string {
 	plain := func(s string) string {
 		return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
@@ -233,8 +233,8 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance counts the slips between a and b: a byte more, less, another, or two that have
-// changed places. Lengths that are further apart count as 3.
+// distance returns the Damerau-Levenshtein distance of a and b, or 3 if their lengths differ by
+// more than 2.
 func distance(a, b string) int {
 	if len(a)-len(b) > 2 || len(b)-len(a) > 2 {
 		return 3

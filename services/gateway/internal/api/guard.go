@@ -23,8 +23,8 @@ type (
 	tokenKey     struct{}
 )
 
-// HideToken takes a token out of the URL before anything can log or trace it, and
-// keeps it in the context for the operations that accept it there.
+// HideToken removes a token from the URL before anything can log or trace it. The context keeps
+// it for the operations that accept it there.
 func HideToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery == "" {
@@ -50,14 +50,14 @@ func HideToken(next http.Handler) http.Handler {
 	})
 }
 
-// workspaceParam names the workspace where headers cannot be set.
+// workspaceParam is the workspace's parameter for clients that cannot set headers.
 const workspaceParam = "workspace_id"
 
-// guard finds out who asks and refuses who may not.
+// guard authenticates and authorizes the caller of an operation.
 func (a *API) guard(hc huma.Context, next func(huma.Context)) {
 	who, ok := hc.Operation().Metadata[accessKey].(access)
 	if !ok {
-		a.refuse(hc, fault.New(fault.Forbidden, "this operation says nothing about who may use it"))
+		a.refuse(hc, fault.New(fault.Forbidden, "the operation does not declare who may use it"))
 		return
 	}
 	ctx, err := a.authorize(hc, who)
@@ -103,7 +103,7 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 	return ctx, err
 }
 
-// address is from where somebody calls, for records; empty where that is not known.
+// address returns the client's address for the audit, or "" if it is unknown.
 func (a *API) address(r *http.Request) string {
 	if at := a.cfg.Authenticator.Address(r); at.IsValid() {
 		return at.String()
@@ -111,9 +111,8 @@ func (a *API) address(r *http.Request) string {
 	return ""
 }
 
-// checkQuery refuses what is no text in a query: nothing behind this door takes it. Where
-// something is deleted it refuses parameters that the operation does not have, too: one
-// that is misspelt would have more be deleted than was meant.
+// checkQuery refuses a query that is not valid UTF-8, which no service accepts. For DELETE it
+// also refuses unknown parameters: a misspelt one could delete more than intended.
 func checkQuery(hc huma.Context) error {
 	r, _ := humago.Unwrap(hc)
 	for name, values := range r.URL.Query() {
@@ -136,7 +135,7 @@ func takes(op *huma.Operation, name string) bool {
 	return name == workspaceParam || slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
 }
 
-// bearer returns the request's token. A header says more than a URL.
+// bearer returns the request's token. A header takes precedence over the URL.
 func bearer(hc huma.Context, who access) string {
 	r, _ := humago.Unwrap(hc)
 	if token, ok := headerToken(r); ok || !who.urlToken {
@@ -153,7 +152,7 @@ func headerToken(r *http.Request) (token string, ok bool) {
 	return strings.TrimSpace(token), true
 }
 
-// urlToken returns what HideToken has kept.
+// urlToken returns the token that HideToken has removed.
 func urlToken(r *http.Request) string {
 	token, _ := r.Context().Value(tokenKey{}).(string)
 	return token
@@ -166,7 +165,7 @@ func (a *API) refuse(hc huma.Context, err error) {
 	}
 	hc.SetHeader("Content-Type", "application/json")
 	hc.SetStatus(e.status)
-	_ = encodeJSON(hc.BodyWriter(), e) // the client went away: nobody to tell
+	_ = encodeJSON(hc.BodyWriter(), e) // fails if the client has left
 }
 
 func principalOf(ctx context.Context) auth.Principal {

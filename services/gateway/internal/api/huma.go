@@ -11,8 +11,8 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 )
 
-// newHuma returns huma without its defaults that we do not want: no $schema links
-// in answers, no pages of its own, no refusal of unknown fields, and errors in our form.
+// newHuma returns huma without some of its defaults: no $schema links in answers, no pages, no
+// refusal of unknown fields, and errors in our form.
 func newHuma(mux *http.ServeMux, version string) huma.API {
 	format := huma.Format{Marshal: encodeJSON, Unmarshal: decodeJSON}
 	cfg := huma.Config{
@@ -27,7 +27,7 @@ func newHuma(mux *http.ServeMux, version string) huma.API {
 				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
 			},
 		},
-		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // the second one for +json
+		Formats:       map[string]huma.Format{"application/json": format, "json": format}, // json is for +json types
 		DefaultFormat: "application/json",
 		Transformers:  []huma.Transformer{transformError},
 	}
@@ -41,7 +41,7 @@ func encodeJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// marshal is encodeJSON into bytes: no \u003c, no line break at the end.
+// marshal is encodeJSON to bytes, without the line break at the end.
 func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	err := encodeJSON(&b, v)
@@ -63,15 +63,14 @@ func (a adapter) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.mux.Serve
 
 type humaContext huma.Context
 
-// exchange is a request and its answer, with our way of some things that huma has
-// another way of.
+// exchange is a huma.Context that changes some of huma's behaviour.
 type exchange struct{ humaContext }
 
 // Unwrap gives humago its own context.
 func (x *exchange) Unwrap() huma.Context { return x.humaContext }
 
-// Header calls every body JSON: curl -d names another type unless it is told. Of
-// headers that are lists it gives all lines.
+// Header reports every body as JSON, because curl -d sends another type by default. It joins
+// the lines of list headers.
 func (x *exchange) Header(name string) string {
 	switch {
 	case strings.EqualFold(name, "Content-Type"):
@@ -83,7 +82,7 @@ func (x *exchange) Header(name string) string {
 	return x.humaContext.Header(name)
 }
 
-// SetStatus answers 400 where huma has 422, or 408 for a body that is slow to come.
+// SetStatus answers 400 instead of huma's 422, 415, and 408 for a slow body.
 func (x *exchange) SetStatus(code int) {
 	switch code {
 	case http.StatusUnprocessableEntity, http.StatusRequestTimeout, http.StatusUnsupportedMediaType:
@@ -92,7 +91,7 @@ func (x *exchange) SetStatus(code int) {
 	x.humaContext.SetStatus(code)
 }
 
-// SetHeader gives errors the type that they have.
+// SetHeader corrects the content type of errors.
 func (x *exchange) SetHeader(name, value string) {
 	if value == "application/problem+json" {
 		value = "application/json"

@@ -44,7 +44,7 @@ func (a *API) streamResponse() *huma.Response {
 	r.Map()["Event"] = event
 	return &huma.Response{
 		Description: "Server-sent events: per step any deltas, then each tool-call-complete with its tool-result, then step-complete; " +
-			"at a run's end one done or one error. A connection that breaks without it was cut on our side: come back with the last id.",
+			"at a run's end one done or one error. A connection that ends without it was aborted by the server: resume with the last id.",
 		Content: map[string]*huma.MediaType{"text/event-stream": {
 			Schema: &huma.Schema{Type: huma.TypeString, Description: "Events whose data is one line of JSON, an Event.", Extensions: map[string]any{
 				"contentMediaType": "application/json", "contentSchema": map[string]any{"$ref": "#/components/schemas/Event"},
@@ -61,7 +61,7 @@ func (a *API) sendResponses() map[string]*huma.Response {
 	return map[string]*huma.Response{
 		"200": ok,
 		"202": {
-			Description: "With Prefer: respond-async: the run that goes on.",
+			Description: "With Prefer: respond-async: the run, which continues.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{
 				Type: huma.TypeObject, Required: []string{"run"},
 				Properties: map[string]*huma.Schema{"run": r.Schema(reflect.TypeFor[Run](), true, "Run")},
@@ -101,7 +101,7 @@ func describe(doc *huma.OpenAPI) {
 			if who.workspace == fromHeader {
 				op.Parameters = append(op.Parameters, &huma.Param{
 					Name: "X-Workspace-Id", In: "header", Schema: &huma.Schema{Type: huma.TypeString, Format: "uuid"},
-					Description: "The workspace. It may be left out with an API key, and be ?workspace_id= instead.",
+					Description: "The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead.",
 				})
 			}
 			for _, e := range errorsOf(op, who) {
@@ -140,13 +140,13 @@ func describe(doc *huma.OpenAPI) {
 // tags are the parts of the API, in the order in which they are shown.
 var tags = []*huma.Tag{
 	{Name: "Sessions", Description: "Conversations with an agent."},
-	{Name: "Messages", Description: "What is said in a session: send, watch, stop."},
-	{Name: "Runs", Description: "What an agent does with a message: steps, tool calls, usage."},
+	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
+	{Name: "Runs", Description: "An agent's work on a message: steps, tool calls, usage."},
 	{Name: "Documents", Description: "Documents as Markdown, with their history."},
 	{Name: "Live documents", Description: aboutSockets},
-	{Name: "Tools", Description: "What agents can call."},
-	{Name: "Models", Description: "Which models the workspace can call."},
-	{Name: "Connections", Description: "Google, Notion and GitHub for tools."},
+	{Name: "Tools", Description: "Tools that agents can call."},
+	{Name: "Models", Description: "Models that the workspace can call."},
+	{Name: "Connections", Description: "Access to Google, Notion and GitHub for tools."},
 	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
 	{Name: "Workspaces", Description: "Tenants, their members and roles."},
 	{Name: "API keys", Description: "Keys for programs."},
@@ -186,12 +186,12 @@ type errorAnswer struct {
 func errorsOf(op *huma.Operation, who access) []errorAnswer {
 	all := []errorAnswer{
 		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
-		{401, "No token, or one that is not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
+		{401, "The token is missing or not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
 	}
 	if who.workspace != fromNowhere {
 		about := "Not a member, or the role is too low."
 		if who.people {
-			about = "Not a member, the role is too low, or an API key asks for what only people may do."
+			about = "Not a member, the role is too low, or the operation is not for API keys."
 		}
 		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
 	}
@@ -199,19 +199,19 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{403, "An API key does not do.", Error{Message: "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
-		all = append(all, errorAnswer{404, "Not there, or not visible to the caller: the two cannot be told apart.", Error{Message: "no such session"}})
+		all = append(all, errorAnswer{404, "Does not exist, or is not visible to the caller; the answer does not distinguish the two.", Error{Message: "no such session"}})
 	}
 	if op.Method != "GET" {
-		all = append(all, errorAnswer{409, "The state of things refuses it now.", Error{Message: "a run of this session is active"}})
+		all = append(all, errorAnswer{409, "It conflicts with the current state.", Error{Message: "a run of this session is active"}})
 	}
 	if slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "If-Match" }) {
-		all = append(all, errorAnswer{412, "It is in another state than the header If-Match asks for.", Error{Message: "the document has changed: it is at sequence 12 now; read it again", Code: fault.CodePrecondition}})
+		all = append(all, errorAnswer{412, "The document is not in the state that If-Match requires.", Error{Message: "the document has changed: it is at sequence 12 now; read it again", Code: fault.CodePrecondition}})
 	}
 	if op.RequestBody != nil {
 		all = append(all, errorAnswer{413, "The body is over the limit.", Error{Message: "the body is too large: at most 1048576 bytes are taken here", Code: "TOO_LARGE"}})
 	}
 	return append(all,
 		errorAnswer{429, "Too many requests or streams; Retry-After says how long to wait.", Error{Message: "you make too many requests: wait 2s", Code: "RATE_LIMITED"}},
-		errorAnswer{500, "Our fault; nothing internal is shown.", Error{Message: "internal error"}},
+		errorAnswer{500, "An internal error, which is logged and not shown.", Error{Message: "internal error"}},
 		errorAnswer{503, "A part of the system is away; the same request may work later.", Error{Message: "a part of the system cannot be reached: try again in a moment"}})
 }

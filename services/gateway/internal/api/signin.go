@@ -25,21 +25,20 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// A provider sends a browser back to CallbackPath with nothing but a state and a code:
-// no token, no workspace. Who it is follows from two secrets that only the browser has
-// that began the sign-in: the state and a cookie. Together they lead to the member, who
-// must still be one. The cookie is what keeps somebody from having another person sign in
-// for them: a link to the provider that was begun elsewhere ends at a page that says so.
+// A provider redirects a browser to CallbackPath with only a state and a code: no token and no
+// workspace. The member is identified by two secrets that only the browser has that started
+// the sign-in: the state and a cookie. The member must still have the role. The cookie prevents
+// an attacker from having somebody else sign in for them: a sign-in that was started in another
+// browser is refused.
 //
-// Nothing is used up here: a browser that comes again, because the answer was lost or said
-// that something is away for now, is asked for the same two secrets, and credential-broker
-// answers a sign-in that was completed as it did before.
+// The callback can be repeated: a browser that got no answer, or a 503, presents the same two
+// secrets again, and credential-broker answers a completed sign-in as before.
 
-// CallbackPath is where providers send browsers back to, unless the operator has
-// registered another page with them.
+// CallbackPath is where providers redirect browsers, unless the operator has registered another
+// page with them.
 const CallbackPath = "/api/connections/callback"
 
-// Bounds of what a provider may send.
+// Bounds of a provider's parameters.
 const (
 	maxState     = 500
 	maxCode      = 4000
@@ -48,7 +47,7 @@ const (
 
 type answerKey struct{}
 
-// hideAnswer takes what a provider sends out of the URL, before anything can log it.
+// hideAnswer removes a provider's parameters from the URL before anything can log them.
 func hideAnswer(r *http.Request, q url.Values) *http.Request {
 	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, SignInAnswer{State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}))
 	u := *r.URL
@@ -57,9 +56,8 @@ func hideAnswer(r *http.Request, q url.Values) *http.Request {
 	return r
 }
 
-// bindBrowser keeps a sign-in for the browser that began it, and returns the cookie that
-// the browser is to get. Where the provider sends browsers back to a page that is not
-// ours, nothing is kept and there is no cookie.
+// bindBrowser stores a sign-in and returns the cookie for the browser that started it. If the
+// provider redirects browsers to another page than CallbackPath, it does nothing and returns "".
 func (a *API) bindBrowser(ctx context.Context, authorize string, expires time.Time, in store.SignIn) (string, error) {
 	u, err := url.Parse(authorize)
 	if err != nil {
@@ -67,12 +65,12 @@ func (a *API) bindBrowser(ctx context.Context, authorize string, expires time.Ti
 	}
 	back, err := url.Parse(u.Query().Get("redirect_uri"))
 	if err != nil || !strings.HasSuffix(back.Path, CallbackPath) {
-		return "", nil //nolint:nilerr // a page of the front end's
+		return "", nil //nolint:nilerr // another page completes it
 	}
 	state := conf.Secret(u.Query().Get("state"))
 	c := http.Cookie{
 		Name: cookieName(state.Reveal()), Value: rand.Text(), Path: back.Path, MaxAge: int(time.Until(expires).Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, // Lax: it comes along when the provider sends the browser back
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, // Lax: it is sent with the provider's redirect
 	}
 	if back.Scheme == "https" {
 		c.Name, c.Path, c.Secure = hostPrefix+c.Name, "/", true
@@ -83,22 +81,22 @@ func (a *API) bindBrowser(ctx context.Context, authorize string, expires time.Ti
 	return c.String(), nil
 }
 
-// bound is what binds a sign-in to a browser: the cookie with its name, so that one which
-// another host of the domain has set, without the prefix, is not taken for it.
+// bound returns the secret that binds a sign-in to a browser: the cookie with its name, so that
+// a cookie without the prefix, set by another host of the domain, is not accepted.
 func bound(c *http.Cookie) conf.Secret { return conf.Secret(c.Name + "=" + c.Value) }
 
-// hostPrefix keeps other hosts of the domain from setting the cookie.
+// hostPrefix prevents other hosts of the domain from setting the cookie.
 const hostPrefix = "__Host-"
 
-// cookieName is another one for each sign-in, so that several can be open.
+// cookieName returns a name for each sign-in, so that several can be open.
 func cookieName(state string) string {
 	sum := sha256.Sum256([]byte(state))
 	return "signalbox_sign_in_" + hex.EncodeToString(sum[:6])
 }
 
-// callback completes a sign-in in the browser that began it.
+// callback completes a sign-in in the browser that started it.
 func (a *API) callback(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet { // a pattern of GET takes HEAD too
+	if r.Method != http.MethodGet { // the pattern GET matches HEAD too
 		(&Error{status: http.StatusMethodNotAllowed, Message: "use GET", header: http.Header{"Allow": {"GET"}}}).write(w)
 		return
 	}
@@ -128,7 +126,7 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 	show(w, http.StatusOK, page{Title: "Done", Text: done + " You can close this page."})
 }
 
-// complete ends a sign-in and says so in a sentence.
+// complete completes a sign-in and returns a sentence for the page.
 func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, done string, err error) {
 	ctx := r.Context()
 	if answer == (SignInAnswer{}) {
@@ -143,7 +141,7 @@ func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, d
 		cookie, err = r.Cookie(name)
 	}
 	if err != nil {
-		cookie = &http.Cookie{} // fits no sign-in
+		cookie = &http.Cookie{} // matches no sign-in
 	}
 	if in, err = a.cfg.Store.FindSignIn(ctx, conf.Secret(answer.State), bound(cookie)); err != nil {
 		return in, "", err
@@ -156,7 +154,7 @@ func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, d
 	ctx = identity.With(ctx, principal.Actor)
 	if in.Kind == store.ForAccount {
 		account, err := a.finishLogin(ctx, "", answer)
-		in.Provider = cmp.Or(in.Provider, account.GetGrant().GetProvider()) // not named where an account was
+		in.Provider = cmp.Or(in.Provider, account.GetGrant().GetProvider()) // absent if the sign-in was for an existing account
 		return in, "You are signed in.", err
 	}
 	c, err := a.finishConnection(ctx, in.Provider, answer)
@@ -170,16 +168,16 @@ func connected(c *credentialv1.Connection) string {
 	return c.GetTitle() + " is connected as " + c.GetSubject() + "."
 }
 
-// sentence makes one of an error's message.
+// sentence formats an error's message as a sentence.
 func sentence(message string) string {
 	first, size := utf8.DecodeRuneInString(message)
 	return string(unicode.ToUpper(first)) + strings.TrimSuffix(message[size:], ".") + "."
 }
 
-// page is what people see in a browser.
+// page is a page for people.
 type page struct {
 	Title, Text string
-	Link        string // where to go on; empty for nowhere
+	Link        string // where to continue; empty for nowhere
 }
 
 var pages = template.Must(template.New("page").Parse(`<!doctype html>
@@ -196,10 +194,10 @@ var pages = template.Must(template.New("page").Parse(`<!doctype html>
 func show(w http.ResponseWriter, status int, p page) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_ = pages.Execute(w, p) // the browser left: nobody to tell
+	_ = pages.Execute(w, p) // fails if the browser has left
 }
 
-// describeCallback mounts the page and describes it.
+// describeCallback mounts the page and adds it to the OpenAPI document.
 func (a *API) describeCallback() {
 	a.mux.HandleFunc("GET "+CallbackPath, a.callback)
 	text := func(name, about string, limit int) *huma.Param {
@@ -208,20 +206,20 @@ func (a *API) describeCallback() {
 	html := map[string]*huma.MediaType{"text/html": {Schema: &huma.Schema{Type: huma.TypeString}}}
 	a.huma.OpenAPI().AddOperation(&huma.Operation{
 		OperationID: "sign-in-callback", Method: http.MethodGet, Path: CallbackPath,
-		Tags: []string{"Connections"}, Summary: "Complete a connection or a sign-in, as the page that a provider sends the browser back to",
-		Description: "Not for programs. It needs no token but the cookie of the browser that began the sign-in, whose member must still have the role for it. Loaded again it says the same.",
+		Tags: []string{"Connections"}, Summary: "Complete a connection or a sign-in: the page to which a provider redirects the browser",
+		Description: "Not for programs. It needs the cookie of the browser that started the sign-in instead of a token; the member must still have the role. Reloading the page gives the same answer.",
 		Parameters: []*huma.Param{
-			text("state", "As the provider got it.", maxState), text("code", "What the provider issued.", maxCode), text("error", "Why it issued none.", maxErrorCode),
+			text("state", "The state that was sent to the provider.", maxState), text("code", "The code that the provider issued.", maxCode), text("error", "The provider's error, if it issued no code.", maxErrorCode),
 		},
 		Metadata: map[string]any{accessKey: access{page: true}},
 		Responses: map[string]*huma.Response{
-			"200": {Description: "Done: a page that says so.", Content: html},
-			"303": {Description: "Done: the browser goes on to the path that was named at the beginning, with the parameter connected, or signed_in, and the provider's name."},
-			"400": {Description: "Not what a provider sends.", Content: html},
-			"403": {Description: "Another browser than the one that began it, or the member has not the role any more.", Content: html},
+			"200": {Description: "Done: a page that reports it.", Content: html},
+			"303": {Description: "Done: a redirect to the path that was given at the start, with the provider's name in the parameter connected or signed_in."},
+			"400": {Description: "The parameters are not those of a provider.", Content: html},
+			"403": {Description: "Another browser than the one that started it, or the member no longer has the role.", Content: html},
 			"409": {Description: "Declined, expired, or refused by the provider: the page says what to do.", Content: html},
-			"429": {Description: "Too many requests; Retry-After says how long to wait before the same page is loaded again.", Content: html},
-			"500": {Description: "Our fault; nothing internal is shown.", Content: html},
+			"429": {Description: "Too many requests; Retry-After says how long to wait before reloading the page.", Content: html},
+			"500": {Description: "An internal error, which is logged and not shown.", Content: html},
 			"503": {Description: "The provider, or a part of the system, is away: the same page may work later.", Content: html},
 		},
 	})

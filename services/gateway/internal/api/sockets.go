@@ -4,11 +4,10 @@ import (
 	"net/http"
 )
 
-// Sockets are served by package docproxy; here they are described, beside what else
-// there is, and what both read of a request and answer is written once.
+// Package docproxy serves the sockets. This file describes them in the OpenAPI document and has
+// the functions that both packages use.
 
-// TokenOf returns a request's token, which may be in its URL, for clients that cannot
-// set headers; empty for none.
+// TokenOf returns a request's token from its header or URL, or "".
 func TokenOf(r *http.Request) string {
 	if token, ok := headerToken(r); ok {
 		return token
@@ -16,15 +15,15 @@ func TokenOf(r *http.Request) string {
 	return urlToken(r)
 }
 
-// WorkspaceOf returns the id of the workspace that a request is about; empty for none.
+// WorkspaceOf returns the id of a request's workspace, or "".
 func WorkspaceOf(r *http.Request) string {
 	if ws := r.Header.Get("X-Workspace-Id"); ws != "" {
 		return ws
 	}
-	return r.URL.Query().Get("workspace_id")
+	return r.URL.Query().Get(workspaceParam)
 }
 
-// WriteUpgradeRequired answers who asks for a socket as if it were a page.
+// WriteUpgradeRequired answers a request for a socket that is not a WebSocket handshake.
 func WriteUpgradeRequired(w http.ResponseWriter) {
 	e := &Error{
 		status: http.StatusUpgradeRequired, Code: "UPGRADE_REQUIRED", Message: "this is a WebSocket: connect with a WebSocket client, over HTTP/1.1",
@@ -33,8 +32,8 @@ func WriteUpgradeRequired(w http.ResponseWriter) {
 	e.write(w)
 }
 
-// aboutSockets describes the sockets, as a tag does: an operation of OpenAPI is answered with
-// 2XX, and no client that is generated from one connects to a WebSocket.
+// aboutSockets describes the sockets in a tag, because generated clients could not use an
+// operation that is a WebSocket.
 const aboutSockets = `WebSockets over HTTP/1.1, with the workspace's id as X-Workspace-Id or ?workspace_id= and the token as a header or ?token=.
 
 - /ws/documents/{id}: edit a document live, with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it, which do not connect again by themselves after a code from 4400 to 4499.

@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// jsonObject is a JSON object that is being appended to. Keys are constants of
-// this package and need no escaping.
+// jsonObject is an unfinished JSON object. Keys are constants and need no escaping.
 type jsonObject []byte
 
 func object(dst []byte, kind string) jsonObject {
@@ -33,11 +32,11 @@ func (o jsonObject) call(callID, tool string) jsonObject {
 	return o.text("toolCallId", callID).text("toolName", tool)
 }
 
-// args is json for a tool call's arguments, which are an object.
+// args adds a tool call's arguments, a JSON object.
 func (o jsonObject) args(v string) jsonObject { return o.json("args", v, "{}") }
 
-// json puts v, JSON from another service, on one line. What is not JSON would
-// break the client's parser for the whole event, so otherwise stands in for it.
+// json adds v, JSON from another service, on one line. Invalid JSON, which would make the
+// event unreadable, is replaced by otherwise.
 func (o jsonObject) json(k, v, otherwise string) jsonObject {
 	o = o.key(k)
 	if !json.Valid([]byte(v)) {
@@ -57,8 +56,8 @@ func (o jsonObject) end() []byte { return append(o, '}') }
 
 const hex = "0123456789abcdef"
 
-// appendString appends s as a JSON string on one line. Bytes that are not UTF-8
-// become U+FFFD, as encoding/json does it.
+// appendString appends s as a JSON string on one line. Like encoding/json it replaces invalid
+// UTF-8 by U+FFFD.
 func appendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	start := 0

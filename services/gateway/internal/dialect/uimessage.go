@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Stored is a message as it is kept: a role and AI SDK ModelMessage content.
+// Stored is a stored message: a role and AI SDK ModelMessage content.
 type Stored struct {
 	ID        string
 	Role      string // user, assistant, tool or system
@@ -18,8 +18,8 @@ type Stored struct {
 	CreatedAt time.Time
 }
 
-// UIMessage is a message in the form that the AI SDK's useChat takes as its
-// initial messages (versions 5 to 7).
+// UIMessage is a message in the form of the initial messages of the AI SDK's useChat (versions
+// 5 to 7).
 type UIMessage struct {
 	ID       string      `json:"id"`
 	Role     string      `json:"role" enum:"system,user,assistant"`
@@ -27,12 +27,12 @@ type UIMessage struct {
 	Parts    []UIPart    `json:"parts"`
 }
 
-// UIMetadata is what we say about a UIMessage beyond its parts.
+// UIMetadata is the metadata of a UIMessage.
 type UIMetadata struct {
 	CreatedAt time.Time `json:"createdAt"`
 	RunID     string    `json:"runId,omitempty"`
 	Model     string    `json:"model,omitempty"`
-	Simulated bool      `json:"simulated,omitempty" doc:"The simulator wrote it, and no model."`
+	Simulated bool      `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
 }
 
 // UIPart is one part of a UIMessage. Which fields are set depends on Type: text,
@@ -54,9 +54,9 @@ type UIPart struct {
 	ProviderMetadata json.RawMessage `json:"providerMetadata,omitempty"`
 }
 
-// UIMessages converts a conversation, in its order. All that the assistant said
-// and did in one run becomes one message, as useChat would have built it from the
-// stream: a step-start before each step, a tool's result in the part of its call.
+// UIMessages converts a conversation. The assistant's messages of one run become one message,
+// as useChat builds it from the stream: a step-start before each step, and a tool's result in
+// the part of its call.
 func UIMessages(stored []Stored) ([]UIMessage, error) {
 	c := converter{out: []UIMessage{}}
 	for _, m := range stored {
@@ -70,8 +70,8 @@ func UIMessages(stored []Stored) ([]UIMessage, error) {
 // converter builds UIMessages one stored message at a time.
 type converter struct {
 	out   []UIMessage
-	run   string         // whose run the last message of out is, when it is the assistant's
-	open  bool           // the last message of out takes more steps
+	run   string         // the run of the last message of out, if it is the assistant's
+	open  bool           // more steps are added to the last message of out
 	calls map[string]int // parts of the last message by their tool call id
 }
 
@@ -121,7 +121,7 @@ func (c *converter) add(m Stored) error {
 	return nil
 }
 
-// partsOf reads content: a string stands for one text part.
+// partsOf parses content. A string is one text part.
 func partsOf(content json.RawMessage) ([]modelPart, error) {
 	var text string
 	if err := json.Unmarshal(content, &text); err == nil {
@@ -171,8 +171,8 @@ func (c *converter) results(parts []modelPart) {
 	}
 }
 
-// result puts a tool's result into the part of its call. One without a call is
-// left out: clients refuse it.
+// result adds a tool's result to the part of its call. A result without a call is dropped,
+// because clients reject it.
 func (c *converter) result(p modelPart) {
 	i, ok := c.calls[p.ToolCallID]
 	if !ok || !c.open || p.Output == nil {
@@ -189,7 +189,7 @@ func (c *converter) result(p modelPart) {
 	}
 }
 
-// plainText returns a JSON string's text, or other JSON as it is.
+// plainText returns a JSON string's text, and other JSON unchanged.
 func plainText(v json.RawMessage) string {
 	var s string
 	if err := json.Unmarshal(v, &s); err == nil {
@@ -198,8 +198,8 @@ func plainText(v json.RawMessage) string {
 	return string(v)
 }
 
-// plainPart converts what has no call behind it; false for what a UIMessage has
-// no part for. n numbers sources within their message.
+// plainPart converts a part other than a tool call or result. It returns false if a UIMessage
+// has no such part. n numbers the sources of a message.
 func plainPart(p modelPart, n int) (UIPart, bool) {
 	switch p.Type {
 	case "text", "reasoning":
@@ -212,7 +212,7 @@ func plainPart(p modelPart, n int) (UIPart, bool) {
 	return UIPart{}, false
 }
 
-// fileURL returns where a client finds the file: stored data is a URL or base64.
+// fileURL returns the URL of a file, whose stored data is a URL or base64.
 func fileURL(p modelPart) string {
 	for _, scheme := range [...]string{"https://", "http://", "data:"} {
 		if strings.HasPrefix(p.Data, scheme) {

@@ -25,7 +25,7 @@ import (
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
-// Bus is what the feed needs of the bus.
+// Bus is the feed's access to the bus; see package bus.
 type Bus interface {
 	SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription, error)
 	OnReconnect(fn func()) (stop func())
@@ -36,30 +36,29 @@ type Bus interface {
 	Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error]
 }
 
-// Source is the truth behind the log. The contexts carry a viewer's identity.
+// Source is the owner of runs and sessions, agent-runner. Contexts carry a viewer's identity.
 type Source interface {
-	// Run returns a run as it stands now.
+	// Run returns a run's row.
 	Run(ctx context.Context, run id.Run) (*agentv1.Run, error)
-	// Snapshot returns what a session holds now.
+	// Snapshot returns the current state of a session.
 	Snapshot(ctx context.Context, session id.Session) (Snapshot, error)
-	// Events returns a page of a session's log as it is kept, which is a moment
-	// behind: from the event at from on or, with the page before's next, after that.
-	// An error of kind fault.NotFound tells that the event is not kept.
+	// Events returns a page of a session's recorded log, which is a moment behind the log:
+	// from the event at from on or, with next of the previous page, after that page. An error
+	// of kind fault.NotFound means that the event is not recorded.
 	Events(ctx context.Context, session id.Session, from Position, page string) (events []*agentv1.LoggedEvent, next string, err error)
 }
 
-// Snapshot is what a session holds: a snapshot event's data, one line of JSON,
-// and which events it contains.
+// Snapshot is the state of a session: the data of a snapshot event, one line of JSON, and the
+// events that it contains.
 type Snapshot struct {
 	Data     []byte
 	Contents Contents
 
-	taken time.Time // when it was asked for
-	until place     // what the log had then
+	taken time.Time // when it was requested
+	until place     // the log's head then
 }
 
-// Config says what a feed works with. Zero durations and sizes stand for the
-// defaults that New's comment in the code gives.
+// Config configures a Feed. Zero durations and sizes stand for the defaults in the comments.
 type Config struct {
 	Bus        Bus
 	Source     Source
@@ -80,17 +79,17 @@ type Config struct {
 	BehindBytes uint64        // how far a viewer may be behind: 2 MiB
 	GroupSize   int           // viewers that a worker writes to in one turn: 200
 
-	// Rest is how long viewers of a session with connections are not written to after
-	// a write, for each of their group, 30 ms at most: 300 µs.
+	// Rest is the pause of a group of attached viewers after a write, multiplied by their
+	// number, at most 30 ms: 300 µs.
 	Rest time.Duration
 
-	// BacklogBytes is how much all viewers together may have of what was read for
-	// them, before they get it in small pages: 64 MiB.
+	// BacklogBytes bounds the backlogs of all viewers together. Beyond it viewers get tails
+	// in small pages: 64 MiB.
 	BacklogBytes int64
 }
 
-// Errors that end a stream on our side. The connection is to be cut, not closed:
-// the client comes back with its last event's id.
+// Errors that end a stream on our side. The caller aborts the connection, so that the client
+// resumes with its last event's id.
 var (
 	ErrDraining = errors.New("this gateway is draining")
 	ErrLost     = errors.New("the session's feed was lost")
@@ -100,19 +99,19 @@ var (
 )
 
 const (
-	inbox       = 8192             // live messages that wait for a worker
-	callTimeout = 10 * time.Second // one question to Postgres' keeper
+	inbox       = 8192             // live messages queued for a worker
+	callTimeout = 10 * time.Second // timeout of a call to Source
 )
 
-// Feed is this gateway's view of the run log. Open may be called from any goroutine.
+// Feed delivers the run log to viewers. It is safe for concurrent use.
 type Feed struct {
 	cfg      Config
 	metrics  *metrics
 	shards   []*shard
-	looks    tokens          // for reads of the log that live streams need
-	tails    *turns          // for reads of what viewers who come back have missed
-	backlogs atomic.Int64    // what viewers' backlogs take
-	life     context.Context //nolint:containedctx // the workers' and goroutines' life
+	looks    tokens          // for comparisons with the log
+	tails    *turns          // for tails
+	backlogs atomic.Int64    // bytes of all backlogs
+	life     context.Context //nolint:containedctx // ends the workers and goroutines
 	end      context.CancelFunc
 	draining chan struct{}
 	drain    sync.Once
@@ -120,12 +119,12 @@ type Feed struct {
 	jitter   func(time.Duration) time.Duration // a random duration below the given one
 
 	mu      sync.Mutex // guards what follows
-	stopped bool       // no goroutine is begun any more
-	conns   int        // connections that were handed over and are open
+	stopped bool       // no goroutine is started any more
+	conns   int        // open attached connections
 	work    sync.WaitGroup
 }
 
-// New returns a feed that works once Run is called.
+// New returns a Feed. Run must be running for it to work.
 func New(cfg Config) *Feed {
 	setDefault(&cfg.Linger, time.Minute)
 	setDefault(&cfg.Heartbeat, 15*time.Second)
@@ -155,8 +154,8 @@ func setDefault[T int | int64 | uint64 | time.Duration](v *T, d T) {
 	}
 }
 
-// Run works until ctx is done, then cuts what is still open and returns nil.
-// Drain first, and wait for Drained, so that viewers leave one after the other.
+// Run works until ctx is done, then aborts the open streams and returns nil. Call Drain and
+// wait for Drained before, so that streams end spread over the drain window.
 func (f *Feed) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for _, s := range f.shards {
@@ -171,7 +170,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	stop := f.cfg.Bus.OnReconnect(func() {
 		select {
 		case again <- struct{}{}:
-		default: // all will look as it is
+		default: // a comparison is due already
 		}
 	})
 	<-ctx.Done()
@@ -185,8 +184,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	return nil
 }
 
-// start runs fn, which may wait, on a goroutine that Run waits for; false when
-// there is none any more.
+// start runs fn on a goroutine that Run waits for. It returns false if the feed has stopped.
 func (f *Feed) start(fn func()) bool {
 	if !f.enter() {
 		return false
@@ -198,7 +196,7 @@ func (f *Feed) start(fn func()) bool {
 	return true
 }
 
-// enter has Run wait for the caller, who calls f.work.Done; false when it is too late.
+// enter makes Run wait until the caller calls f.work.Done. It returns false if the feed has stopped.
 func (f *Feed) enter() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,7 +207,7 @@ func (f *Feed) enter() bool {
 	return true
 }
 
-// count takes connections that came, or went, into account.
+// count adds n to the number of attached connections.
 func (f *Feed) count(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +215,7 @@ func (f *Feed) count(n int) {
 	f.checkDrained()
 }
 
-// checkDrained tells who waits for it that all are gone. The lock is held.
+// checkDrained closes drained if the feed drains and has no connections. The lock is held.
 func (f *Feed) checkDrained() {
 	if f.conns > 0 || !isClosed(f.draining) || isClosed(f.drained) {
 		return
@@ -234,8 +232,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Drain lets no viewer in any more and cuts those that are there, spread over the
-// drain window. It returns at once.
+// Drain refuses new viewers and ends the open streams spread over the drain window. It does
+// not wait.
 func (f *Feed) Drain() {
 	f.drain.Do(func() {
 		f.mu.Lock()
@@ -245,8 +243,7 @@ func (f *Feed) Drain() {
 	})
 }
 
-// Drained is closed when Drain was called and no connection is left that was
-// handed over.
+// Drained is closed after Drain when no attached connection is left.
 func (f *Feed) Drained() <-chan struct{} { return f.drained }
 
 // Open is Join and Ready.
@@ -262,17 +259,16 @@ func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
 	return v, nil
 }
 
-// Join returns a viewer of a session that stands at the newest event, and does not
-// wait for the log: what that is, is known when Ready has returned, before which the
-// viewer is good for Close and Forget only. The context's identity is whose rights
-// the feed uses for this viewer. The caller closes the viewer.
+// Join returns a viewer of a session, positioned at the newest event. It does not wait for the
+// log: until Ready has returned, only Close and Forget may be called. The feed calls Source with
+// the context's identity for this viewer. The caller closes the viewer.
 func (f *Feed) Join(ctx context.Context, session id.Session) (*Viewer, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)
 	if err != nil {
 		return nil, err
 	}
 	if isClosed(f.draining) {
-		return nil, &fault.Error{Kind: fault.Unavailable, Code: "DRAINING", Message: "this gateway is going away: try again", RetryAfter: time.Second}
+		return nil, &fault.Error{Kind: fault.Unavailable, Code: "DRAINING", Message: "this gateway is shutting down: try again", RetryAfter: time.Second}
 	}
 	s := f.shards[subject.Partition(session, len(f.shards))]
 	v := &Viewer{feed: f, actor: actor, since: time.Now(), wake: make(chan struct{}, 1)}
@@ -292,16 +288,16 @@ func (f *Feed) Join(ctx context.Context, session id.Session) (*Viewer, error) {
 	return v, nil
 }
 
-// Connected reports whether the bus can be reached, as far as is known without
-// asking: otherwise Ready may take long, and fail.
+// Connected reports whether the bus is connected, as far as is known. If it is not, Ready may
+// take long and fail.
 func (f *Feed) Connected() bool { return f.cfg.Bus.Connected() }
 
 func unavailable(err error) error {
 	return fault.Wrap(err, fault.Unavailable, "live events are not available at the moment: try again")
 }
 
-// watchConnection makes all topics look at the log when the connection to the bus
-// was lost and is back: what was published meanwhile was not delivered.
+// watchConnection makes all topics compare with the log after a reconnect, because live events
+// were not delivered meanwhile.
 func (f *Feed) watchConnection(again <-chan struct{}) {
 	for {
 		select {

@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
-// place is where an event stands in a session's log: the stream's sequence and,
-// above it, how often the stream has begun anew. The zero place is before all.
+// place orders the events of a session's log: the stream's sequence and, in the upper bits,
+// the number of times that the stream began anew. The zero place is before all events.
 type place uint64
 
 const placeBits = 48
@@ -18,7 +18,7 @@ func placeOf(generation, seq uint64) place {
 	return place(generation<<placeBits | seq&(1<<placeBits-1))
 }
 
-// kind is what a reader of frames needs to know of an event without decoding it.
+// kind is what viewers need to know about an event.
 type kind uint8
 
 const (
@@ -26,11 +26,10 @@ const (
 	userMessage
 	runStart
 	runEnd
-	hole // no event: some are missing here
+	hole // events are missing here
 )
 
-// frame is one event, encoded, or a hole. Once it is in a ring or a tail it is
-// shared, and nothing writes to it.
+// frame is an encoded event or a hole. Frames in a ring or a tail are shared and immutable.
 type frame struct {
 	place     place
 	synthetic bool // not from the log: stands after the log's event of the same place
@@ -40,11 +39,11 @@ type frame struct {
 	message   string       // the message's id, of a userMessage
 	end       *runv1.Event // of a runEnd
 	data      []byte
-	time      time.Time // when it came here
-	through   uint64    // bytes of all frames of the topic up to and with this one
+	time      time.Time // when it was created
+	through   uint64    // bytes of the topic's frames up to and including this one
 }
 
-// newFrame encodes e; nil when the dialect has no word for it.
+// newFrame encodes e. It returns nil if the dialect does not have the event.
 func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame {
 	f := &frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, data: d.Append(nil, e), time: now}
 	if len(f.data) == 0 {
@@ -61,19 +60,19 @@ func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame
 	return f
 }
 
-// ring is the last frames of a topic. Each has an index that stays its own.
+// ring has the last frames of a topic. The index of a frame never changes.
 type ring struct {
 	frames   []*frame
-	first    uint64 // index of frames[0]; of the next frame when there is none
+	first    uint64 // index of frames[0], or of the next frame if there are none
 	bytes    int    // of frames
-	pushed   uint64 // bytes of all frames ever
-	full     bool   // frames had to make room
-	evicted  place  // the highest of theirs
+	pushed   uint64 // bytes of all frames since the beginning
+	full     bool   // frames were evicted
+	evicted  place  // their highest place
 	maxCount int
 	maxBytes int
 }
 
-// firstIndex leaves room for frames that are put before the first one.
+// firstIndex leaves room for frames that fill puts before the first one.
 const firstIndex = 1 << 32
 
 func newRing(maxCount, maxBytes int) ring {
@@ -90,17 +89,17 @@ func (r *ring) push(f *frame) {
 	for len(r.frames) > r.maxCount || len(r.frames) > 1 && r.bytes > r.maxBytes {
 		r.full, r.evicted = true, max(r.evicted, r.frames[0].place)
 		r.bytes -= len(r.frames[0].data)
-		r.frames[0] = nil // let go of it
+		r.frames[0] = nil // free its memory
 		r.frames = r.frames[1:]
 		r.first++
 	}
 }
 
-// fill puts older frames, in order, before the first one, as many as there is
-// room for. They must be those right before it.
+// fill inserts older frames before the first one, as many as there is room for. They must
+// directly precede it.
 func (r *ring) fill(older []*frame) {
 	if r.full {
-		return // once, and so for ever
+		return // it stays full
 	}
 	n, size := 0, 0
 	for n < len(older) && len(r.frames)+n < r.maxCount {
@@ -125,8 +124,8 @@ func (r *ring) fill(older []*frame) {
 	}
 }
 
-// missing returns those of a tail's frames that are before the first one, nil when
-// that cannot be told.
+// missing returns the frames of a tail that directly precede the first one, or nil if that
+// cannot be determined.
 func (r *ring) missing(frames []*frame, until place) []*frame {
 	if i, ok := r.after(until); ok && i == r.first {
 		return frames
@@ -147,8 +146,8 @@ func (r *ring) find(p Position) (uint64, bool) {
 	return r.first + uint64(i), ok
 }
 
-// after returns the index of the first frame that stands after the log's event
-// at p; false when frames after it are gone already.
+// after returns the index of the first frame after the log's event at p. It returns false if
+// frames after p were evicted.
 func (r *ring) after(p place) (uint64, bool) {
 	for i, f := range r.frames {
 		if f.place > p || f.place == p && f.synthetic {
@@ -158,7 +157,7 @@ func (r *ring) after(p place) (uint64, bool) {
 	return r.end(), r.evicted <= p
 }
 
-// findFrame looks from the end: what is looked for is usually recent.
+// findFrame searches from the end, because most searches are for recent events.
 func findFrame(frames []*frame, p Position) (int, bool) {
 	for i, f := range slices.Backward(frames) {
 		if f.pos == p && f.kind != hole && !f.late {

@@ -13,7 +13,7 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// phase is where a topic stands; see the package comment.
+// phase is the state of a topic; see the package comment.
 type phase uint8
 
 const (
@@ -23,15 +23,15 @@ const (
 	closed
 )
 
-// Bounds on what waits while the log is read. What is over them is dropped and
-// shows as a gap afterwards.
+// Bounds of the live events held while the log is read. Others are dropped and found as a gap
+// later.
 const (
 	maxHeld      = 4096
 	maxHeldBytes = 8 << 20
-	maxPending   = 32 // runs whose end is waited for
+	maxPending   = 32 // runs whose end is expected
 )
 
-// topic is a session that is watched here.
+// topic is a session that has viewers on this gateway.
 type topic struct {
 	shard   *shard
 	session id.Session
@@ -43,47 +43,46 @@ type topic struct {
 	// The worker's own.
 	sub        *bus.Subscription
 	phase      phase
-	generation uint64   // how often the stream has begun anew
-	head       mark     // the newest event that was dealt with
+	generation uint64   // number of times that the stream began anew
+	head       mark     // the newest processed event
 	newest     Position // of the newest canonical one
 	order      *runorder.Order
-	held       []*bus.Stored // live events that wait for a repair
+	held       []*bus.Stored // live events, held during a repair
 	heldBytes  int
-	looking    int    // looks at the log that are under way
-	repairs    uint64 // repairs that were begun; the last one is at work while repairing
+	looking    int    // comparisons with the log in progress
+	repairs    uint64 // number of repairs that were begun
 	trouble    time.Time
-	loads      []wanted // who waits for a tail
-	reading    bool     // one is being read
+	loads      []wanted // requests for tails
+	reading    bool     // a tail is being read
 	pending    map[int64]*pendingRun
-	compared   time.Time // with the log; when the newest comparison that went well was begun
-	shaken     time.Time // when the connection to the bus was last found to have been lost
+	compared   time.Time // when the last successful comparison was begun
+	shaken     time.Time // when the bus last reconnected
 	nextLook   time.Time
 	nextSweep  time.Time
 	emptySince time.Time
 	dirty      bool
 
-	reached atomic.Uint64 // the head's place, for all to read
+	reached atomic.Uint64 // the head's place, for any goroutine
 
-	// Of the event that was the head when the topic was opened. They are set before
-	// opened is closed.
+	// The head when the topic was opened. They are set before opened is closed.
 	first     Position
 	firstEnds bool // it is a run's end
 
 	mu      sync.Mutex // guards what follows
 	err     error      // why the topic is closed
 	ring    ring
-	viewers []*Viewer // those that a goroutine deals with
-	groups  []*group  // those with connections
+	viewers []*Viewer // not attached: a goroutine serves each
+	groups  []*group  // the attached ones
 
 	snapshots snapshots
 }
 
-// pendingRun is a run whose end has not been seen.
+// pendingRun is a run whose end is expected.
 type pendingRun struct {
 	id      string
-	moved   time.Time // its newest event
+	moved   time.Time // time of its newest event
 	nextAsk time.Time
-	ended   time.Time // when Postgres first said so
+	ended   time.Time // when its row first said that it has ended
 }
 
 func newTopic(s *shard, live, log, stream string, session id.Session) *topic {
@@ -96,9 +95,9 @@ func newTopic(s *shard, live, log, stream string, session id.Session) *topic {
 
 func (t *topic) place(seq uint64) place { return placeOf(t.generation, seq) }
 
-// mark is an event's place in a stream, and its time, which tells it from one that
-// stands there in another stream, or after the stream has lost its end. The zero
-// mark is before all.
+// mark identifies an event by sequence and time. The time distinguishes it from an event with
+// the same sequence in another stream, or in a stream that has lost its end. The zero mark is
+// before all events.
 type mark struct {
 	seq  uint64
 	time time.Time
@@ -106,7 +105,7 @@ type mark struct {
 
 func markOf(st *bus.Stored) mark { return mark{st.Seq, st.Time} }
 
-// is reports whether it is st that was marked.
+// is reports whether st is the marked event.
 func (m mark) is(st *bus.Stored) bool { return m.seq == st.Seq && m.time.Equal(st.Time) }
 
 func (t *topic) setHead(m mark) {
@@ -114,15 +113,13 @@ func (t *topic) setHead(m mark) {
 	t.reached.Store(uint64(t.place(m.seq)))
 }
 
-// behindFirst returns the index of what comes after the event with which the topic was
-// opened, if p is that one and nothing else of its run can be there, which is so for
-// an end. A session in which nothing happens is resumed without reading. The lock is
-// held.
+// behindFirst returns the index after the topic's first head, if p is that event and the end
+// of a run. A viewer of an idle session thus resumes without a read. The lock is held.
 func (t *topic) behindFirst(p Position) (index uint64, ok bool) {
 	return firstIndex, t.firstEnds && p == t.first && t.ring.first <= firstIndex
 }
 
-// arrive takes a live event.
+// arrive processes a live event.
 func (t *topic) arrive(st *bus.Stored) {
 	switch t.phase {
 	case opening, repairing:
@@ -141,7 +138,7 @@ func (t *topic) hold(st *bus.Stored) {
 	t.heldBytes += len(st.Data)
 }
 
-// take deals with the next live event of a flowing topic.
+// take processes a live event in the state flowing.
 func (t *topic) take(st *bus.Stored) {
 	head := t.head.seq
 	switch {
@@ -149,14 +146,14 @@ func (t *topic) take(st *bus.Stored) {
 		t.shard.feed.metrics.gaps.Inc()
 		t.repair(st, st.Prev)
 	case st.Seq <= head:
-		// A second delivery, or the stream has begun anew.
+		// The event was delivered twice, or the stream began anew.
 		if e, ok := t.decode(st); !ok || t.order.Seen(spanOf(e)) {
 			return
 		}
 		t.repair(st, something)
 	case st.Prev < head, !t.compared.After(t.shaken):
-		// The head is not there any more: it is old, or the stream has begun anew. And
-		// after a reconnect nobody knows what was missed.
+		// The head is no longer in the log: it is old, or the stream began anew. Or events
+		// may have been missed before a reconnect.
 		t.repair(st, something)
 	default:
 		e, ok := t.decode(st)
@@ -171,10 +168,10 @@ func (t *topic) take(st *bus.Stored) {
 	}
 }
 
-// something has to be in the log where a live event came from.
+// something requires a read to return at least one event.
 const something = 1
 
-// repair holds live events until the log was read at least up to want.
+// repair holds live events until the log was read up to want.
 func (t *topic) repair(st *bus.Stored, want uint64) {
 	t.phase = repairing
 	t.repairs++
@@ -191,7 +188,7 @@ func (t *topic) decode(st *bus.Stored) (*runv1.Event, bool) {
 	return e, true
 }
 
-// push brings the log's next event to the viewers.
+// push appends the log's next event to the ring.
 func (t *topic) push(st *bus.Stored) {
 	if e, ok := t.decode(st); ok {
 		t.pushEvent(e, t.place(st.Seq), false)
@@ -227,8 +224,8 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 	t.touch()
 }
 
-// contain calls f, which works on the topic. A panic closes the topic: its viewers are
-// cut, come back, and open it anew.
+// contain calls f, which concerns this topic only. A panic closes the topic; its viewers
+// resume and open it again.
 func (t *topic) contain(f func()) {
 	if err := panics.Try(func() error { f(); return nil }); err != nil {
 		t.shard.feed.cfg.Log.ErrorContext(t.shard.feed.life, "session feed panicked", "session", t.session, "error", err)
@@ -236,13 +233,13 @@ func (t *topic) contain(f func()) {
 	}
 }
 
-// post has the worker call fn; false when it has ended.
+// post makes the worker call fn. It returns false if the worker has ended.
 func (t *topic) post(fn func()) bool { return t.shard.post(func() { t.contain(fn) }) }
 
-// start runs fn, which may wait, outside the worker.
+// start runs fn, which may block, outside the worker.
 func (t *topic) start(fn func(ctx context.Context)) {
 	f := t.shard.feed
-	f.start(func() { // false when the feed has ended, and with it the worker that would wait for fn
+	f.start(func() { // if the feed has stopped, nothing waits for fn
 		if err := panics.Try(func() error { fn(f.life); return nil }); err != nil {
 			t.post(func() { panic(err) })
 		}
@@ -256,7 +253,7 @@ func (t *topic) locked(f func()) {
 	f()
 }
 
-// touch has the viewers woken after the worker's turn.
+// touch makes the worker announce new frames.
 func (t *topic) touch() {
 	if !t.dirty {
 		t.dirty = true
@@ -264,7 +261,7 @@ func (t *topic) touch() {
 	}
 }
 
-// track keeps the list of runs whose end is waited for.
+// track updates the runs whose end is expected.
 func (t *topic) track(e *runv1.Event, now time.Time) {
 	n := e.GetRunOrdinal()
 	if isEnd(e) {
@@ -278,7 +275,7 @@ func (t *topic) track(e *runv1.Event, now time.Time) {
 	t.expect(n, e.GetRunId(), now)
 }
 
-// expect waits for the end of a run.
+// expect adds a run whose end is expected.
 func (t *topic) expect(ordinal int64, run string, now time.Time) {
 	if p, _ := t.order.Progress(ordinal); p.Ended {
 		return
@@ -289,13 +286,13 @@ func (t *topic) expect(ordinal int64, run string, now time.Time) {
 	}
 }
 
-// sweep looks at the clock: is somebody still there, is a run too quiet?
+// sweep checks the topic's timeouts: no viewers, silent runs, the periodic comparison.
 func (t *topic) sweep(now time.Time) {
 	if t.phase == opening || t.phase == closed || now.Before(t.nextSweep) {
 		return
 	}
 	cfg := &t.shard.feed.cfg
-	if len(t.pending) == 0 { // nothing is in a hurry
+	if len(t.pending) == 0 { // nothing is urgent
 		t.nextSweep = now.Add(min(cfg.Silence/2, cfg.Idle/2, cfg.Linger, cfg.lookEvery()))
 	}
 	t.mu.Lock()
@@ -326,7 +323,7 @@ func (t *topic) sweep(now time.Time) {
 	}
 }
 
-// due returns the runs that are to be looked up, by ordinal.
+// due returns the silent runs to look up, by ordinal.
 func (t *topic) due(now time.Time) map[int64]string {
 	var ask map[int64]string
 	cfg := &t.shard.feed.cfg
@@ -343,7 +340,7 @@ func (t *topic) due(now time.Time) map[int64]string {
 	return ask
 }
 
-// close ends the topic; its viewers are cut.
+// close closes the topic and cuts its viewers.
 func (t *topic) close(why error) {
 	if t.phase == closed {
 		return
@@ -360,7 +357,7 @@ func (t *topic) close(why error) {
 	t.held, t.pending = nil, nil
 	delete(t.shard.topics, t.live)
 	if err := t.sub.Unsubscribe(); err != nil {
-		t.shard.feed.cfg.Log.DebugContext(t.shard.feed.life, "unsubscribe", "error", err) // the connection is gone, and the interest with it
+		t.shard.feed.cfg.Log.DebugContext(t.shard.feed.life, "unsubscribe", "error", err) // the connection is closed
 	}
 	t.answerLoads(tail{err: why})
 	t.touch()

@@ -1,6 +1,5 @@
-// Package limit bounds how many requests a workspace and a member make. Who they
-// are is verified before they are counted: a header that anybody can set counts
-// for nothing.
+// Package limit limits the rate of requests by key, such as a workspace or a member. Keys must
+// be authenticated: a header that anybody can set must not use up somebody's limit.
 package limit
 
 import (
@@ -10,15 +9,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rate is how often something may happen.
+// Rate is a token bucket's rate and size.
 type Rate struct {
 	PerMinute int
 	Burst     int
 }
 
-// Limiter gives each key a bucket of its own. It remembers a bounded number of
-// them; when that is reached, buckets that are full again go first, since
-// forgetting them changes nothing. It is safe for concurrent use.
+// Limiter has a token bucket for each key. It keeps a bounded number of buckets and evicts
+// full ones first, which has no effect. It is safe for concurrent use.
 type Limiter[K comparable] struct {
 	rate Rate
 	max  int
@@ -32,15 +30,15 @@ func New[K comparable](r Rate, maxKeys int) *Limiter[K] {
 	return &Limiter[K]{rate: r, max: maxKeys, buckets: map[K]*rate.Limiter{}}
 }
 
-// Take counts one use by k. When k has had too many, ok is false, nothing is
-// counted, and wait says when the next one would be allowed.
+// Take counts one use by k. If k has used up its bucket, ok is false, nothing is counted, and
+// wait is the time until the next use is allowed.
 func (l *Limiter[K]) Take(k K, now time.Time) (wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[k]
 	if b == nil {
 		if len(l.buckets) >= l.max {
-			l.makeRoom(now)
+			l.evict(now)
 		}
 		b = rate.NewLimiter(rate.Limit(float64(l.rate.PerMinute)/60), l.rate.Burst)
 		l.buckets[k] = b
@@ -56,9 +54,8 @@ func (l *Limiter[K]) Take(k K, now time.Time) (wait time.Duration, ok bool) {
 	return 0, true
 }
 
-// makeRoom forgets full buckets or, when all are in use, some of the others: a
-// gateway with that many busy callers has other worries.
-func (l *Limiter[K]) makeRoom(now time.Time) {
+// evict removes full buckets and, if that is not enough, some of the others.
+func (l *Limiter[K]) evict(now time.Time) {
 	for k, b := range l.buckets {
 		if b.TokensAt(now) >= float64(l.rate.Burst) {
 			delete(l.buckets, k)

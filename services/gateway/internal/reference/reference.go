@@ -1,5 +1,5 @@
-// Package reference serves the API reference to browsers: Swagger UI on the gateway's own
-// OpenAPI document. Its files are in the program, so that nothing comes from elsewhere.
+// Package reference serves the API reference: Swagger UI for the gateway's OpenAPI document.
+// Its files are embedded in the binary.
 package reference
 
 import (
@@ -20,13 +20,13 @@ var page []byte
 //go:embed start.js
 var start []byte
 
-// policy lets the page run its own scripts and ask this gateway, and nothing else. Swagger
-// UI writes style attributes, and has its icons in data URLs.
+// policy lets the page load and call this server only. Swagger UI uses style attributes, and
+// data URLs for its icons.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Mount adds the reference at /docs, and a way there from /. An error means that the
-// program was built without its files.
+// Mount adds the reference at /docs and redirects / there. It fails if the embedded files are
+// missing.
 func Mount(mux *http.ServeMux) error {
 	files := map[string][]byte{"start.js": start}
 	for _, name := range []string{"swagger-ui-bundle.js", "swagger-ui.css"} {
@@ -57,7 +57,7 @@ var types = map[string]string{
 
 func write(w http.ResponseWriter, name string, data []byte) {
 	w.Header().Set("Content-Type", types[path.Ext(name)])
-	_, _ = w.Write(data) // the browser went away: nobody to tell
+	_, _ = w.Write(data) // fails if the client has left
 }
 
 func unzipped(name string) ([]byte, error) {
