@@ -32,7 +32,7 @@ const (
 	giveUpAfter  = 15 * time.Second
 )
 
-// open finds the head of the log, once the server knows of the subscription.
+// open reads the head of the log after the subscription is established.
 func (t *topic) open(ctx context.Context) {
 	begun := time.Now()
 	head, err := t.readHead(ctx)
@@ -71,33 +71,33 @@ func (t *topic) readHead(ctx context.Context) (*bus.Stored, error) {
 	}
 	st, err := b.Last(ctx, t.stream, t.log)
 	if errors.Is(err, bus.ErrNotFound) {
-		return nil, nil //nolint:nilnil // an empty log has no head, and that is well
+		return nil, nil //nolint:nilnil // an empty log has no head
 	}
 	return st, err
 }
 
-// expectOpen waits for the ends of the runs that o has not seen end.
+// expectOpen expects the ends of the runs that are open in o.
 func (t *topic) expectOpen(o *runorder.Order, now time.Time) {
 	for n, p := range o.Open() {
 		t.expect(n, p.ID, now)
 	}
 }
 
-// news is what a look at the log and at silent runs brought.
+// news is the result of comparing with the log and looking up silent runs.
 type news struct {
 	begun  time.Time
 	from   uint64 // the generation with which it was begun
-	began  bool   // the stream has begun anew
+	began  bool   // the stream began anew
 	msgs   []*bus.Stored
 	runs   map[int64]*agentv1.Run
-	gone   bool // a run, and so its session, is not there any more
+	gone   bool // a run, and so its session, was deleted
 	err    error
 	wanted uint64
-	repair uint64 // the repair that it is for, if it is for one
+	repair uint64 // the repair that it is for; 0 for none
 }
 
-// look compares the log with the head and looks runs up, outside the worker. want
-// is the sequence that must be reached, 0 for none.
+// look compares the log with the head and looks up runs, outside the worker. want is the
+// sequence that must be reached; 0 for none.
 func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 	t.looking++
 	generation, head, actor := t.generation, t.head, t.anyActor()
@@ -111,7 +111,7 @@ func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
 		if n.err == nil {
 			n.began, n.msgs, n.err = t.readNews(ctx, head, want)
 		}
-		// Postgres is asked whether or not the log can be read.
+		// Runs are looked up even if the log cannot be read.
 		if len(n.msgs) == 0 && len(ask) > 0 {
 			n.runs, n.gone = t.askRuns(identity.With(ctx, actor), ask)
 		}
@@ -268,7 +268,7 @@ func (t *topic) askRuns(ctx context.Context, ask map[int64]string) (runs map[int
 	return runs, false
 }
 
-// learnNews is the worker's part of look.
+// learnNews applies the result of look, on the worker.
 func (t *topic) learnNews(n *news) {
 	t.looking--
 	defer t.startTail()
@@ -284,7 +284,7 @@ func (t *topic) learnNews(n *news) {
 		if !t.isRepair(n) { // which is tried again
 			t.answerLoads(tail{err: n.err})
 		}
-		t.endureTrouble(n)
+		t.retryRepair(n)
 	case n.from != t.generation: // it compared the log with the head of another stream
 		if t.isRepair(n) {
 			t.look(n.wanted, nil, 0)
@@ -303,7 +303,7 @@ func (t *topic) learnNews(n *news) {
 	}
 }
 
-// isRepair reports whether a look is for the repair that is at work.
+// isRepair reports whether n is for the current repair.
 func (t *topic) isRepair(n *news) bool { return t.phase == repairing && n.repair == t.repairs }
 
 func (t *topic) learnLog(n *news) {
@@ -323,8 +323,8 @@ func (t *topic) learnLog(n *news) {
 	}
 }
 
-// endureTrouble tries a repair again for a while; comparing alone can wait.
-func (t *topic) endureTrouble(n *news) {
+// retryRepair repeats a failed repair for a while. A failed comparison is repeated later.
+func (t *topic) retryRepair(n *news) {
 	log, ctx := t.shard.feed.cfg.Log, t.shard.feed.life
 	now := time.Now()
 	if !t.isRepair(n) {
@@ -343,8 +343,8 @@ func (t *topic) endureTrouble(n *news) {
 	t.look(n.wanted, nil, retryDelay)
 }
 
-// takeHeld deals with the live events that waited. Up to wanted, what the log did
-// not have is not there any more.
+// takeHeld processes the held live events. Events up to wanted that the log did not have are
+// gone.
 func (t *topic) takeHeld(wanted uint64) {
 	held := t.held
 	t.held, t.heldBytes = nil, 0
@@ -364,11 +364,11 @@ func (t *topic) takeHeld(wanted uint64) {
 	}
 }
 
-// outboxPatience is for an end that is on its way to the log: it is late, and not lost.
+// outboxPatience is the time for an end event to leave the outbox.
 const outboxPatience = 15 * time.Second
 
-// learnRun takes what Postgres says about a run whose log is silent. An end is
-// made up when the log does not show it within patience.
+// learnRun processes the row of a silent run. If the run has ended and the log does not have
+// its end event within patience, the event is synthesized.
 func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration) {
 	p := t.pending[ordinal]
 	if p == nil || !ended(run) {
@@ -402,7 +402,7 @@ func ended(run *agentv1.Run) bool {
 	return false
 }
 
-// EndOf returns the terminal event of a run that has ended, as its row tells it.
+// EndOf returns the end event of a run that has ended, made from its row.
 func EndOf(run *agentv1.Run) *runv1.Event {
 	e := &runv1.Event{RunId: run.GetId(), RunOrdinal: run.GetOrdinal(), Number: run.GetLastEvent()}
 	if run.GetState() == agentv1.RunState_RUN_STATE_FAILED {
@@ -421,7 +421,7 @@ func EndOf(run *agentv1.Run) *runv1.Event {
 	return e
 }
 
-// pause waits for d; its error says that ctx ended first.
+// pause waits for d. It fails if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()

@@ -24,7 +24,7 @@ type shard struct {
 	topics map[string]*topic
 	dirty  []*topic // topics with frames that their viewers do not know of yet
 	pen    *pen
-	hands  []*Viewer // scratch: those that a turn is about
+	batch  []*Viewer // scratch: the viewers of the current group
 
 	mu      sync.Mutex // guards what follows
 	queue   []*group   // with frames to write
@@ -226,18 +226,18 @@ func pop(list *[]*group, done *int) *group {
 func (s *shard) serve(g *group, look bool) {
 	t := g.topic
 	t.mu.Lock()
-	s.hands = append(s.hands[:0], g.viewers...)
+	s.batch = append(s.batch[:0], g.viewers...)
 	t.mu.Unlock()
 	now := time.Now()
 	if !look {
 		s.mu.Lock()
-		g.rests = now.Add(s.feed.cfg.rest(len(s.hands)))
+		g.rests = now.Add(s.feed.cfg.rest(len(s.batch)))
 		s.mu.Unlock()
 	}
-	for _, v := range s.hands {
+	for _, v := range s.batch {
 		v.contain(func() { v.turn(s.pen, now, look) })
 	}
-	clear(s.hands)
+	clear(s.batch)
 	s.pen.settle(s.feed.metrics)
 }
 

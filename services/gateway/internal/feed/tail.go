@@ -15,33 +15,32 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// tail is what has happened in a session from some event on, in canonical order
-// and encoded: out of Postgres what is recorded, out of the log what is not yet.
-// It may begin earlier than what it was read for. Without that event, it is all
-// that the log holds, or the newest part of it that is within the bounds.
+// tail has the encoded events of a session from some event on, in canonical order: from the
+// record and, where that ends, from the log. It may begin before the wanted event. If that
+// event is in neither, the tail is what the log has, or the newest part of that.
 type tail struct {
-	from   Position // what it was read for
+	from   Position // the wanted event
 	frames []*frame
 	order  *runorder.Order
 	until  place // the log's event that it ends with
-	short  bool  // there was too much: its beginning is missing, or all of it
-	part   bool  // there is more after it, before what the ring has
-	ahead  bool  // nothing was read: the event is none that the log has, but one that may come
+	short  bool  // it exceeded the bounds: its beginning is missing, or all of it
+	part   bool  // events are missing between it and the ring
+	ahead  bool  // nothing was read: the event is not in the log yet
 	err    error
 }
 
-// wanted is somebody who waits for a tail.
+// wanted is a request for a tail.
 type wanted struct {
 	from  Position
-	exact bool      // what is not after that event is of no use
-	page  int       // this many bytes will do; 0: all is wanted
-	since time.Time // what is asked for was stored before
+	exact bool      // a tail without that event is of no use
+	page  int       // this many bytes are enough; 0 for all
+	since time.Time // the event was stored before
 	actor identity.Actor
-	c     chan tail // has room for it
+	c     chan tail // has capacity for it
 }
 
-// load has a tail sent to w.c. One is read at a time, and all who find in it what
-// they want share it.
+// load sends a tail to w.c. One tail is read at a time and shared by all requests for events
+// in it.
 func (t *topic) load(w wanted) {
 	if t.phase == closed {
 		w.c <- tail{err: ErrLost}
@@ -53,8 +52,8 @@ func (t *topic) load(w wanted) {
 	}
 }
 
-// startTail begins to read what load was asked for. The log is compared first: that
-// may be stored already and not yet have come here.
+// startTail reads the tail for the first request. It compares with the log first, because the
+// wanted event may not have arrived here yet.
 func (t *topic) startTail() {
 	if t.reading || t.looking > 0 || t.phase == closed {
 		return
@@ -76,8 +75,7 @@ func (t *topic) startTail() {
 	})
 }
 
-// refuse answers who wants to go on from an event that cannot be there, and reports
-// that: the log was compared, and has not come to it.
+// refuse answers a request for an event that is not in the log, and reports whether it did.
 func (t *topic) refuse(w wanted) bool {
 	p, _ := t.order.Progress(w.from.Run)
 	if !w.exact || p.Number < 0 || w.from.Number <= p.Number || !t.compared.After(w.since) {
@@ -117,7 +115,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 	}
 }
 
-// tailBuilder puts a tail together.
+// tailBuilder builds a tail.
 type tailBuilder struct {
 	topic            *topic
 	generation, head uint64
@@ -127,7 +125,7 @@ type tailBuilder struct {
 	size             int
 }
 
-// joinRing builds a tail of the record alone, to whose last event the ring goes on.
+// joinRing builds a tail from the record, whose last event is in the ring.
 func (b *tailBuilder) joinRing(r record) {
 	last := r.events[len(r.events)-1]
 	b.got.until, b.generation = r.joined, uint64(r.joined>>placeBits)
@@ -138,7 +136,7 @@ func (b *tailBuilder) joinRing(r record) {
 	b.addRecord(r, created)
 }
 
-// joinLog builds a tail of the record and what the log holds after it.
+// joinLog builds a tail from the record and the rest of the log.
 func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 	if len(r.events) > 0 {
 		if done, err := b.goOn(ctx, r); done || err != nil {
@@ -214,7 +212,7 @@ func (b *tailBuilder) goOn(ctx context.Context, r record) (found bool, err error
 	return found, nil
 }
 
-// errBehind: the replica that answered does not have yet what another one has sent.
+// errBehind means that the answering replica lags behind another one.
 var errBehind = errors.New("the run log's replica is a little behind")
 
 func isSame(st *bus.Stored, e *runv1.Event) bool {
