@@ -149,11 +149,11 @@ func (g *simGateway) stop() {
 func (w *simWorld) run() []string {
 	var clients sync.WaitGroup
 	w.locked(func() { w.boot(0); w.boot(1) })
-	time.Sleep(time.Millisecond)
+	<-time.After(time.Millisecond)
 	for range 400 {
 		var wait time.Duration
 		w.locked(func() { wait = time.Duration(1 + w.script.Int64N(int64(100*time.Millisecond))) })
-		time.Sleep(wait)
+		<-time.After(wait)
 		w.step(&clients)
 	}
 	// The trouble ends; everything must arrive.
@@ -168,7 +168,7 @@ func (w *simWorld) run() []string {
 			w.end(r)
 		}
 	})
-	time.Sleep(time.Minute)
+	<-time.After(time.Minute)
 	w.locked(func() {
 		for _, c := range w.clients {
 			c.checkComplete()
@@ -176,7 +176,7 @@ func (w *simWorld) run() []string {
 		}
 	})
 	clients.Wait()
-	time.Sleep(10 * time.Second)
+	<-time.After(10 * time.Second)
 	for _, g := range w.gateways {
 		w.checkIdle(g)
 		g.stop()
@@ -417,7 +417,7 @@ func (c *simClient) live() {
 		if err := c.connect(g); err != nil {
 			w.locked(func() { w.note("%s: refused: %v", c.name, err) })
 		}
-		time.Sleep(w.latency(c.name) + 200*time.Millisecond)
+		<-time.After(w.latency(c.name) + 200*time.Millisecond)
 	}
 }
 
@@ -574,7 +574,7 @@ func (p *simPipe) Write(b []byte) error {
 			return nil
 		}
 		p.mu.Unlock()
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	return os.ErrDeadlineExceeded
 }
@@ -615,7 +615,7 @@ func (c *simClient) readServed(v *Viewer, opening []byte) error {
 func (c *simClient) rest() bool {
 	d := c.w.latency(c.name)
 	c.w.locked(func() { d, c.pause = d+c.pause, 0 })
-	time.Sleep(d + 3*time.Millisecond)
+	<-time.After(d + 3*time.Millisecond)
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	return c.leaving
