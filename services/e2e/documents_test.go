@@ -36,7 +36,7 @@ func TestLargeDocuments(t *testing.T) {
 
 	for content, says := range map[string]string{
 		text + text[:4000]:                 "10 MiB",
-		strings.Repeat("x", 2<<20):         "make several blocks",
+		strings.Repeat("x", 2<<20):         "split it into several blocks",
 		strings.Repeat("x\n\n", 1_000_000): "split it",
 	} {
 		status, body := p.try(http.MethodPatch, path, map[string]string{"name": "Refused", "content": content})
