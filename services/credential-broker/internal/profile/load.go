@@ -24,6 +24,7 @@ import (
 const (
 	maxWait     = time.Hour
 	defaultWait = 5 * time.Minute
+	maxWord     = 200 // bytes: a request may have 65,536 words to replace
 )
 
 // source is a profile's file.
@@ -318,11 +319,11 @@ func (c *checker) word(field string, w *transform.Word) {
 	first, _ := utf8.DecodeRuneInString(w.From)
 	last, _ := utf8.DecodeLastRuneInString(w.From)
 	edge := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
-	if !edge(first) || !edge(last) || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
-		c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit and is in one line", clip(w.From))
+	if len(w.From) > maxWord || !edge(first) || !edge(last) || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
+		c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit, is in one line and has at most %d bytes", clip(w.From), maxWord)
 	}
-	if !utf8.ValidString(w.To) {
-		c.Wrong(field+".to", "it is not UTF-8")
+	if len(w.To) > maxWord || !utf8.ValidString(w.To) {
+		c.Wrong(field+".to", "it is not UTF-8, or longer than %d bytes", maxWord)
 	}
 	w.Case = cmp.Or(w.Case, transform.Exact)
 	if w.Case != transform.Exact && w.Case != transform.Any && w.Case != transform.Keep {

@@ -214,6 +214,8 @@ func TestLoadErrors(t *testing.T) {
 		{"body", good + "tool_prefix: p\nroutes:\n  - path: /x\n    body: chat\n", `a.yaml:7: routes[0].body: "chat" is not a form of bodies that can be changed: use messages`},
 		{"empty block", good + "system:\n  first:\n    - a\n    - ' '\nroutes:\n  - {path: /x, body: messages}\n", "a.yaml:7: system.first[1]: a block of the system prompt has a text"},
 		{"word", good + "system:\n  words:\n    - {from: '/x', to: b}\nroutes:\n  - {path: /x, body: messages}\n", `a.yaml:6: system.words[0].from: "/x" is not a word`},
+		{"long word", good + "system:\n  words:\n    - {from: x, to: " + strings.Repeat("y", 201) + "}\nroutes:\n  - {path: /x, body: messages}\n", "a.yaml:6: system.words[0].to: it is not UTF-8, or longer than 200 bytes"},
+		{"order of problems", good + "routes:\n  - path: /x\n    stream: {events: typed, usage: ['a b'], terminal: ['a b'], error: ['a b']}\n  - {path: y}\n", "stream.error[0]: \"a b\" is not the name of an event\na.yaml:6: routes[0].stream.terminal[0]: \"a b\" is not the name of an event\na.yaml:6: routes[0].stream.usage[0]: \"a b\" is not the name of an event\na.yaml:7: routes[1].path"},
 		{"case", good + "system:\n  words:\n    - from: x\n      case: upper\nroutes:\n  - {path: /x, body: messages}\n", `a.yaml:7: system.words[0].case: "upper" is not a rule`},
 		{"query", good + "routes:\n  - path: /x\n    query: {'a b': c}\n", `routes[0].query.a b: "a b" is not the name of a parameter`},
 		{"usage", good + "usage:\n  at: [a..b]\n", `a.yaml:5: usage.at[0]: "a..b" is not the name of a member`},

@@ -16,7 +16,7 @@ type Edit struct {
 const maxEdits = 1 << 16
 
 // ErrTooMany refuses a request that needs more edits than any conversation should.
-var ErrTooMany = errors.New("the request names more tools, or has more text blocks with words to replace, than can be translated (65536)")
+var ErrTooMany = errors.New("the request names more tools, or has more words to replace, than can be translated (65536)")
 
 // Edits are changes to one body, sorted by place and without overlap.
 type Edits []Edit

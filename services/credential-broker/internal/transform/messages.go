@@ -22,7 +22,7 @@ type Messages struct {
 	prefix []byte
 	texts  []string
 	system []byte // the texts as comma-separated text blocks
-	words  []Word
+	words  []word
 }
 
 // NewMessages returns nil if the rules change nothing.
@@ -30,7 +30,11 @@ func NewMessages(r Rules) *Messages {
 	if r.ToolPrefix == "" && len(r.System) == 0 && len(r.Words) == 0 {
 		return nil
 	}
-	return &Messages{prefix: []byte(r.ToolPrefix), texts: r.System, system: blocks(r.System), words: r.Words}
+	m := &Messages{prefix: []byte(r.ToolPrefix), texts: r.System, system: blocks(r.System)}
+	for _, w := range r.Words {
+		m.words = append(m.words, newWord(w))
+	}
+	return m
 }
 
 // blocks returns comma-separated text blocks.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -168,6 +169,10 @@ func TestWords(t *testing.T) {
 	if got := apply(t, r, untouched); got != untouched {
 		t.Errorf("words outside of the system prompt are replaced: %s", got)
 	}
+	const odd = `{"system":"\ud800 \/ \u00e9 ` + "\xff" + ` %s \/ \ud83d\ude00"}`
+	if got, want := apply(t, r, fmt.Sprintf(odd, `\u0066o\u006f`)), fmt.Sprintf(odd, "Bar"); got != want {
+		t.Errorf("more than the word is changed: got %q, want %q", got, want)
+	}
 	both := transform.Rules{System: []string{"example"}, Words: r.Words}
 	if got, want := apply(t, both, `{"system":"an example"}`), `{"system":[{"type":"text","text":"example"},{"type":"text","text":"an signalbox"}]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -296,6 +301,7 @@ func TestTooMany(t *testing.T) {
 	for name, body := range map[string]string{
 		"tools":   `{"tools":[` + strings.Repeat(`{"name":""},`, 70_000) + `{}]}`,
 		"history": `{"messages":[` + strings.Repeat(`{"content":[{"type":"tool_use","name":""}]},`, 70_000) + `{}]}`,
+		"words":   `{"system":"` + strings.Repeat("x ", 70_000) + `"}`,
 		"blocks":  `{"system":[` + strings.Repeat(`{"text":"x"},`, 70_000) + `{}]}`,
 		"names":   `{"tools":[{` + strings.Repeat(`"name":"",`, 70_000) + `"x":1}]}`,
 	} {

@@ -2,9 +2,10 @@ package transform
 
 import (
 	"bytes"
-	"encoding/json"
+	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"signalbox.dev/services/credential-broker/internal/scan"
@@ -30,32 +31,35 @@ type Word struct {
 	Case Case   `yaml:"case"`
 }
 
-// replaceWords edits the string at p if a word in it is replaced. A string that is not valid
-// JSON is left alone.
-func (w *walk) replaceWords(p scan.Span) {
-	var text string
-	if len(w.m.words) == 0 || json.Unmarshal(w.body[p.From-1:p.To+1], &text) != nil {
-		return
-	}
-	if out, changed := w.m.replace([]byte(text)); changed {
-		w.edit(p.From, p.To-p.From, scan.Quote(out))
-	}
+// word is a Word with its replacements as they are written between the quotes of a JSON
+// string. All edits share them.
+type word struct {
+	Word
+	to, lower, upper []byte
 }
 
-// replace replaces words. At each place the first rule that matches counts, and its
-// replacement is not searched again.
-func (m *Messages) replace(text []byte) (out string, changed bool) {
-	var b strings.Builder
-	done := 0       // of text
+func newWord(w Word) word {
+	return word{w, scan.Quote(w.To), scan.Quote(strings.ToLower(w.To)), scan.Quote(strings.ToUpper(w.To))}
+}
+
+// replaceWords adds an edit for each word to replace in the string at p. At each place the
+// first rule that matches counts, and its replacement is not searched again.
+func (w *walk) replaceWords(p scan.Span) {
+	if len(w.m.words) == 0 {
+		return
+	}
+	raw := w.s.Bytes(p)
+	text := decode(raw)
+	at := place{raw: raw}
 	inside := false // the character before i belongs to a word
-	for i := 0; i < len(text); {
+	for i := 0; i < len(text) && !w.full(); {
 		r, size := utf8.DecodeRune(text[i:])
 		if !inside && isWord(r) {
-			if rule := m.match(text, i); rule != nil {
+			if rule := w.m.match(text, i); rule != nil {
 				end := i + len(rule.From)
-				b.Write(text[done:i])
-				b.WriteString(rule.replacement(text[i:end]))
-				i, done = end, end
+				from, to := at.of(i), at.of(end)
+				w.edit(p.From+from, to-from, rule.replacement(text[i:end]))
+				i = end
 				inside = true // whatever it was replaced by
 				continue
 			}
@@ -63,12 +67,10 @@ func (m *Messages) replace(text []byte) (out string, changed bool) {
 		inside = isWord(r)
 		i += size
 	}
-	b.Write(text[done:])
-	return b.String(), done > 0
 }
 
 // match returns the first rule that applies at i.
-func (m *Messages) match(text []byte, i int) *Word {
+func (m *Messages) match(text []byte, i int) *word {
 	for n := range m.words {
 		rule := &m.words[n]
 		end := i + len(rule.From)
@@ -86,15 +88,15 @@ func (m *Messages) match(text []byte, i int) *Word {
 	return nil
 }
 
-func (w *Word) replacement(found []byte) string {
+func (w *word) replacement(found []byte) []byte {
 	switch {
 	case w.Case != Keep:
 	case bytes.Equal(found, bytes.ToLower(found)):
-		return strings.ToLower(w.To)
+		return w.lower
 	case len(found) > 1 && bytes.Equal(found, bytes.ToUpper(found)):
-		return strings.ToUpper(w.To)
+		return w.upper
 	}
-	return w.To
+	return w.to
 }
 
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
@@ -122,3 +124,76 @@ func isPath(text []byte, i, end int) bool {
 
 // breaks end a path.
 const breaks = " \t\r\n\"'`()[]{}<>,;|*"
+
+// decode returns what a string says that is written as raw between its quotes: raw itself
+// if nothing is escaped.
+func decode(raw []byte) []byte {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return raw
+	}
+	text := make([]byte, 0, len(raw))
+	for i := 0; i < len(raw); {
+		if raw[i] != '\\' {
+			text = append(text, raw[i])
+			i++
+			continue
+		}
+		r, size := unescape(raw[i:])
+		text = utf8.AppendRune(text, r)
+		i += size
+	}
+	return text
+}
+
+// place finds places of decoded text in raw. It only goes forward.
+type place struct {
+	raw      []byte
+	at, text int // the same place in raw and in the text
+}
+
+// of returns where in raw the byte i of the text comes from.
+func (p *place) of(i int) int {
+	for p.text < i {
+		if p.raw[p.at] != '\\' {
+			p.at++
+			p.text++
+			continue
+		}
+		r, size := unescape(p.raw[p.at:])
+		p.at += size
+		p.text += utf8.RuneLen(r)
+	}
+	return p.at
+}
+
+// unescape returns the character of the escape that raw begins with, and the length of the
+// escape. The character is U+FFFD if there is none.
+func unescape(raw []byte) (rune, int) {
+	if len(raw) < 2 {
+		return utf8.RuneError, len(raw)
+	}
+	if i := strings.IndexByte(`"\/bfnrt`, raw[1]); i >= 0 {
+		return rune("\"\\/\b\f\n\r\t"[i]), 2
+	}
+	r, ok := unhex(raw)
+	if !ok {
+		return utf8.RuneError, 2
+	}
+	if !utf16.IsSurrogate(r) {
+		return r, 6
+	}
+	low, _ := unhex(raw[6:])
+	if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+		return r, 6
+	}
+	return r, 12
+}
+
+// unhex reads \uXXXX.
+func unhex(raw []byte) (rune, bool) {
+	if len(raw) < 6 || raw[0] != '\\' || raw[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(raw[2:6]), 16, 32)
+	return rune(n), err == nil
+}
