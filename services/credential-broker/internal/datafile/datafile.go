@@ -3,10 +3,12 @@
 package datafile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -91,7 +93,7 @@ func read(dir fs.FS, file, what string) ([]byte, error) {
 type Checker struct {
 	file     string
 	tree     *ast.File
-	problems []error
+	problems []problem
 }
 
 // Decode decodes a file's one document into src.
@@ -185,16 +187,32 @@ func positioned(file string, err error) error {
 	return fmt.Errorf("%s: %s", file, first)
 }
 
+// problem is one that Wrong reported.
+type problem struct {
+	line int
+	text string
+}
+
 // Wrong reports a problem with a field, whose path is such as routes[0].path.
 func (c *Checker) Wrong(path, format string, args ...any) {
-	c.problems = append(c.problems, fmt.Errorf("%s: %s: %s", c.At(path), path, fmt.Sprintf(format, args...)))
+	line := c.line(path)
+	c.problems = append(c.problems, problem{line, fmt.Sprintf("%s:%d: %s: %s", c.file, line, path, fmt.Sprintf(format, args...))})
 }
 
 // At returns the file and line of a field.
 func (c *Checker) At(path string) string { return fmt.Sprintf("%s:%d", c.file, c.line(path)) }
 
-// Err returns the problems, one line each; nil if there are none.
-func (c *Checker) Err() error { return errors.Join(c.problems...) }
+// Err returns the problems in the order of the file, one line each; nil if there are none.
+func (c *Checker) Err() error {
+	slices.SortFunc(c.problems, func(a, b problem) int {
+		return cmp.Or(cmp.Compare(a.line, b.line), cmp.Compare(a.text, b.text))
+	})
+	var all []error
+	for _, p := range c.problems {
+		all = append(all, errors.New(p.text))
+	}
+	return errors.Join(all...)
+}
 
 // line returns the line of a field, or of the nearest field around it that exists.
 func (c *Checker) line(path string) int {
