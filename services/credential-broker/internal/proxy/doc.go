@@ -22,7 +22,8 @@
 // ends without its terminal event (events.go) is broken off as well: a reader never takes half
 // an answer for a whole one. If its last whole event reports an error and the provider ends it
 // cleanly, it ends cleanly here: clients show that error, and would take a broken connection
-// for another. A chat may end without [DONE] if its only choice has finished.
+// for another. A chat may end without [DONE] if its only choice has finished. JSON in place of
+// a stream is delivered as it is, unless its content type says that it is a stream.
 //
 // An event that is larger than the buffer may grow is forwarded as it comes, while a
 // scan.PathFilter keeps the members that say what it means. If the stream fails inside it, the

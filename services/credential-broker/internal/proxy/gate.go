@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/json"
 	"errors"
 	"io"
 	"time"
@@ -64,10 +63,8 @@ func (r *relay) weigh(n int, err error) (more bool, _ *refusal) {
 // caller gets an error with a status. What is left without a blank line may still be an event.
 func (r *relay) neverBegan(err error) *refusal {
 	if errors.Is(err, io.EOF) {
-		if !isEvents(r.a.res) && json.Valid(r.frames.buf[:r.frames.end]) {
-			e := r.a.x.unusable("with JSON, and not with the event stream that was asked for")
-			e.reason = pool.Service
-			return e
+		if _, ok := r.plain(); ok {
+			return nil // copy delivers it
 		}
 		rest := r.frames
 		if ev := rest.rest(); isWhole(ev) {

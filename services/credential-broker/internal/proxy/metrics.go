@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are per provider; package meter counts per account. Providers without a request
+// metrics are per provider; pool.Meter counts per account. Providers without a request
 // profile count as "unknown", and those that a workspace named itself as "other", so that
 // callers cannot create series.
 type metrics struct {

@@ -106,6 +106,11 @@ func (r *relay) copy() error {
 	f := &r.frames
 	for {
 		r.judgeAll()
+		if errors.Is(r.read, io.EOF) {
+			if body, ok := r.plain(); ok {
+				return r.showPlain(body)
+			}
+		}
 		show := f.done
 		if f.over {
 			// An event that is shown before it is whole, without an end in which the
@@ -301,6 +306,27 @@ func (r *relay) finish() error {
 		r.a.reason = pool.Unreachable
 	}
 	return errors.Join(err, r.showError(last, e))
+}
+
+// plain returns the whole body of an answer that is JSON instead of a stream and does not say
+// that it is a stream.
+func (r *relay) plain() (body []byte, ok bool) {
+	body = r.frames.buf[r.shown:r.frames.end]
+	return body, !r.seen && !r.frames.over && !isEvents(r.a.res) && json.Valid(body)
+}
+
+// showPlain delivers such a body as other JSON: with its tokens counted and tool names
+// translated.
+func (r *relay) showPlain(body []byte) error {
+	x := r.a.x
+	x.p.cfg.Pool.Began(x.account)
+	if x.tally.Counts() {
+		x.tally.Read(body)
+	}
+	if r.answers != nil {
+		body = r.answers.Whole(body).Apply(body)
+	}
+	return x.write(body)
 }
 
 // showError writes the error of a stream that failed: the provider's own if that is its last

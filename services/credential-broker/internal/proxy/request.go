@@ -205,7 +205,8 @@ const maxModel = 128
 
 // parseBody reads the members of the body that the proxy itself acts on.
 func (x *exchange) parseBody() {
-	var n, prompt []byte
+	var n float64
+	var prompt []byte
 	s := scan.New(x.body)
 	for name := range s.Members() {
 		switch string(s.Bytes(name)) {
@@ -216,12 +217,12 @@ func (x *exchange) parseBody() {
 		case "stream":
 			x.stream = string(s.Value()) == "true"
 		case "n":
-			n = s.Value()
+			n, _ = strconv.ParseFloat(string(s.Value()), 64) // 0 if it is not a number
 		case "prompt":
 			prompt = s.Value()
 		}
 	}
-	x.several = len(n) > 0 && string(n) != "1" && string(n) != "null" || severalPrompts(prompt)
+	x.several = n > 1 || severalPrompts(prompt)
 }
 
 // severalPrompts reports whether a completion's prompt is a list of several. A list of numbers is a
