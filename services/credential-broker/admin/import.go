@@ -54,7 +54,7 @@ type SkippedAccount struct {
 }
 
 // alreadyHere is the reason to skip a credential that is stored already.
-const alreadyHere = "it was imported already"
+const alreadyHere = "it is here already"
 
 // Import stores the credentials that other programs of a single user keep. It skips those
 // that are stored already, even if their tokens have been renewed since. An unreadable file
