@@ -119,6 +119,9 @@ func TestOwnersOnly(t *testing.T) {
 			t.Errorf("%s by another workspace's owner = %v, want NotFound", name, err)
 		}
 	}
+	if _, err := b.client().PollLogin(identity.With(t.Context(), owner), &credentialv1.PollLoginRequest{}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("PollLogin without an id = %v, want Invalid", err)
+	}
 	if log := b.log.String(); strings.Contains(log, canary) {
 		t.Error("the log holds the secret")
 	}

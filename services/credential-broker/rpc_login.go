@@ -39,6 +39,8 @@ func (s *server) StartLogin(ctx context.Context, req *credentialv1.StartLoginReq
 	}, nil
 }
 
+var errLoginID = fault.New(fault.Invalid, "id: it is not the id of a sign-in")
+
 // loginID parses the id of a sign-in; an empty one is the zero id.
 func loginID(text string) (uuid.UUID, error) {
 	if text == "" {
@@ -46,7 +48,7 @@ func loginID(text string) (uuid.UUID, error) {
 	}
 	login, err := uuid.Parse(text)
 	if err != nil {
-		return uuid.Nil, fault.New(fault.Invalid, "id: it is not the id of a sign-in")
+		return uuid.Nil, errLoginID
 	}
 	return login, nil
 }
@@ -64,6 +66,9 @@ func (s *server) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLo
 // PollLogin asks whether a device's code was entered.
 func (s *server) PollLogin(ctx context.Context, req *credentialv1.PollLoginRequest) (*credentialv1.PollLoginResponse, error) {
 	login, err := loginID(req.GetId())
+	if err == nil && login == uuid.Nil {
+		err = errLoginID
+	}
 	if err != nil {
 		return nil, err
 	}
