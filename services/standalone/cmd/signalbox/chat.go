@@ -118,7 +118,7 @@ func (c *cli) plainChat(ctx context.Context, client *chat.Client, session string
 			return err
 		}
 	}
-	terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON}
+	terminal := &chat.Terminal{Client: client, Session: session, Out: c.out, JSON: asJSON, Style: c.style()}
 	if message != "" {
 		return terminal.Say(ctx, message)
 	}

@@ -80,6 +80,24 @@ func talk(t *testing.T, answers ...func(http.ResponseWriter)) (shown string, s *
 	return out.String(), s, err
 }
 
+// At a terminal all but the answer itself is dim.
+func TestPlainColours(t *testing.T) {
+	t.Parallel()
+	ts := httptest.NewServer(&server{keys: map[string]bool{}, answers: []func(http.ResponseWriter){
+		stream(false, `1-1 reasoning-delta {"delta":"hm"}`, `1-2 text-delta {"delta":"Hello"}`, `1-3 tool-call-complete {"toolName":"t","args":{}}`, `1-4 done {"finishReason":"stop","steps":1}`),
+	}})
+	t.Cleanup(ts.Close)
+	var out strings.Builder
+	terminal := &chat.Terminal{Client: &chat.Client{URL: ts.URL, HTTP: ts.Client()}, Session: "s", Out: &out, Style: chat.Style{Colours: true}}
+	if err := terminal.Say(t.Context(), "hi"); err != nil {
+		t.Fatal(err)
+	}
+	want := "\x1b[2mhm\x1b[22m\nHello\n\x1b[2m→ t {}\x1b[22m\n\x1b[2m[stop, 1 step, 0 tokens in, 0 out]\x1b[22m\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // While the connection is broken, each reason is reported once.
 func TestNotice(t *testing.T) {
 	t.Parallel()

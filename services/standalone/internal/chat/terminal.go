@@ -22,6 +22,8 @@ type Terminal struct {
 	Out     io.Writer
 	// JSON prints each event as a line of JSON instead of prose.
 	JSON bool
+	// Style formats all that is not the answer itself.
+	Style Style
 
 	explained   bool // what a simulated answer is
 	inReasoning bool
@@ -108,23 +110,23 @@ func (t *Terminal) show(ev Event) error {
 	case "reasoning-delta":
 		t.write(true, d.Delta)
 	case "tool-call-complete":
-		t.line("→ " + d.ToolName + " " + clip(string(d.Args), 200))
+		t.line(t.Style.dim("→ " + d.ToolName + " " + clip(string(d.Args), 200)))
 	case "tool-result":
 		mark := "← "
 		if d.IsError {
 			mark = "✗ "
 		}
-		t.line(mark + d.ToolName + " " + clip(d.Result, 200))
+		t.line(t.Style.dim(mark + d.ToolName + " " + clip(d.Result, 200)))
 	case "source":
-		t.line("· " + d.Title + " " + d.URL)
+		t.line(t.Style.dim("· " + d.Title + " " + d.URL))
 	case "step-retry":
-		t.line("↻ " + d.Reason)
+		t.line(t.Style.dim("↻ " + d.Reason))
 	case "waiting":
-		t.line("… waiting: " + d.Reason + " " + d.Until)
+		t.line(t.Style.dim("… waiting: " + d.Reason + " " + d.Until))
 	case "error":
 		t.line("error: " + d.Error)
 	case "done":
-		t.line(d.summary())
+		t.line(t.Style.dim(d.summary()))
 	}
 	return nil
 }
@@ -147,6 +149,9 @@ func (t *Terminal) write(reasoning bool, text string) {
 		return
 	}
 	t.midLine = !strings.HasSuffix(text, "\n")
+	if reasoning {
+		text = t.Style.dim(text)
+	}
 	fmt.Fprint(t.Out, text)
 }
 
