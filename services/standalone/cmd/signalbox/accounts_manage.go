@@ -54,7 +54,8 @@ func (r *accountsRun) manage(ctx context.Context) error {
 		case errors.Is(err, errQuit), errors.Is(err, io.EOF), ctx.Err() != nil:
 			return err
 		case err != nil:
-			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+err.Error()))
+			text := strings.TrimPrefix(err.Error(), process.ErrUsage.Error()+": ") // the person typed no command
+			fmt.Fprintln(r.screen.out, r.paint(red, "error: "+text))
 		}
 	}
 }
@@ -87,7 +88,7 @@ func (r *accountsRun) choose(ctx context.Context, all []admin.Account, choice st
 		return r.manageOne(ctx, all[n-1].ID.String())
 	}
 	provider, err := r.ask("provider: ")
-	if err != nil || provider == "" {
+	if err != nil || provider == "" && name != "add" { // add says what is wrong
 		return err
 	}
 	if name == "strategy" {
