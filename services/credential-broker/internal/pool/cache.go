@@ -21,7 +21,7 @@ const (
 	staleTimeout = 2 * time.Second  // for a database that does not answer, if there is a stale pool
 	readTimeout  = 10 * time.Second
 	partialEvery = 5 * time.Second // a pool with an unusable account is read again
-	maxReads     = 8               // pools that are read at a time
+	maxRereads   = 8               // changed pools that are read at a time
 )
 
 // cached is a pool that was read.
@@ -29,6 +29,7 @@ type cached struct {
 	entry
 	confirmed time.Time // when it was last known to be unchanged
 	asked     time.Time // when a request last asked for it
+	rereading bool      // it has changed: reread is about to read it
 }
 
 // accounts returns the pool that a workspace's requests for a provider go to: its own if it
@@ -130,8 +131,6 @@ func (s *Set) startRead(ctx context.Context, key poolKey) (*flight, error) {
 	s.flights[key] = f
 	s.work.Go(func() {
 		defer close(f.done)
-		s.reads <- struct{}{}
-		defer func() { <-s.reads }()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
 		f.err = panics.Try(func() (err error) {
@@ -209,7 +208,21 @@ func (s *Set) poll(ctx context.Context) {
 		s.cfg.Forget(key.Workspace)
 	}
 	for _, key := range changed {
-		_, _ = s.startRead(ctx, key) // fails when the Set ends
+		s.work.Go(func() { s.reread(ctx, key) })
+	}
+}
+
+// reread reads a pool that a poll found changed, when a slot is free. Requests read at once.
+func (s *Set) reread(ctx context.Context, key poolKey) {
+	s.rereads <- struct{}{}
+	defer func() { <-s.rereads }()
+	if ctx.Err() == nil {
+		_, _ = s.read(ctx, key) // if that fails, the next poll finds it changed again
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.cache[key]; ok {
+		k.rereading = false
 	}
 }
 
@@ -236,8 +249,9 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.M
 	for _, key := range keys {
 		k, ok := s.cache[key]
 		switch {
-		case !ok || s.flights[key] != nil:
+		case !ok || k.rereading:
 		case k.mark != marks[key], k.partial && elapsed(k.read, began) >= partialEvery:
+			k.rereading = true
 			changed = append(changed, key)
 			if k.mark.Accounts != marks[key].Accounts {
 				others = append(others, key)

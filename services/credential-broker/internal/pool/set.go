@@ -100,7 +100,7 @@ type Set struct {
 
 	stats   stats
 	uses    uses
-	reads   chan struct{}     // has a place for each pool that is being read
+	rereads chan struct{}     // has a place for each changed pool that is being read
 	dropped chan id.Workspace // by Forget, to be announced
 	pollNow chan struct{}     // another instance has announced a change
 	parked  chan struct{}     // an account was parked, which is written at once
@@ -136,9 +136,9 @@ func New(cfg Config) (*Set, error) {
 	s := &Set{
 		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*cached{}, flights: map[poolKey]*flight{},
 		pools: map[owner]*Pool{}, stored: map[owner]map[id.Account]bool{}, unusable: map[id.Account]string{}, warned: map[string]time.Time{},
-		stats: stats{pending: map[statKey]*store.Stat{}},
-		uses:  uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
-		reads: make(chan struct{}, maxReads), dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
+		stats:   stats{pending: map[statKey]*store.Stat{}},
+		uses:    uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
+		rereads: make(chan struct{}, maxRereads), dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
 	}
 	for _, e := range cfg.Environment {
 		p, ok := cfg.Profiles.For(e.Provider)

@@ -286,6 +286,54 @@ func TestEndsWhileReading(t *testing.T) {
 	}
 }
 
+// Changed pools whose reading hangs delay no request for another pool, nor for their own after
+// Forget, and those that still wait to be read are not read once the Set ends.
+func TestRereadsHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newRoom(t, nil)
+		changed := make([]id.Workspace, 50)
+		for i := range changed {
+			changed[i] = id.New[id.Workspace]()
+			w.memory.put(changed[i], w.key(changed[i], "old"))
+			if _, _, err := w.timed(request(changed[i])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.memory.stick(true)
+		for _, ws := range changed {
+			w.memory.put(ws, w.key(ws, "new"))
+		}
+		pass(time.Second)
+		w.memory.stick(false) // what is being read still hangs
+		cold := id.New[id.Workspace]()
+		w.memory.put(cold, w.key(cold, "new"))
+		w.pool.Forget(id.Workspace{})
+		for _, ws := range append(changed, cold) {
+			if a, took, err := w.timed(request(ws)); err != nil || a.Secret.Reveal() != "new" || took > 0 {
+				t.Fatalf("Select = %q after %v, %v, want the new account at once", a.Secret.Reveal(), took, err)
+			}
+		}
+		pass(20 * time.Second)
+		w.memory.stick(true)
+		for _, ws := range changed {
+			w.memory.put(ws, w.key(ws, "newer"))
+		}
+		pass(time.Second)
+		asked := func() int {
+			w.memory.mu.Lock()
+			defer w.memory.mu.Unlock()
+			return w.memory.asked
+		}
+		before := asked()
+		w.stop()
+		w.pool.Wait()
+		if n := asked() - before; n > 0 {
+			t.Errorf("%d pools were read while the Set ended", n)
+		}
+	})
+}
+
 // A first use is recorded before its answer is shown. A slow database delays one answer for a moment,
 // and none after it.
 func TestAnswerWaitsForTheRecord(t *testing.T) {
