@@ -249,7 +249,7 @@ func (w *room) timed(r pool.Request) (pool.Account, time.Duration, error) {
 	return a, time.Since(began), err
 }
 
-// endpoint returns tokens at once, never, or with an error.
+// endpoint returns tokens at once, never, or with an error; none to callers whose time is up.
 type endpoint struct {
 	mu    sync.Mutex // guards what follows
 	hangs map[id.Account]bool
@@ -260,7 +260,7 @@ func (e *endpoint) Token(ctx context.Context, of oauth.Ref) (oauth.Token, error)
 	e.mu.Lock()
 	hangs, err := e.hangs[of.Account], e.fails[of.Account]
 	e.mu.Unlock()
-	if hangs {
+	if hangs || ctx.Err() != nil {
 		<-ctx.Done()
 		return oauth.Token{}, fmt.Errorf("wait for an access token: %w", ctx.Err())
 	}

@@ -13,7 +13,8 @@ import (
 
 const (
 	// tokenWait bounds how long one request waits for access tokens, of all accounts
-	// together. Renewals go on without it.
+	// together, or again if others were added to the only one meanwhile. Renewals go on
+	// without it.
 	tokenWait = 20 * time.Second
 	// tokenGrace is how long it waits for one account's token before it tries others.
 	tokenGrace = 500 * time.Millisecond
@@ -70,6 +71,9 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 			}
 			return Account{}, whyNone(r, e, q.Tried, w.last, err)
 		}
+		if w.alone && k.Account != e.accounts[0].ID { // it was added meanwhile
+			w.alone, w.end = false, time.Now().Add(tokenWait)
+		}
 		a, err := s.prepare(ctx, r, e, &k, &w)
 		if !errors.Is(err, errOther) {
 			return a, err
@@ -109,8 +113,9 @@ func (w *wait) again() bool {
 	return true
 }
 
-// failed notes why an account has no token, and returns for how long it is passed over.
-func (w *wait) failed(err error, provider string) time.Duration {
+// failed notes why an account has no token after so long, and returns for how long it is
+// passed over.
+func (w *wait) failed(err error, waited time.Duration, provider string) time.Duration {
 	w.last = err
 	f := fault.From(err)
 	switch {
@@ -119,6 +124,8 @@ func (w *wait) failed(err error, provider string) time.Duration {
 		return removedLater
 	case f.Kind == fault.Conflict:
 		return signInLater
+	case errors.Is(err, context.DeadlineExceeded) && waited < tokenGrace:
+		return 0 // the other accounts left it no time
 	case errors.Is(err, context.DeadlineExceeded):
 		w.slow++
 		return tokenLater
@@ -137,7 +144,8 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *Ticket, w *wai
 		return Account{}, errOther
 	}
 	if !id.IsZero(a.Grant.Account) {
-		limited, cancel := context.WithTimeout(ctx, w.next())
+		most := w.next()
+		limited, cancel := context.WithTimeout(ctx, most)
 		defer cancel()
 		t, err := s.cfg.Tokens.Token(limited, a.Grant)
 		switch {
@@ -147,7 +155,7 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *Ticket, w *wai
 			e.pool.Report(time.Now(), *k, unused)
 			return Account{}, err
 		default:
-			e.pool.Report(time.Now(), *k, Outcome{Reason: NoToken, Unsent: true, Later: w.failed(err, r.Provider)})
+			e.pool.Report(time.Now(), *k, Outcome{Reason: NoToken, Unsent: true, Later: w.failed(err, most, r.Provider)})
 			return Account{}, errOther
 		}
 	}

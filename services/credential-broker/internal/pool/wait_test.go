@@ -187,10 +187,17 @@ func TestTokenEndpointHangs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				passedOver := 0
 				for _, s := range states {
 					if s.Health < 100 || parks(s) {
 						t.Errorf("an account has health %v and limits %+v for want of a token", s.Health, s.Limits)
 					}
+					if slices.ContainsFunc(s.Limits, func(l pool.Limit) bool { return l.Until.After(time.Now()) }) {
+						passedOver++
+					}
+				}
+				if passedOver > 100 {
+					t.Errorf("%d accounts are passed over, most of which no request has waited for", passedOver)
 				}
 				for _, a := range accounts {
 					server.set(a.ID, false, nil)
