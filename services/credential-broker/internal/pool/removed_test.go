@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/pool"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -85,6 +86,36 @@ func TestRemovedWhileReadingIsSlow(t *testing.T) {
 			pass(20 * time.Second) // the reading that hangs is over, and there was another one
 			if a, err := w.pool.Select(t.Context(), r); (left == 0) != errors.Is(err, pool.ErrNone) {
 				t.Errorf("Select of %d accounts = %v, %v", left, a.ID, err)
+			}
+		})
+	}
+}
+
+// If the only account was removed elsewhere, a request goes to the one that took its place, or to
+// the operator's, without waiting for a poll.
+func TestReplaced(t *testing.T) {
+	t.Parallel()
+	for _, own := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			server := &holder{held: map[oauth.Ref]bool{}, gone: map[id.Account]bool{}}
+			w := newRoom(t, server)
+			r := request(id.New[id.Workspace]())
+			ws := id.Workspace{}
+			if own {
+				ws = r.Actor.Workspace
+			}
+			old := store.Account{WorkspaceID: ws, ID: id.New[id.Account](), Provider: "openai", Profile: "openai", Enabled: true}
+			w.memory.put(ws, old)
+			server.remove(old.ID)
+			if _, _, err := w.timed(r); fault.KindOf(err) != fault.Unavailable {
+				t.Errorf("Select = %v, want to be asked to come again", err)
+			}
+			if own {
+				w.memory.put(ws)
+			}
+			shared := w.grants(1)[0]
+			if a, took, err := w.timed(r); err != nil || a.ID != shared.ID || took > 0 {
+				t.Errorf("Select = %v, %v after %s, want the account that is left", a.ID, err, took)
 			}
 		})
 	}

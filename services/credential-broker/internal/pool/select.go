@@ -43,19 +43,38 @@ type Tokens interface {
 // Select returns an account that the request has not tried. It is to be reported on, once.
 // Errors are ErrNone, ErrExhausted (mostly as an *Exhausted), or a fault that says why no
 // account can be used now.
-//
-// It goes in two rounds: accounts whose token takes long are left for the second round.
 func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 	e, err := s.accounts(ctx, r.Actor.Workspace, r.Provider)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Account{}, err
+	}
+	a, stale, err := s.selectFrom(ctx, r, e)
+	if !stale {
+		return a, err
+	}
+	limited, cancel := context.WithTimeout(ctx, staleTimeout)
+	defer cancel()
+	if _, err = s.read(limited, poolKey{Workspace: e.owner.workspace, Provider: e.owner.provider}); err != nil {
+		return Account{}, err
+	}
+	if e, err = s.accounts(limited, r.Actor.Workspace, r.Provider); err != nil {
+		return Account{}, err
+	}
+	a, _, err = s.selectFrom(ctx, r, e)
+	return a, err
+}
+
+// selectFrom selects one of a pool's accounts, in two rounds: accounts whose token takes long
+// are left for the second round. If none is left, stale reports whether one was removed since
+// the pool was read.
+func (s *Set) selectFrom(ctx context.Context, r Request, e entry) (a Account, stale bool, err error) {
+	switch {
 	case len(e.accounts) == 0:
-		return Account{}, ErrNone
+		return Account{}, false, ErrNone
 	case e.pool == nil && slices.Contains(r.Tried, e.accounts[0].ID):
-		return Account{}, ErrExhausted
+		return Account{}, false, ErrExhausted
 	case e.pool == nil: // the simulator's
-		return e.accounts[0], nil
+		return e.accounts[0], false, nil
 	}
 	q := Query{Family: family(e.accounts[0].Profile, r.Provider, r.Model), Session: r.Actor.Session, Tried: r.Tried, Denied: r.Denied}
 	if isText(r.Model) { // it is announced and stored
@@ -69,14 +88,14 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 				q.Tried = r.Tried
 				continue
 			}
-			return Account{}, whyNone(r, e, q.Tried, w.last, err)
+			return Account{}, w.removed, whyNone(r, e, q.Tried, w.last, err)
 		}
 		if w.alone && k.Account != e.accounts[0].ID { // it was added meanwhile
 			w.alone, w.end = false, time.Now().Add(tokenWait)
 		}
 		a, err := s.prepare(ctx, r, e, &k, &w)
 		if !errors.Is(err, errOther) {
-			return a, err
+			return a, false, err
 		}
 		q.Tried = append(slices.Clip(q.Tried), k.Account)
 	}
@@ -84,11 +103,12 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 
 // wait is how long one request waits for tokens.
 type wait struct {
-	end    time.Time
-	alone  bool  // there is only one account
-	slow   int   // accounts whose token did not come within the grace
-	second bool  // round
-	last   error // of a token
+	end     time.Time
+	alone   bool  // there is only one account
+	slow    int   // accounts whose token did not come within the grace
+	second  bool  // round
+	last    error // of a token
+	removed bool  // an account was removed since the pool was read
 }
 
 // next returns how long to wait for the next account's token.
@@ -120,6 +140,7 @@ func (w *wait) failed(err error, waited time.Duration, provider string) time.Dur
 	f := fault.From(err)
 	switch {
 	case f.Kind == fault.NotFound:
+		w.removed = true
 		w.last = fault.New(fault.Unavailable, "the accounts for %s are being changed: try again in a moment", provider)
 		return removedLater
 	case f.Kind == fault.Conflict:
