@@ -121,7 +121,7 @@ func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 	for _, a := range e.pool.SetMembers(now, e.read, e.accounts) {
 		added[a] = true
 	}
-	s.meterStored(e.owner, stored)
+	s.meterStored(e.owner, e.read, stored)
 	for _, l := range stored.Limits {
 		e.pool.RestoreLimits(now, l.Account, l)
 	}
@@ -144,18 +144,21 @@ func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 
 // empty takes the accounts out of a pool whose last one was removed.
 func (s *Set) empty(e *entry) {
-	s.mu.Lock()
-	p := s.pools[e.owner]
-	s.mu.Unlock()
-	if p != nil {
+	if p := s.knownPool(e.owner); p != nil {
 		p.SetMembers(time.Now(), e.read, nil)
-		s.meterStored(e.owner, &store.Pool{})
+		s.meterStored(e.owner, e.read, &store.Pool{})
 	}
 }
 
+// storedAccounts are the accounts of a pool, as they were read at a time.
+type storedAccounts struct {
+	ids  map[id.Account]bool
+	read time.Time
+}
+
 // meterStored ends the series of accounts that are not stored any more. A disabled or
-// unusable account keeps its own.
-func (s *Set) meterStored(o owner, stored *store.Pool) {
+// unusable account keeps its own. Accounts that were read before the present ones are ignored.
+func (s *Set) meterStored(o owner, read time.Time, stored *store.Pool) {
 	ids := map[id.Account]bool{}
 	for _, a := range stored.Disabled {
 		ids[a] = true
@@ -163,16 +166,28 @@ func (s *Set) meterStored(o owner, stored *store.Pool) {
 	for i := range stored.Accounts {
 		ids[stored.Accounts[i].ID] = true
 	}
+	for _, a := range s.replaceStored(o, storedAccounts{ids: ids, read: read}) {
+		s.cfg.Meter.Forget(a) // without the mutex, for it looks at all series
+	}
+}
+
+// replaceStored notes the accounts of a pool, and returns those that are gone.
+func (s *Set) replaceStored(o owner, now storedAccounts) (gone []id.Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for a := range s.stored[o] {
-		if !ids[a] {
-			s.cfg.Meter.Forget(a)
+	old := s.stored[o]
+	if now.read.Before(old.read) {
+		return nil
+	}
+	for a := range old.ids {
+		if !now.ids[a] {
+			gone = append(gone, a)
 		}
 	}
-	if s.stored[o] = ids; len(ids) == 0 {
+	if s.stored[o] = now; len(now.ids) == 0 {
 		delete(s.stored, o)
 	}
+	return gone
 }
 
 // open returns an account that is ready to use but for its access token.

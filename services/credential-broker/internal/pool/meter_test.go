@@ -11,6 +11,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/price"
+	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 // rig is a Meter with a clock and a registry.
@@ -117,6 +118,35 @@ func TestBounded(t *testing.T) {
 	}
 	if got["requests "+late.String()+" openai OK"] != 1 || got["requests "+first.String()+" openai OK"] != 2 {
 		t.Error("a evictAfter account did not make room, or a busy one did")
+	}
+}
+
+// A reading that ends after a newer one does not end the series of accounts that it did not find.
+func TestStoredOutOfOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s, err := New(Config{Meter: r.Meter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := id.New[id.Account](), id.New[id.Account]()
+	stored := func(accounts ...id.Account) *store.Pool {
+		p := &store.Pool{}
+		for _, a := range accounts {
+			p.Accounts = append(p.Accounts, store.Account{ID: a})
+		}
+		return p
+	}
+	r.Ended("openai", a, Metered{Reason: OK})
+	r.Ended("openai", b, Metered{Reason: OK})
+	s.meterStored(owner{}, r.at, stored(a, b))
+	s.meterStored(owner{}, r.at.Add(-time.Second), stored(a))
+	if got := r.shown(); len(got) != 2 {
+		t.Errorf("after the older reading: %v, want both accounts", got)
+	}
+	s.meterStored(owner{}, r.at.Add(time.Second), stored(b))
+	if got := r.shown(); len(got) != 1 {
+		t.Errorf("after one was removed: %v, want the other", got)
 	}
 }
 

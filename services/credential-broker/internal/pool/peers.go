@@ -177,7 +177,7 @@ func (s *Set) receiveStates(ctx context.Context, raw *bus.Message) {
 	if m.GetTellAll() {
 		s.wanted.Store(true)
 	}
-	now, pools := time.Now(), s.all()
+	now := time.Now()
 	for _, a := range m.GetAccounts() {
 		ws, err := parseWorkspace(a.GetWorkspaceId())
 		if err != nil {
@@ -187,7 +187,7 @@ func (s *Set) receiveStates(ctx context.Context, raw *bus.Message) {
 		if err != nil {
 			continue
 		}
-		if p := pools[owner{ws, a.GetProvider(), a.GetEnvironment()}]; p != nil {
+		if p := s.knownPool(owner{ws, a.GetProvider(), a.GetEnvironment()}); p != nil {
 			p.Merge(now, instance, stateFrom(account, a))
 		}
 	}

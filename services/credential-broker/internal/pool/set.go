@@ -94,9 +94,9 @@ type Set struct {
 	flights  map[poolKey]*flight
 	polled   time.Time // when the last poll ended
 	pools    map[owner]*Pool
-	stored   map[owner]map[id.Account]bool // that metrics are about
-	unusable map[id.Account]string         // reasons that were logged
-	warned   map[string]time.Time          // see mayWarn
+	stored   map[owner]storedAccounts // that metrics are about
+	unusable map[id.Account]string    // reasons that were logged
+	warned   map[string]time.Time     // see mayWarn
 
 	stats   stats
 	uses    uses
@@ -135,7 +135,7 @@ func New(cfg Config) (*Set, error) {
 	}
 	s := &Set{
 		cfg: cfg, instance: uuid.New(), env: map[string]Account{}, cache: map[poolKey]*cached{}, flights: map[poolKey]*flight{},
-		pools: map[owner]*Pool{}, stored: map[owner]map[id.Account]bool{}, unusable: map[id.Account]string{}, warned: map[string]time.Time{},
+		pools: map[owner]*Pool{}, stored: map[owner]storedAccounts{}, unusable: map[id.Account]string{}, warned: map[string]time.Time{},
 		stats:   stats{pending: map[statKey]*store.Stat{}},
 		uses:    uses{noted: map[useKey]time.Time{}, waiting: map[useKey]*use{}, wake: make(chan struct{}, 1)},
 		rereads: make(chan struct{}, maxRereads), dropped: make(chan id.Workspace, 64), pollNow: make(chan struct{}, 1), parked: make(chan struct{}, 1),
@@ -297,6 +297,13 @@ func (s *Set) poolOf(o owner) *Pool {
 	p = NewPool(time.Now(), Defaults())
 	s.pools[o] = p
 	return p
+}
+
+// knownPool returns an owner's pool, nil if it is not in use here.
+func (s *Set) knownPool(o owner) *Pool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pools[o]
 }
 
 // all returns the pools by owner.
