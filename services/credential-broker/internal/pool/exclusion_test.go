@@ -178,6 +178,24 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
+// Models for which an account was passed over are forgotten, whether that ran out or was ended.
+func TestDeniedModelsAreForgotten(t *testing.T) {
+	t.Parallel()
+	b := newPicker(t, 2, nil)
+	for i := range 20 {
+		r := pool.Query{Model: string(rune('A' + i))}
+		b.deny(r, 1)
+		if i%2 == 0 {
+			b.pool.Reset(b.now, pool.Order{Account: b.ids[0], Asked: b.now})
+			b.pool.Reset(b.now, pool.Order{Account: b.ids[1], Asked: b.now})
+		}
+		b.after(21 * time.Minute)
+	}
+	if n := b.pool.Exclusions(b.ids[0]) + b.pool.Exclusions(b.ids[1]); n == 0 || n > 4 {
+		t.Errorf("%d models are remembered", n)
+	}
+}
+
 // A bounded number of models is remembered.
 func TestDeniedModelsAreBounded(t *testing.T) {
 	t.Parallel()

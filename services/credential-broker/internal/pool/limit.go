@@ -79,8 +79,9 @@ func (m *member) pair(family string) [2]*limit {
 	return [2]*limit{m.whole(), m.find(family)}
 }
 
-// slot returns the limit of a family, made if need be. When an account has as many as it
-// may, the one that ends first makes room: an exclusion always, a limit once it is over.
+// slot returns the limit of a family, made if need be. An exclusion takes the place of one
+// that has been over for so long that nobody knows it any more. When an account has as many
+// as it may, the one that ends first makes room: an exclusion always, a limit once it is over.
 // Otherwise there is none, and slot returns nil.
 func (m *member) slot(t time.Duration, family string) *limit {
 	if l := m.find(family); l != nil {
@@ -92,6 +93,10 @@ func (m *member) slot(t time.Duration, family string) *limit {
 		l := &m.limits[i]
 		if isExclusion(l.family) != exclusion || l.family == PassedOver || l.family == "" {
 			continue
+		}
+		if exclusion && max(l.at, l.end())+deniedFor < t {
+			*l = limit{family: family}
+			return l
 		}
 		if n++; first == nil || l.end() < first.end() {
 			first = l
