@@ -1,8 +1,8 @@
 package pool
 
 import (
+	"regexp"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -12,14 +12,14 @@ import (
 // maxFamily bounds a family's name: it comes from a request.
 const maxFamily = 64
 
-// versionDate ends the names of OpenAI's versions of a model.
-const versionDate = "-2006-01-02"
+// dated matches the names of OpenAI's versions of a model.
+var dated = regexp.MustCompile(`^(.+)-[0-9]{4}-[0-9]{2}-[0-9]{2}$`)
 
 // family returns the model family that a request counts for, or nothing if the provider is
 // not known to limit by it. Anthropic limits its classes of models, OpenAI a model in all its
-// versions.
+// versions. No family is named like an exclusion.
 func family(p *profile.Profile, provider, model string) string {
-	if model == "" || len(model) > maxFamily || !isText(model) {
+	if model == "" || len(model) > maxFamily || !isText(model) || isExclusion(model) {
 		return ""
 	}
 	switch {
@@ -31,12 +31,7 @@ func family(p *profile.Profile, provider, model string) string {
 		}
 		return model
 	case provider == "openai":
-		if i := len(model) - len(versionDate); i > 0 {
-			if _, err := time.Parse(versionDate, model[i:]); err == nil {
-				return model[:i]
-			}
-		}
-		return model
+		return dated.ReplaceAllString(model, "$1")
 	}
 	return ""
 }

@@ -117,7 +117,7 @@ func TestBounded(t *testing.T) {
 		t.Errorf("%d series, %g requests of others, want %d and 1", len(got), got[other], maxMetered+1)
 	}
 	if got["requests "+late.String()+" openai OK"] != 1 || got["requests "+first.String()+" openai OK"] != 2 {
-		t.Error("a evictAfter account did not make room, or a busy one did")
+		t.Error("an unused account did not make room, or a busy one did")
 	}
 }
 
