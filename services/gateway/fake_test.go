@@ -367,7 +367,14 @@ func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 		t.Errorf("publish: %v", err)
 	}
 	f.set(func() {
-		f.session.log = append(f.session.log, &agentv1.LoggedEvent{Event: e, Sequence: seq, StreamCreated: &timestamppb.Timestamp{Seconds: f.r.streams}})
+		logged := &agentv1.LoggedEvent{Event: e, Sequence: seq, StreamCreated: &timestamppb.Timestamp{Seconds: f.r.streams}}
+		// The next run may begin before the ack of this one's end arrives: the record has
+		// the order of the log.
+		at := len(f.session.log)
+		for at > 0 && f.session.log[at-1].GetStreamCreated().GetSeconds() == f.r.streams && f.session.log[at-1].GetSequence() > seq {
+			at--
+		}
+		f.session.log = slices.Insert(f.session.log, at, logged)
 	})
 }
 
