@@ -174,8 +174,12 @@ func (k *Keeper) claimLogin(ctx context.Context, by Actor, q loginQuery) (l stor
 		return tx.UpdateLogin(ctx, locked)
 	})
 	if err == nil && l.Reason == "" && (l.Again || l.EndedAt != nil) { // its account exists, unless it was removed
-		if _, err = k.read(ctx, Ref{by.Workspace, l.Account}); fault.KindOf(err) == fault.NotFound {
+		_, err = k.read(ctx, Ref{by.Workspace, l.Account})
+		switch {
+		case fault.KindOf(err) == fault.NotFound:
 			err = errUnknownLogin
+		case err != nil && l.EndedAt == nil && wait <= 0: // the claim is committed, and the caller does not use it
+			k.recordFailure(context.WithoutCancel(ctx), by, &l, err)
 		}
 	}
 	if l.EndedAt != nil {

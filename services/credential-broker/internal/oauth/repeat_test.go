@@ -186,6 +186,30 @@ func TestDeadClaim(t *testing.T) {
 	}
 }
 
+// TestClaimIsGivenBack: a login whose account could not be read can be completed at once.
+func TestClaimIsGivenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	ref := w.grant(k)
+	login, err := k.Start(t.Context(), w.who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := oauth.Answer{Code: w.authorize(login.URL)}
+	w.change(`ALTER TABLE credentials.grants RENAME TO unreadable`)
+	if _, err := k.Complete(t.Context(), w.who, answer); err == nil || fault.KindOf(err) == fault.Conflict {
+		t.Errorf("Complete() while the account cannot be read = %v, want a failure", err)
+	}
+	w.change(`ALTER TABLE credentials.unreadable RENAME TO grants`)
+	if got := w.rows(`SELECT id::text FROM credentials.logins WHERE poll_at <= now()`); len(got) != 1 {
+		t.Errorf("of the logins %q can be completed, want the one", got)
+	}
+	if got, err := k.Complete(t.Context(), w.who, answer); err != nil || got != ref {
+		t.Errorf("Complete() afterwards = %v, %v, want %v", got, err, ref)
+	}
+}
+
 // TestFirstToReturn: of two logins for the same account the first to return
 // succeeds, also while the other is at the provider.
 func TestFirstToReturn(t *testing.T) {
