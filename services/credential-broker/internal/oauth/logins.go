@@ -74,6 +74,16 @@ func (k *Keeper) insertLogin(ctx context.Context, by Actor, l *store.Login, life
 		if err != nil {
 			return err
 		}
+		if i := slices.IndexFunc(all, func(x store.Login) bool { return x.ID == l.ID }); i >= 0 {
+			// Read again with the lock: it may be ending at this moment.
+			locked, err := tx.Login(ctx, l.ID)
+			if err != nil {
+				return err
+			}
+			if all = slices.Delete(all, i, i+1); locked != nil {
+				all = append(all, *locked)
+			}
+		}
 		now, err := tx.Now(ctx)
 		if err != nil {
 			return err

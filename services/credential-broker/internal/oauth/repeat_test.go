@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -208,6 +209,40 @@ func TestClaimIsGivenBack(t *testing.T) {
 	if got, err := k.Complete(t.Context(), w.who, answer); err != nil || got != ref {
 		t.Errorf("Complete() afterwards = %v, %v, want %v", got, err, ref)
 	}
+}
+
+// TestStartAgainWhileEnding: a login that has expired and whose exchange is being committed has
+// ended: it is not begun anew.
+func TestStartAgainWhileEnding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	k := w.keeper()
+	r := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: oauth.Paste}
+	if _, err := k.Start(t.Context(), w.who, r); err != nil {
+		t.Fatal(err)
+	}
+	w.change(`UPDATE credentials.logins SET expires_at = now() - interval '1 minute'`)
+	admin, err := pgx.Connect(t.Context(), w.db.AdminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close(context.WithoutCancel(t.Context()))
+	ending, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ending.Exec(t.Context(), `UPDATE credentials.logins SET ended_at = now(), sealed = NULL, key_version = NULL`); err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan error)
+	go func() { _, err := k.Start(t.Context(), w.who, r); again <- err }()
+	eventually(t, "the one who waits for the login", func() bool {
+		return len(w.rows(`SELECT pid::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)) > 0
+	})
+	if err := ending.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantFault(t, "Start() of one that has ended", <-again, fault.Conflict, "LOGIN_ENDED")
 }
 
 // TestFirstToReturn: of two logins for the same account the first to return
