@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -197,8 +198,8 @@ func (k *Keeper) extendLease(ctx context.Context, a attempt) (ours bool, err err
 	return ours, err
 }
 
-// keepTokens stores what an attempt brought, unless the grant has changed since the attempt
-// began. An attempt that lost its lease may still store: it has the tokens that the server
+// keepTokens stores what an attempt brought, unless the grant has changed, or was removed,
+// since the attempt began. An attempt that lost its lease may still store: it has the tokens that the server
 // issued last.
 func (k *Keeper) keepTokens(ctx context.Context, a attempt, s sealedTokens) (stored bool, err error) {
 	err = k.change(ctx, a.ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
@@ -215,6 +216,9 @@ func (k *Keeper) keepTokens(ctx context.Context, a attempt, s sealedTokens) (sto
 		}
 		return tx.Record(ctx, a.by.event("refreshed", a.ref, row.AccountProvider, ""))
 	})
+	if fault.KindOf(err) == fault.NotFound {
+		return false, nil // the account was removed meanwhile
+	}
 	return stored && err == nil, err
 }
 

@@ -308,7 +308,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Actor)
 		}
 		tried = max(tried, g.Version)
 		switch stored, err := k.renew(ctx, ref, p, &g, rejected, by); {
-		case err != nil && good:
+		case err != nil && good && fault.KindOf(err) != fault.NotFound: // an account that was removed is not used
 			return k.openToken(ctx, ref, p, &g)
 		case err != nil:
 			return Token{}, err

@@ -125,9 +125,6 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 			return stored, nil
 		}
 		k.cfg.Log.ErrorContext(ctx, "renewed tokens not stored yet", "account", a.ref.Account, "provider", p.Name, "error", err)
-		if fault.KindOf(err) == fault.NotFound {
-			return false, err // the account was removed
-		}
 		if sleep(ctx, pause) != nil {
 			return false, err
 		}

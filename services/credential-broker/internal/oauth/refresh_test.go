@@ -405,6 +405,38 @@ func TestOthersDuringARenewal(t *testing.T) {
 	}
 }
 
+// TestRemovedDuringRenewal: the token of an account that is removed while it is being renewed is
+// not used any more, although it is good for an hour, and the removal is no error.
+func TestRemovedDuringRenewal(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]authserver.Fault{"new tokens": {}, "a failure": {Status: 503}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+			k := w.keeper()
+			ref := w.grant(k)
+			w.makeDue()
+			release, arrived := make(chan struct{}), make(chan struct{})
+			answer.Wait = release
+			w.server.Fail(answer)
+			w.server.Watch(func(stage string) {
+				if stage == "arrived" {
+					close(arrived)
+				}
+			})
+			got := make(chan error)
+			go func() { _, err := k.Token(t.Context(), ref); got <- err }()
+			<-arrived
+			w.change(`DELETE FROM credentials.accounts WHERE id = $1`, ref.Account)
+			close(release)
+			wantFault(t, "Token()", <-got, fault.NotFound, "ACCOUNT_NO_GRANT")
+			if strings.Contains(w.log.String(), "level=ERROR") {
+				t.Errorf("an error is logged: %s", w.log)
+			}
+		})
+	}
+}
+
 // An instance that could not search for changes for long sends no cached token of an account that
 // was signed out, or signed in to again, meanwhile.
 func TestMissedChanges(t *testing.T) {
