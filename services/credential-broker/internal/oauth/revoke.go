@@ -115,6 +115,9 @@ func (k *Keeper) erase(ctx context.Context, a attempt, r Revocation, f *failure)
 		}
 		return tx.Record(ctx, a.by.event("changed", a.ref, row.AccountProvider, r.detail()))
 	})
+	if fault.KindOf(err) == fault.NotFound {
+		err = nil // the account was removed meanwhile, with its tokens
+	}
 	if err == nil {
 		k.cfg.Log.InfoContext(ctx, "signed out", "account", a.ref.Account, "outcome", outcome)
 	}

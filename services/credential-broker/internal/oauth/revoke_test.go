@@ -40,6 +40,18 @@ func TestRevokeWithin(t *testing.T) {
 	}
 }
 
+// An account that is removed while the provider is told was signed out.
+func TestRemovedDuringRevoke(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
+	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.change(`DELETE FROM credentials.accounts`) }))
+	t.Cleanup(provider.Close)
+	k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, provider.URL, rotating) })
+	if r, err := k.Revoke(t.Context(), w.who, w.grant(k)); err != nil || !r.AtProvider {
+		t.Errorf("Revoke() = %+v, %v, want it revoked at the provider", r, err)
+	}
+}
+
 // A sign-out whose process died is completed by another one: the provider is told, and the tokens
 // are erased.
 func TestRevokeIsResumed(t *testing.T) {
