@@ -115,7 +115,7 @@ type attempt struct {
 	ref   Ref
 	id    uuid.UUID
 	base  int64     // the version of the grant that it began with
-	taken time.Time // on this process's clock, not later than the lease began
+	taken time.Time // on this process's clock, when it had read the time from which the lease counts
 	by    Actor     // who it is made for
 }
 
