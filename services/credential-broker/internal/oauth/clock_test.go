@@ -77,6 +77,25 @@ func TestClockSetRight(t *testing.T) {
 	}
 }
 
+// TestTokensOfTheFutureAreDueInFile: the worker renews them although nobody asks.
+func TestTokensOfTheFutureAreDueInFile(t *testing.T) {
+	t.Parallel()
+	w := newWorldIn(t, authserver.Settings{Rotate: true}, rotating)
+	k := w.keeper(func(c *oauth.Config) { c.Every = 10 * time.Millisecond })
+	ref := w.grant(k)
+	w.grants("", func(g *accountfile.Grant, now time.Time) {
+		g.IssuedAt, g.ExpiresAt, g.RefreshAt = now.Add(2*time.Hour), new(now.Add(3*time.Hour)), new(now.Add(170*time.Minute))
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- k.Run(ctx) }()
+	eventually(t, "the renewal", func() bool { return w.status(ref).Version == 2 })
+	cancel()
+	if err := <-over; err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
+
 // TestStrayLeaseIsNotTakenAtOnce: the holder of a lease that the clock has made too long may
 // be at work, and keeps it for the usual time.
 func TestStrayLeaseIsNotTakenAtOnce(t *testing.T) {

@@ -65,11 +65,16 @@ func (s file) grantKeys(ctx context.Context, fits func(a *Account, g *Grant, now
 	return all, nil
 }
 
+// clockStep is how far in the future tokens are issued that a clock which was ahead has left
+// behind. Their age is unknown, and they are due, as package oauth has it.
+const clockStep = 30 * time.Second
+
 func (s file) PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, error) {
 	return s.grantKeys(ctx, func(a *Account, g *Grant, now time.Time) bool {
 		leased := g.Attempt != nil && g.Attempt.LeaseUntil.After(now) && g.Attempt.LeaseUntil.Sub(now) <= q.LongestLease
 		paused := g.RetryAt != nil && g.RetryAt.After(now) && g.RetryAt.Sub(now) <= q.LongestPause
-		due := g.State == "active" && g.RefreshAt != nil && !g.RefreshAt.After(now) && g.Refresh != nil && !paused
+		reached := g.RefreshAt != nil && (!g.RefreshAt.After(now) || g.IssuedAt.Sub(now) > clockStep)
+		due := g.State == "active" && reached && g.Refresh != nil && !paused
 		pending := q.Revoking && g.State == "revoking" || !q.Revoking && due
 		return pending && !leased && slices.Contains(q.Providers, g.Provider) && !slices.Contains(q.Except, a.ID)
 	})
