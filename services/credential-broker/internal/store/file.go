@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -29,7 +30,7 @@ type file struct {
 // what it adds is refused.
 func (s file) Update(ctx context.Context, ws id.Workspace, fn func(context.Context, Tx) error) error {
 	if !id.IsZero(ws) {
-		if err := fn(ctx, &fileTx{State: &accountfile.State{}, log: s.log}); err != nil {
+		if err := fn(ctx, &fileTx{State: &accountfile.State{}, log: s.log}); err != nil && !errors.Is(err, errUnchanged) {
 			return err
 		}
 		return ErrNeedsDatabase

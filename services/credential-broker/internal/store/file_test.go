@@ -277,8 +277,10 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	_, audited := s.Audit(ctx, mine, 0, 10)
 	for what, err := range map[string]error{
 		"Add": added, "AddDataKey": s.AddDataKey(ctx, mine, vault.WrappedKey{Version: 1}), "Rewrap": rewrapped, "NameConnection": connected,
-		"ChangeSettings": s.ChangeSettings(ctx, mine, "openai", shared, func([]byte) ([]byte, string, error) { return []byte("{}"), "settings", nil }), "ResetStats": s.ResetStats(ctx, mine, id.Account{}, shared),
-		"Audit": audited,
+		"ChangeSettings":            s.ChangeSettings(ctx, mine, "openai", shared, func([]byte) ([]byte, string, error) { return []byte("{}"), "settings", nil }),
+		"ChangeSettings of nothing": s.ChangeSettings(ctx, mine, "openai", shared, func(now []byte) ([]byte, string, error) { return now, "", nil }),
+		"ResetStats":                s.ResetStats(ctx, mine, id.Account{}, shared),
+		"Audit":                     audited,
 	} {
 		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || f.Code != "NEEDS_DATABASE" {
 			t.Errorf("%s = %v, want a fault NEEDS_DATABASE", what, err)
