@@ -494,8 +494,11 @@ func (t pgTx) Pool(ctx context.Context, provider string) (*Settings, error) {
 		return nil, err
 	}
 	all, err := queryTx[Settings](ctx, t.tx, "a pool", `SELECT `+poolColumns+` FROM pools WHERE workspace_id = @workspace AND provider = @provider FOR UPDATE`, args)
-	if err != nil || len(all) == 0 {
-		return nil, fmt.Errorf("read a pool: %w", err)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("read a pool: %w", pgx.ErrNoRows)
 	}
 	return &all[0], nil
 }
