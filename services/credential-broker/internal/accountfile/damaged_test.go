@@ -108,11 +108,11 @@ func TestDamagedIsKeptAside(t *testing.T) {
 	}
 }
 
-// TestBeingWritten waits while a file is restored byte by byte, as by cp.
+// TestBeingWritten waits while a file is restored byte by byte, as by cp, and leaves it as it is.
 func TestBeingWritten(t *testing.T) {
 	t.Parallel()
 	path := place(t)
-	good := sample(t)
+	good := sample(t) + "\n" // which Update would not write
 	write(t, path, "")
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -133,6 +133,9 @@ func TestBeingWritten(t *testing.T) {
 	}
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
+	}
+	if text(t, path) != good {
+		t.Error("the file is not as it was restored")
 	}
 	if n := len(aside(t, path)); n != 0 || log.String() != "" {
 		t.Errorf("%d files are kept aside; log %s", n, log)

@@ -144,12 +144,14 @@ func (f *File) View(ctx context.Context) (*State, error) {
 	}
 	k, _, err := f.read(ctx)
 	if damage(err) != nil {
-		// Update sets it aside. With the lock nobody can replace it by a good one meanwhile,
+		// load sets it aside. With the lock nobody can replace it by a good one meanwhile,
 		// which would be set aside instead.
-		if err := f.Update(ctx, func(*State) error { return nil }); err != nil {
-			return nil, err
+		unlock, lockErr := f.lock(ctx)
+		if lockErr != nil {
+			return nil, lockErr
 		}
-		k, _, err = f.read(ctx)
+		defer unlock()
+		k, _, err = f.load(ctx)
 	}
 	if err != nil {
 		return nil, err
