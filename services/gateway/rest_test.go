@@ -86,6 +86,8 @@ func TestErrors(t *testing.T) {
 		{"file without data", "POST", send, part(`{"type":"file","mediaType":"image/png"}`), 400, "content[0].data is required"},
 		{"file name number", "POST", send, part(`{"type":"file","mediaType":"image/png","data":"aGk=","filename":1}`), 400, "content[0].filename"},
 		{"mode unknown", "POST", send, `{"content":"x","mode":"push"}`, 400, "mode"},
+		{"mode in upper case", "POST", send, `{"content":"x","mode":"QUEUE"}`, 400, "mode"},
+		{"kind of a sign-in in upper case", "POST", "/api/accounts/logins", `{"provider":"x","kind":"Browser"}`, 400, "kind"},
 		{"timezone unknown", "POST", send, `{"content":"x","timezone":"Mars/Base"}`, 400, "timezone"},
 		{"stats a string", "POST", send, `{"content":"x","collect_tool_stats":"yes"}`, 400, "collect_tool_stats: want true or false"},
 		{"key too long", "POST", send, `{"content":"x","idempotency_key":"` + strings.Repeat("k", 256) + `"}`, 400, "idempotency_key"},

@@ -60,7 +60,7 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	b := &in.Body
 	kind := credentialv1.LoginKind(credentialv1.LoginKind_value["LOGIN_KIND_"+strings.ToUpper(b.Kind)])
 	switch {
-	case kind == credentialv1.LoginKind_LOGIN_KIND_UNSPECIFIED:
+	case b.Kind == "", enumName(kind) != b.Kind:
 		return nil, invalid("kind: say how to sign in: browser, paste or device")
 	case b.Provider == "" && b.AccountID == "":
 		return nil, invalid("provider is required, or account_id")

@@ -116,8 +116,9 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 	if in.Key.text != "" && key.text != "" && in.Key != key {
 		return nil, invalid("idempotency_key: differs from the header Idempotency-Key: send one of them")
 	}
-	mode := agentv1.SubmitMode(agentv1.SubmitMode_value["SUBMIT_MODE_"+strings.ToUpper(cmp.Or(b.Mode, "queue"))])
-	if mode == agentv1.SubmitMode_SUBMIT_MODE_UNSPECIFIED {
+	name := cmp.Or(b.Mode, "queue")
+	mode := agentv1.SubmitMode(agentv1.SubmitMode_value["SUBMIT_MODE_"+strings.ToUpper(name)])
+	if enumName(mode) != name {
 		return nil, invalid("mode: %q is unknown: use queue, steer or reject", clip(b.Mode))
 	}
 	if err := checkTimezone(b.Timezone); err != nil {
