@@ -24,7 +24,7 @@
 //
 //	state      live events are                next state, and when
 //	opening    held                           flowing when the head of the log was read
-//	flowing    appended to the ring           repairing when an event does not follow the head
+//	flowing    appended to the ring           repairing when an event does not follow the head, or shows a hole
 //	repairing  held                           flowing when the log was read up to that event
 //	closed     dropped                        none: viewers are cut; a new viewer opens a new topic
 //
