@@ -34,6 +34,9 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 			begin = append(begin, n)
 		}
 	}
+	if !w.exact { // the log may have lost this event before it was recorded, and have later ones recorded
+		begin = append(begin, w.from.Number+1)
+	}
 	for i, n := range begin {
 		page := w.page
 		if i > 0 {
