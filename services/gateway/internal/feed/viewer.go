@@ -348,10 +348,24 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	})
 }
 
-// restartAtEnd sets the position before the end of the followed run, which it takes from the
-// run's row: the log and the record may have lost it. It returns false if the run has not ended.
+// restartAtEnd sets the position before the end of the followed run. It takes that from the
+// ring or, since the log and the record may have lost it, from the run's row. It returns false
+// if the run has not ended.
 func (v *Viewer) restartAtEnd(ctx context.Context) (bool, error) {
 	t := v.topic
+	inRing := false
+	t.locked(func() {
+		for i, f := range t.ring.frames {
+			if f.kind == runEnd && f.pos.Run == v.follow.Run {
+				v.stand(t.ring.first + uint64(i))
+				inRing = true
+				return
+			}
+		}
+	})
+	if inRing {
+		return true, nil
+	}
 	run, err := id.Parse[id.Run](v.followed)
 	if err != nil {
 		return false, unavailable(err)
@@ -359,8 +373,11 @@ func (v *Viewer) restartAtEnd(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(identity.With(ctx, v.actor), callTimeout)
 	defer cancel()
 	row, err := v.feed.cfg.Source.Run(ctx, run)
-	if err != nil || !ended(row) {
-		return false, err
+	if err != nil {
+		return false, fmt.Errorf("look up the followed run: %w", err)
+	}
+	if !ended(row) {
+		return false, nil
 	}
 	end := newFrame(v.feed.cfg.Dialect, EndOf(row), place(t.reached.Load()), time.Now())
 	end.synthetic = true
