@@ -50,16 +50,24 @@ func (t *topic) open(ctx context.Context) {
 		if head != nil {
 			t.setHead(markOf(head))
 			if e, ok := t.decode(head); ok {
-				t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
-				t.newest = t.first
-				t.order.Begin(spanOf(e))
-				t.expectOpen(t.order, now)
+				t.learnHead(e, now)
 			}
 		}
 		t.phase, t.compared = flowing, begun
 		t.takeHeld(0)
 		close(t.opened)
 	})
+}
+
+// learnHead processes the log's newest event when the topic is opened.
+func (t *topic) learnHead(e *runv1.Event, now time.Time) {
+	t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
+	t.newest = t.first
+	if e.GetEpoch() > 0 {
+		t.begun = t.first.Run
+	}
+	t.order.Begin(spanOf(e))
+	t.expectOpen(t.order, now)
 }
 
 func (t *topic) readHead(ctx context.Context) (*bus.Stored, error) {

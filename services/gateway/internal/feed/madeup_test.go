@@ -1,14 +1,17 @@
 package feed
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
@@ -37,6 +40,95 @@ func TestEndsAreMadeUpInOrder(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("made up (-want +got):\n%s", diff)
 	}
+}
+
+// The end of an active run is made up for all viewers, also if a queued run was cancelled in
+// the middle. Once a later run has begun, only those who follow the run get it.
+func TestEndIsMadeUpAfterAnotherRun(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		epoch int64 // of the other run
+		want  bool
+	}{{"cancelled while queued", 0, true}, {"begun", 1, false}} {
+		top := newBareTopic()
+		run := &agentv1.Run{Id: id.New[id.Run]().String(), Ordinal: 3, State: agentv1.RunState_RUN_STATE_DONE, LastEvent: new(int64(2))}
+		top.pushEvent(delta(3, 1, 0), 1, false)
+		top.pushEvent(delta(3, 1, 1), 2, false)
+		top.pushEvent(delta(4, c.epoch, 0), 3, false)
+		top.pending[3] = &pendingRun{id: run.GetId(), ended: time.Now().Add(-time.Hour)}
+		top.learnRun(3, run, time.Second)
+		end := top.ring.frames[len(top.ring.frames)-1]
+		if end.kind != runEnd || !end.synthetic {
+			t.Fatalf("the last frame is %s, want the end of run 3", end.pos)
+		}
+		if got := (&Viewer{}).wants(end); got != c.want {
+			t.Errorf("run 4 %s: wants(end of run 3) = %t, want %t", c.name, got, c.want)
+		}
+		if !(&Viewer{follow: Follow{Run: 3}}).wants(end) {
+			t.Errorf("run 4 %s: a viewer of run 3 does not want its end", c.name)
+		}
+		// The log's newest event is that of run 4: a tail up to it is whole.
+		if top.newest != (Position{4, 0}) {
+			t.Errorf("run 4 %s: the newest event is %s, want 4-0", c.name, top.newest)
+		}
+	}
+}
+
+// A first event in the middle of a run shows a hole only if the log was empty before.
+func TestHoleBeforeTheFirstEvent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		head *runv1.Event // none if nil
+		want bool
+	}{{"empty log", nil, true}, {"queued run cancelled", delta(4, 0, 1), false}} {
+		top := newBareTopic()
+		if c.head != nil {
+			top.learnHead(c.head, time.Now())
+		}
+		top.pushEvent(delta(3, 1, 8), 2, false)
+		if got := top.ring.frames[0].kind == hole; got != c.want {
+			t.Errorf("%s: hole before 3-8: %t, want %t", c.name, got, c.want)
+		}
+	}
+}
+
+// unreachable is a source that does not answer.
+type unreachable struct{ Source }
+
+func (unreachable) Run(context.Context, id.Run) (*agentv1.Run, error) {
+	return nil, fault.New(fault.Unavailable, "agent-runner cannot be reached")
+}
+
+// A viewer gets the end of its run behind a snapshot from the ring; no other service is needed.
+func TestRestartAtEndInRing(t *testing.T) {
+	t.Parallel()
+	top := newBareTopic()
+	top.shard.feed.cfg.Source = unreachable{}
+	end := delta(3, 1, 2)
+	end.Body = &runv1.Event_Done{Done: &runv1.Done{}}
+	top.pushEvent(delta(3, 1, 0), 1, false)
+	top.pushEvent(end, 2, false)
+	v := &Viewer{feed: top.shard.feed, topic: top, follow: Follow{Run: 3}, followed: id.New[id.Run]().String()}
+	if err := v.Restart(t.Context(), Snapshot{Contents: Contents{last: Position{3, 2}}}); err != nil {
+		t.Fatalf("Restart() = %v, want nil", err)
+	}
+	if buf, what := v.nextBatch(nil); what != over || len(buf) == 0 {
+		t.Errorf("nextBatch() = %q, %d, want the run's end", buf, what)
+	}
+}
+
+// newBareTopic returns a topic that is flowing, of a feed that does not run.
+func newBareTopic() *topic {
+	f := New(Config{Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler)})
+	top := newTopic(f.shards[0], "live", "log", "stream", id.New[id.Session]())
+	top.phase = flowing
+	return top
+}
+
+func delta(run, epoch, number int64) *runv1.Event {
+	return &runv1.Event{RunOrdinal: run, Epoch: epoch, Number: number, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}}
 }
 
 // An end that is on its way is waited for longer than one of which nobody knows.

@@ -33,7 +33,7 @@ const (
 type frame struct {
 	place     place
 	synthetic bool // not from the log: stands after the log's event of the same place
-	late      bool // a synthesized end, after events of later runs: not a position to resume from
+	late      bool // a synthesized end, after a later run has begun: not a position to resume from
 	pos       Position
 	kind      kind
 	message   string       // the message's id, of a userMessage

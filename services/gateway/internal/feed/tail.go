@@ -167,7 +167,7 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 // was lost before everything was recorded.
 func (b *tailBuilder) addHole() {
 	if p, _ := b.got.order.Progress(b.newest.Run); b.newest.Run > 0 && p.Number < b.newest.Number {
-		b.got.frames = append(b.got.frames, &frame{place: b.got.until, kind: hole, time: b.now})
+		b.got.frames = append(b.got.frames, &frame{place: b.got.until, pos: b.newest, kind: hole, time: b.now})
 	}
 }
 

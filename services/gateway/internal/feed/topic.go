@@ -45,7 +45,8 @@ type topic struct {
 	phase      phase
 	generation uint64   // number of times that the stream began anew
 	head       mark     // the newest processed event
-	newest     Position // of the newest canonical one
+	newest     Position // of the log's newest canonical event
+	begun      int64    // the newest run with a runner
 	order      *runorder.Order
 	held       []*bus.Stored // live events, held during a repair
 	heldBytes  int
@@ -201,13 +202,18 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 		t.shard.feed.metrics.dropped.Inc()
 		return
 	}
-	if v == runorder.Unknown && e.GetNumber() > 0 && e.GetEpoch() > 0 {
+	run := e.GetRunOrdinal()
+	if v == runorder.Unknown && e.GetNumber() > 0 && e.GetEpoch() > 0 && t.newest == (Position{}) {
 		v = runorder.Gap // the log was empty when the topic was opened
 	}
 	now := time.Now()
-	late := synthetic && e.GetRunOrdinal() < t.newest.Run
-	if !late {
-		t.newest = Position{e.GetRunOrdinal(), e.GetNumber()}
+	// A queued run that is cancelled has events too, in the middle of the active run.
+	late := synthetic && run < t.begun
+	if e.GetEpoch() > 0 {
+		t.begun = max(t.begun, run)
+	}
+	if !synthetic {
+		t.newest = Position{run, e.GetNumber()}
 	}
 	t.track(e, now)
 	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
