@@ -37,9 +37,9 @@ import (
 // other, and clients that connect, read at their own pace, leave, and resume at either
 // gateway. The models of sim_model_test.go stand for the rest. A script, made from the
 // seed, publishes events and causes trouble: lost and repeated live messages, a zombie's
-// events, reconnects, replicas that are behind, a log that expires or is lost, outages of
-// agent-runner, and gateways that drain and are replaced. Everything happens in the time of
-// a testing/synctest bubble.
+// events, reconnects, replicas that are behind, a log that expires, outages of agent-runner,
+// and gateways that drain and are replaced. In some worlds the log is lost, once. Everything
+// happens in the time of a testing/synctest bubble.
 //
 // Every client checks that it gets each event exactly once and in canonical order, from its
 // position on, unless a snapshot resets the position; that nothing comes after the end of a
@@ -80,8 +80,8 @@ type simGateway struct {
 	done   chan struct{}
 }
 
-func newSimWorld(seed uint64, out io.Writer) *simWorld {
-	w := &simWorld{seed: seed, out: out, lossy: os.Getenv("SIGNALBOX_SIM_LOSSES") != "", start: time.Now(), log: &runLog{created: time.Now()}}
+func newSimWorld(seed uint64, lossy bool, out io.Writer) *simWorld {
+	w := &simWorld{seed: seed, out: out, lossy: lossy, start: time.Now(), log: &runLog{created: time.Now()}}
 	w.script = w.random("script")
 	w.session, w.actor = id.New[id.Session](), identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Viewer}
 	w.live, w.subj = subject.Live(0, w.actor.Workspace, w.session), subject.Events(0, w.actor.Workspace, w.session)
@@ -727,10 +727,10 @@ func (c *simClient) checkComplete() {
 }
 
 // play runs the world of a seed.
-func play(t *testing.T, seed uint64, out io.Writer) (w *simWorld) {
+func play(t *testing.T, seed uint64, lossy bool, out io.Writer) (w *simWorld) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
-		w = newSimWorld(seed, out)
+		w = newSimWorld(seed, lossy, out)
 		w.run()
 	})
 	return w
@@ -750,16 +750,22 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestSeeds plays the worlds of SIGNALBOX_SIM_SEEDS seeds from SIGNALBOX_SIM_FIRST on.
+// TestSeeds plays the worlds of SIGNALBOX_SIM_SEEDS seeds from SIGNALBOX_SIM_FIRST on, and
+// lossyWorlds in which the log is lost.
 //
 //	SIGNALBOX_SIM_SEED=123 go test -run TestSeeds -v ./services/gateway/internal/feed
 //
 // plays one of them with its trace, which is the same each time unless goroutines that act at
-// the same time have an effect on each other. With SIGNALBOX_SIM_LOSSES=1 the log is also
-// lost: in about one world of a thousand a client then still misses recorded events.
+// the same time have an effect on each other.
+//
+// With SIGNALBOX_SIM_LOSSES=1 the log is lost once in each of these worlds. Then a client may
+// miss lost events if a snapshot that was taken after the loss comes before them, and a run of
+// which nothing was recorded before the loss. In about one world of a thousand a client still
+// misses others: of the first 3,000, in those of seeds 2639 (before the loss) and 2695.
 func TestSeeds(t *testing.T) {
+	lossy := os.Getenv("SIGNALBOX_SIM_LOSSES") != ""
 	if one := number(t, "SIGNALBOX_SIM_SEED", 0); one > 0 {
-		w := play(t, one, t.Output())
+		w := play(t, one, lossy, t.Output())
 		t.Logf("seed %d: %d events received, trace %016x, %d violations", one, w.events, w.hash, len(w.wrong))
 		for _, wrong := range w.wrong {
 			t.Error(wrong)
@@ -767,27 +773,35 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	first, n := number(t, "SIGNALBOX_SIM_FIRST", 1), number(t, "SIGNALBOX_SIM_SEEDS", 60)
+	t.Run("worlds", func(t *testing.T) { playAll(t, first, n, lossy) })
+	t.Run("losses", func(t *testing.T) { playAll(t, 1, lossyWorlds, true) })
+}
+
+// lossyWorlds is how many worlds TestSeeds plays in which the log is lost.
+const lossyWorlds = 20
+
+// playAll plays n worlds.
+func playAll(t *testing.T, first, n uint64, lossy bool) {
+	t.Helper()
 	var next, failed, events atomic.Uint64
 	next.Store(first)
 	begun := time.Now()
-	t.Run("worlds", func(t *testing.T) {
-		for i := range runtime.GOMAXPROCS(0) {
-			t.Run(strconv.Itoa(i), func(t *testing.T) {
-				t.Parallel()
-				for failed.Load() < 10 {
-					seed := next.Add(1) - 1
-					if seed >= first+n {
-						return
-					}
-					w := play(t, seed, nil)
-					events.Add(uint64(w.events))
-					for _, wrong := range w.wrong {
-						failed.Add(1)
-						t.Errorf("seed %d: %s", seed, wrong)
-					}
+	t.Cleanup(func() { t.Logf("%d seeds, %d events received, %s", n, events.Load(), time.Since(begun)) })
+	for i := range runtime.GOMAXPROCS(0) {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			for failed.Load() < 10 {
+				seed := next.Add(1) - 1
+				if seed >= first+n {
+					return
 				}
-			})
-		}
-	})
-	t.Logf("%d seeds, %d events received, %s", n, events.Load(), time.Since(begun))
+				w := play(t, seed, lossy, nil)
+				events.Add(uint64(w.events))
+				for _, wrong := range w.wrong {
+					failed.Add(1)
+					t.Errorf("seed %d: %s", seed, wrong)
+				}
+			}
+		})
+	}
 }
