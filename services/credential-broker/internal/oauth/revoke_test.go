@@ -44,7 +44,9 @@ func TestRevokeWithin(t *testing.T) {
 func TestRemovedDuringRevoke(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
-	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { w.change(`DELETE FROM credentials.accounts`) }))
+	provider := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		w.change(`DELETE FROM credentials.accounts`) //nolint:contextcheck // the test's, not the request's
+	}))
 	t.Cleanup(provider.Close)
 	k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, provider.URL, rotating) })
 	if r, err := k.Revoke(t.Context(), w.who, w.grant(k)); err != nil || !r.AtProvider {
