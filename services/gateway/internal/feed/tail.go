@@ -96,7 +96,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 	r := t.readRecord(ctx, w)
 	for attempt := 0; ; attempt++ {
 		b := begin
-		b.now = time.Now()
+		b.now, b.final = time.Now(), attempt == lookAttempts-1
 		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head)}
 		switch {
 		case r.long:
@@ -109,7 +109,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 		default:
 			b.got.err = b.joinLog(ctx, r)
 		}
-		if !errors.Is(b.got.err, errBehind) || attempt == lookAttempts-1 || pause(ctx, 20*time.Millisecond<<attempt) != nil {
+		if !errors.Is(b.got.err, errBehind) || b.final || pause(ctx, 20*time.Millisecond<<attempt) != nil {
 			return b.got
 		}
 	}
@@ -121,6 +121,7 @@ type tailBuilder struct {
 	generation, head uint64
 	newest           Position // at the head
 	now              time.Time
+	final            bool // it is not tried again
 	got              tail
 	size             int
 }
@@ -171,7 +172,7 @@ func (b *tailBuilder) addHole() {
 	}
 }
 
-// behind returns errBehind, or nil when the head is too old to be in the log.
+// behind returns errBehind, or nil when the head is too old to be in the log, or lost.
 func (b *tailBuilder) behind(ctx context.Context) error {
 	t := b.topic
 	stream, err := t.shard.feed.cfg.Bus.Stream(ctx, t.stream)
@@ -180,9 +181,9 @@ func (b *tailBuilder) behind(ctx context.Context) error {
 	}
 	_, err = t.shard.feed.cfg.Bus.Last(ctx, t.stream, t.log)
 	switch {
-	case errors.Is(err, bus.ErrNotFound):
+	case errors.Is(err, bus.ErrNotFound) && b.final:
 		return nil
-	case err != nil:
+	case err != nil && !errors.Is(err, bus.ErrNotFound): // a replica of a young log may have nothing yet
 		return err
 	}
 	return errBehind
