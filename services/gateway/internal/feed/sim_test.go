@@ -763,6 +763,7 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 // which nothing was recorded before the loss. In the world of seed 2695, one of the first 3,000,
 // a client still misses others.
 func TestSeeds(t *testing.T) {
+	t.Parallel()
 	lossy := os.Getenv("SIGNALBOX_SIM_LOSSES") != ""
 	if one := number(t, "SIGNALBOX_SIM_SEED", 0); one > 0 {
 		w := play(t, one, lossy, t.Output())
@@ -773,9 +774,16 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	first, n := number(t, "SIGNALBOX_SIM_FIRST", 1), number(t, "SIGNALBOX_SIM_SEEDS", 60)
-	t.Run("worlds", func(t *testing.T) { playAll(t, first, n, lossy) })
-	t.Run("losses", func(t *testing.T) { playAll(t, 1, lossyWorlds, true) })
+	t.Run("worlds", func(t *testing.T) {
+		t.Parallel()
+		playAll(t, first, n, lossy)
+	})
+	t.Run("losses", func(t *testing.T) {
+		t.Parallel()
+		playAll(t, 1, lossyWorlds, true)
+	})
 	t.Run("found", func(t *testing.T) { // seeds that showed a fault
+		t.Parallel()
 		playAll(t, 395, 1, true)
 		playAll(t, 2639, 1, false)
 	})
