@@ -22,7 +22,7 @@ type watcher struct {
 	who    world.Member
 	rnd    *rand.Rand
 	cuts   bool                // cut the connection at random moments
-	pauses *pauses             // where its pauses are counted; nil for nowhere
+	pauses *pauses             // counts its pauses; may be nil
 	open   func()              // called when the first connection stands
 	last   map[int64]time.Time // of each run, when it was last seen here
 }

@@ -32,7 +32,7 @@ type Config struct {
 	// ApplySeed applies a seed to a document, within a transaction. Without it seeds are
 	// ignored.
 	ApplySeed func(doc *yjs.Doc, seed store.Seed) error
-	// Metrics is where metrics are registered, nil for nowhere.
+	// Metrics registers the metrics; nil disables them.
 	Metrics prometheus.Registerer
 
 	Rooms         int           // maximum open documents (10,000)

@@ -177,7 +177,7 @@ func sentence(message string) string {
 // page is a page for people.
 type page struct {
 	Title, Text string
-	Link        string // where to continue; empty for nowhere
+	Link        string // where to continue; may be empty
 }
 
 var pages = template.Must(template.New("page").Parse(`<!doctype html>
