@@ -62,7 +62,7 @@ func (t *topic) open(ctx context.Context) {
 // learnHead processes the log's newest event when the topic is opened.
 func (t *topic) learnHead(e *runv1.Event, now time.Time) {
 	t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
-	t.newest = t.first
+	t.newest = spanOf(e)
 	if e.GetEpoch() > 0 {
 		t.begun = t.first.Run
 	}

@@ -69,8 +69,8 @@ func TestEndIsMadeUpAfterAnotherRun(t *testing.T) {
 			t.Errorf("run 4 %s: a viewer of run 3 does not want its end", c.name)
 		}
 		// The log's newest event is that of run 4: a tail up to it is whole.
-		if top.newest != (Position{4, 0}) {
-			t.Errorf("run 4 %s: the newest event is %s, want 4-0", c.name, top.newest)
+		if top.newest.Run != 4 || top.newest.Last != 0 {
+			t.Errorf("run 4 %s: the newest event is %d-%d, want 4-0", c.name, top.newest.Run, top.newest.Last)
 		}
 	}
 }

@@ -268,6 +268,27 @@ func TestResumeOfQuietSession(t *testing.T) {
 	w.end()
 }
 
+// The log's newest event is a zombie's when the session is opened: no event is missing.
+func TestResumeAtAZombiesEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	w.rows.behind = 1000
+	w.say("a", "b")
+	w.store(&runv1.Event{
+		RunId: w.run.String(), RunOrdinal: 1, Number: 5, // epoch 0; the claim of the others is 1
+		Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "zombie"}},
+	})
+	found, wait := w.resume(feed.Position{Run: 1})
+	if !found {
+		t.Fatal("After(1-0) = false, want it found in the log")
+	}
+	w.say("c")
+	w.end()
+	if diff := cmp.Diff([]string{"text-delta 1-1", "text-delta 1-2", "done 1-3"}, wait()); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+}
+
 // TestResumeJoinsTheRing sees that the log is not read where the ring goes on from
 // what is recorded.
 func TestResumeJoinsTheRing(t *testing.T) {

@@ -119,7 +119,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 type tailBuilder struct {
 	topic            *topic
 	generation, head uint64
-	newest           Position // at the head
+	newest           runorder.Span // at the head
 	now              time.Time
 	final            bool // it is not tried again
 	got              tail
@@ -165,10 +165,13 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 }
 
 // addHole adds a hole at the end if the tail does not reach the topic's newest event: the log
-// was lost before everything was recorded.
+// was lost before everything was recorded. A topic that was opened at a zombie's event takes
+// that for the newest until the run goes on; the tail then has a newer claim of the run.
 func (b *tailBuilder) addHole() {
-	if p, _ := b.got.order.Progress(b.newest.Run); b.newest.Run > 0 && p.Number < b.newest.Number {
-		b.got.frames = append(b.got.frames, &frame{place: b.got.until, pos: b.newest, kind: hole, time: b.now})
+	p, _ := b.got.order.Progress(b.newest.Run)
+	if b.newest.Run > 0 && p.Epoch <= b.newest.Epoch && p.Number < b.newest.Last {
+		pos := Position{b.newest.Run, b.newest.Last}
+		b.got.frames = append(b.got.frames, &frame{place: b.got.until, pos: pos, kind: hole, time: b.now})
 	}
 }
 

@@ -43,10 +43,10 @@ type topic struct {
 	// The worker's own.
 	sub        *bus.Subscription
 	phase      phase
-	generation uint64   // number of times that the stream began anew
-	head       mark     // the newest processed event
-	newest     Position // of the log's newest canonical event
-	begun      int64    // the newest run with a runner
+	generation uint64        // number of times that the stream began anew
+	head       mark          // the newest processed event
+	newest     runorder.Span // the log's newest canonical event; at first the newest, which may be a zombie's
+	begun      int64         // the newest run with a runner
 	order      *runorder.Order
 	held       []*bus.Stored // live events, held during a repair
 	heldBytes  int
@@ -203,7 +203,7 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 		return
 	}
 	run := e.GetRunOrdinal()
-	if v == runorder.Unknown && e.GetNumber() > 0 && e.GetEpoch() > 0 && t.newest == (Position{}) {
+	if v == runorder.Unknown && e.GetNumber() > 0 && e.GetEpoch() > 0 && t.newest.Run == 0 {
 		v = runorder.Gap // the log was empty when the topic was opened
 	}
 	now := time.Now()
@@ -213,7 +213,7 @@ func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
 		t.begun = max(t.begun, run)
 	}
 	if !synthetic {
-		t.newest = Position{run, e.GetNumber()}
+		t.newest = spanOf(e)
 	}
 	t.track(e, now)
 	f := newFrame(t.shard.feed.cfg.Dialect, e, at, now)
