@@ -42,7 +42,13 @@ type Tool struct {
 	Guidance   string `protobuf:"bytes,10,opt,name=guidance,proto3" json:"guidance,omitempty"`
 	DeadlineMs int64  `protobuf:"varint,11,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
 	// Enabled in every session, whatever it selects.
-	Always        bool `protobuf:"varint,12,opt,name=always,proto3" json:"always,omitempty"`
+	Always bool `protobuf:"varint,12,opt,name=always,proto3" json:"always,omitempty"`
+	// Its results may contain text that strangers wrote.
+	ReadsUntrusted bool `protobuf:"varint,13,opt,name=reads_untrusted,json=readsUntrusted,proto3" json:"reads_untrusted,omitempty"`
+	// Its results may contain the workspace's private data.
+	ReadsPrivate bool `protobuf:"varint,14,opt,name=reads_private,json=readsPrivate,proto3" json:"reads_private,omitempty"`
+	// It changes or sends something outside of Signalbox.
+	ActsOutside   bool `protobuf:"varint,15,opt,name=acts_outside,json=actsOutside,proto3" json:"acts_outside,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -157,6 +163,27 @@ func (x *Tool) GetDeadlineMs() int64 {
 func (x *Tool) GetAlways() bool {
 	if x != nil {
 		return x.Always
+	}
+	return false
+}
+
+func (x *Tool) GetReadsUntrusted() bool {
+	if x != nil {
+		return x.ReadsUntrusted
+	}
+	return false
+}
+
+func (x *Tool) GetReadsPrivate() bool {
+	if x != nil {
+		return x.ReadsPrivate
+	}
+	return false
+}
+
+func (x *Tool) GetActsOutside() bool {
+	if x != nil {
+		return x.ActsOutside
 	}
 	return false
 }
@@ -334,7 +361,7 @@ var File_signalbox_tool_v1_service_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\x9d\x03\n" +
+	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\x8e\x04\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
@@ -350,7 +377,10 @@ const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	" \x01(\tR\bguidance\x12\x1f\n" +
 	"\vdeadline_ms\x18\v \x01(\x03R\n" +
 	"deadlineMs\x12\x16\n" +
-	"\x06always\x18\f \x01(\bR\x06always\"\x12\n" +
+	"\x06always\x18\f \x01(\bR\x06always\x12'\n" +
+	"\x0freads_untrusted\x18\r \x01(\bR\x0ereadsUntrusted\x12#\n" +
+	"\rreads_private\x18\x0e \x01(\bR\freadsPrivate\x12!\n" +
+	"\facts_outside\x18\x0f \x01(\bR\vactsOutside\"\x12\n" +
 	"\x10ListToolsRequest\"B\n" +
 	"\x11ListToolsResponse\x12-\n" +
 	"\x05tools\x18\x01 \x03(\v2\x17.signalbox.tool.v1.ToolR\x05tools\"(\n" +

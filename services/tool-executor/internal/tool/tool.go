@@ -48,6 +48,10 @@ type Spec struct {
 	Less          string
 	NeedsApproval bool
 	Always        bool // enabled in every session, whatever it selects
+	// What a call means for the trust of the run; see docs/security.md.
+	ReadsUntrusted bool // results may contain text that strangers wrote
+	ReadsPrivate   bool // results may contain the workspace's private data
+	ActsOutside    bool // changes or sends something outside of Signalbox
 }
 
 // Availability says whether a workspace can use a tool now.
