@@ -22,16 +22,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a message does while a run of its session is active.
+// What happens to a message while a run of its session is active.
 type SubmitMode int32
 
 const (
 	SubmitMode_SUBMIT_MODE_UNSPECIFIED SubmitMode = 0
-	// Wait behind it.
+	// It waits until the run has ended.
 	SubmitMode_SUBMIT_MODE_QUEUE SubmitMode = 1
-	// Join its conversation before the next step.
+	// It joins the run's conversation before the next step.
 	SubmitMode_SUBMIT_MODE_STEER SubmitMode = 2
-	// Be refused.
+	// It is refused.
 	SubmitMode_SUBMIT_MODE_REJECT SubmitMode = 3
 )
 
@@ -546,7 +546,7 @@ type ListSessionsRequest struct {
 	Before *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
 	// 1 to 100; 0 means 20.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Words that the title contains; empty for all.
+	// Words that the title must contain; empty for all sessions.
 	Query         string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
 	Archived      bool   `protobuf:"varint,4,opt,name=archived,proto3" json:"archived,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1246,10 +1246,10 @@ type CancelRequest struct {
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	// Empty for the session's active run, or the next queued one.
 	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// Instead of a session: all runs of the workspace that this member started,
-	// because they left it. For the member themself and for owners.
+	// Instead of session_id: cancels all runs in the workspace that this member started,
+	// because the member leaves it. Only for that member and for owners.
 	MemberId string `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
-	// All runs of the session, including queued ones.
+	// Cancels all runs of the session, including queued ones.
 	All           bool `protobuf:"varint,4,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1315,7 +1315,7 @@ func (x *CancelRequest) GetAll() bool {
 
 type CancelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The runs that were told to stop.
+	// The runs that were asked to stop.
 	RunIds        []string `protobuf:"bytes,1,rep,name=run_ids,json=runIds,proto3" json:"run_ids,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

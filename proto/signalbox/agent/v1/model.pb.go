@@ -60,7 +60,7 @@ func (*ListModelsRequest) Descriptor() ([]byte, []int) {
 type ListModelsResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Models []*Model               `protobuf:"bytes,1,rep,name=models,proto3" json:"models,omitempty"`
-	// Providers that have accounts and cannot be used, or did not list their models.
+	// Providers that have accounts but cannot be used or did not list their models.
 	Problems      []*ProviderProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

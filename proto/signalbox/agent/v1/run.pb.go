@@ -204,7 +204,7 @@ type Run struct {
 	// The text of the last step.
 	Text             string `protobuf:"bytes,18,opt,name=text,proto3" json:"text,omitempty"`
 	CollectToolStats bool   `protobuf:"varint,19,opt,name=collect_tool_stats,json=collectToolStats,proto3" json:"collect_tool_stats,omitempty"`
-	// GetRun only: the run has ended, and its last events are on their way to the log.
+	// GetRun only: the run has ended, but its last events are still on their way to the log.
 	EndWaits bool `protobuf:"varint,20,opt,name=end_waits,json=endWaits,proto3" json:"end_waits,omitempty"`
 	// No model answers: the simulator runs a script.
 	Simulated bool `protobuf:"varint,21,opt,name=simulated,proto3" json:"simulated,omitempty"`
@@ -681,7 +681,7 @@ type ListEventsRequest struct {
 	// The event to begin at: its run's place in the session, from 1, and its number in the run.
 	RunOrdinal int64 `protobuf:"varint,2,opt,name=run_ordinal,json=runOrdinal,proto3" json:"run_ordinal,omitempty"`
 	Number     int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
-	// The page before ended here: its next_page_token. Only the session is then looked at besides.
+	// The previous answer's next_page_token; run_ordinal and number are then ignored.
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -747,8 +747,8 @@ func (x *ListEventsRequest) GetPageToken() string {
 
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In canonical order: that of the stream, without an older claim's. The first is
-	// the one that was asked for.
+	// In canonical order: the order of the stream, without events of outdated claims. The
+	// first is the requested one.
 	Events []*LoggedEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
 	// Set if there is more.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -804,10 +804,10 @@ func (x *ListEventsResponse) GetNextPageToken() string {
 type LoggedEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Event *v11.Event             `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
-	// Its sequence in its stream. Those of one stream grow.
+	// The event's sequence in its stream. Sequences grow within a stream.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// When the stream was created: tells one stream from the one that took its
-	// place after its disk was lost.
+	// When the stream was created. It differs for a stream that was created again after its
+	// disk was lost.
 	StreamCreated *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=stream_created,json=streamCreated,proto3" json:"stream_created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,17 +22,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Where a credential came from.
+// Where a credential comes from.
 type Origin int32
 
 const (
 	Origin_ORIGIN_UNSPECIFIED Origin = 0
-	// Sealed, of the workspace.
+	// Stored, for one workspace.
 	Origin_ORIGIN_WORKSPACE Origin = 1
-	// Sealed, of the operator, for all workspaces.
-	Origin_ORIGIN_SHARED      Origin = 2
+	// Stored by the operator, for all workspaces.
+	Origin_ORIGIN_SHARED Origin = 2
+	// From an environment variable of the broker.
 	Origin_ORIGIN_ENVIRONMENT Origin = 3
-	// No credential: the simulated provider answers.
+	// No credential: the simulator answers.
 	Origin_ORIGIN_SIMULATOR Origin = 4
 )
 
@@ -87,15 +88,15 @@ type AccountStatus int32
 const (
 	AccountStatus_ACCOUNT_STATUS_UNSPECIFIED AccountStatus = 0
 	AccountStatus_ACCOUNT_STATUS_READY       AccountStatus = 1
-	// Parked, whole or for some models: the cooldowns say until when.
+	// Parked, entirely or for some models; the cooldowns tell until when.
 	AccountStatus_ACCOUNT_STATUS_COOLING AccountStatus = 2
-	// Used if there is no better account.
+	// Used only if no better account is available.
 	AccountStatus_ACCOUNT_STATUS_UNHEALTHY AccountStatus = 3
 	AccountStatus_ACCOUNT_STATUS_DISABLED  AccountStatus = 4
-	// Somebody must sign in again.
+	// An owner has to sign in again.
 	AccountStatus_ACCOUNT_STATUS_REAUTHORIZE AccountStatus = 5
 	AccountStatus_ACCOUNT_STATUS_SIGNED_OUT  AccountStatus = 6
-	// Its credential cannot be decrypted with this instance's keys; see reason.
+	// The credential cannot be decrypted with this instance's keys; see reason.
 	AccountStatus_ACCOUNT_STATUS_UNUSABLE AccountStatus = 7
 )
 
@@ -155,11 +156,11 @@ type LoginKind int32
 
 const (
 	LoginKind_LOGIN_KIND_UNSPECIFIED LoginKind = 0
-	// The provider sends the browser back to the console.
+	// The provider redirects the browser back to the console.
 	LoginKind_LOGIN_KIND_BROWSER LoginKind = 1
-	// The provider shows a code, which is pasted.
+	// The provider shows a code, and the person pastes it.
 	LoginKind_LOGIN_KIND_PASTE LoginKind = 2
-	// A short code is typed in on another device.
+	// The person enters a short code on the provider's page, on any device.
 	LoginKind_LOGIN_KIND_DEVICE LoginKind = 3
 )
 
@@ -210,31 +211,31 @@ func (LoginKind) EnumDescriptor() ([]byte, []int) {
 type Account struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// anthropic, openai, openrouter, or a name of the operator's own.
+	// anthropic, openai, openrouter, or any other name that was chosen for a provider.
 	Provider string `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
 	// The request profile: anthropic-api-key, openai, openrouter, generic.
 	Profile string `protobuf:"bytes,3,opt,name=profile,proto3" json:"profile,omitempty"`
 	Label   string `protobuf:"bytes,4,opt,name=label,proto3" json:"label,omitempty"`
-	// The last four characters, for people to tell keys apart.
+	// The last four characters, so that people can tell keys apart.
 	Hint string `protobuf:"bytes,5,opt,name=hint,proto3" json:"hint,omitempty"`
-	// Empty for the profile's own.
+	// Empty: the profile's base URL.
 	BaseUrl    string                 `protobuf:"bytes,6,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
 	Origin     Origin                 `protobuf:"varint,7,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
 	Enabled    bool                   `protobuf:"varint,8,opt,name=enabled,proto3" json:"enabled,omitempty"`
 	CreatedAt  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	LastUsedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=last_used_at,json=lastUsedAt,proto3" json:"last_used_at,omitempty"`
-	// The rest is absent for shared accounts: only the operator may know it.
+	// The fields from here on are absent for shared accounts: only the operator may see them.
 	Status AccountStatus `protobuf:"varint,11,opt,name=status,proto3,enum=signalbox.credential.v1.AccountStatus" json:"status,omitempty"`
-	// From 0 to 100, as far as it is known.
+	// From 0 to 100; absent if unknown.
 	Health *float64 `protobuf:"fixed64,12,opt,name=health,proto3,oneof" json:"health,omitempty"`
-	// What is left of the account's requests, as the instance that answers counts.
+	// The tokens left in the account's request bucket, as the answering instance counts them.
 	Tokens    *float64           `protobuf:"fixed64,13,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
 	Cooldowns []*AccountCooldown `protobuf:"bytes,14,rep,name=cooldowns,proto3" json:"cooldowns,omitempty"`
-	// Absent where the account is a key.
+	// Absent if the account is a key.
 	Grant *AccountGrant `protobuf:"bytes,15,opt,name=grant,proto3" json:"grant,omitempty"`
-	// It is paid by the month: its use costs nothing.
+	// The account is paid for by the month, so requests add no cost.
 	FlatRate bool `protobuf:"varint,16,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
-	// For people: why it is unusable; empty where it is not.
+	// For people: why the account is unusable; empty if it is usable.
 	Reason        string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -389,23 +390,24 @@ func (x *Account) GetReason() string {
 	return ""
 }
 
-// Why and until when requests do not go to an account.
+// Why an account gets no requests, and until when.
 type AccountCooldown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of models; empty for the account as a whole.
+	// The model family; empty: all models.
 	Family string                 `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"`
 	Since  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
 	Until  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
-	// RATE_LIMIT_EXCEEDED, AUTH_FAILED, QUOTA_EXHAUSTED or OVERLOADED; where the account is
-	// passed over PERMISSION_DENIED, UNREACHABLE or NO_TOKEN.
+	// RATE_LIMIT_EXCEEDED, AUTH_FAILED, QUOTA_EXHAUSTED or OVERLOADED; for an account that
+	// is passed over, PERMISSION_DENIED, UNREACHABLE or NO_TOKEN.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The HTTP status of the answer.
+	// The HTTP status of the provider's answer.
 	Status int32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
-	// The header that asked for it, as the provider sent it.
+	// The header that set the duration, as the provider sent it.
 	RetryAfter string `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// How many times in a row the quota was exhausted.
 	Step int32 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
-	// The account is not parked: others go first, for the model that family names, or all.
+	// The account is not parked but passed over: other accounts are used first, for the
+	// model that family names or for all models.
 	PassedOver    bool `protobuf:"varint,8,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -500,11 +502,11 @@ func (x *AccountCooldown) GetPassedOver() bool {
 // A sign-in at a provider.
 type AccountGrant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the sign-in providers, which may differ from the account's.
+	// The sign-in provider, which may differ from the account's provider.
 	Provider string `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	// active, reauthorize, revoking or revoked.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// For people: why it is not active, or what went wrong last.
+	// For people: why it is not active, or the last failure.
 	Reason    string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	LastError string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	Scope     string                 `protobuf:"bytes,5,opt,name=scope,proto3" json:"scope,omitempty"`
@@ -512,7 +514,7 @@ type AccountGrant struct {
 	// Absent means never.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	RefreshAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=refresh_at,json=refreshAt,proto3" json:"refresh_at,omitempty"`
-	// There is a refresh token.
+	// Whether there is a refresh token.
 	Renewable     bool `protobuf:"varint,9,opt,name=renewable,proto3" json:"renewable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -614,19 +616,19 @@ func (x *AccountGrant) GetRenewable() bool {
 type AddAccountRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
-	// Empty for the provider's own.
+	// Empty: the provider's profile.
 	Profile string `protobuf:"bytes,2,opt,name=profile,proto3" json:"profile,omitempty"`
 	Label   string `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
 	Secret  string `protobuf:"bytes,4,opt,name=secret,proto3" json:"secret,omitempty"`
 	BaseUrl string `protobuf:"bytes,5,opt,name=base_url,json=baseUrl,proto3" json:"base_url,omitempty"`
-	// Shared with all workspaces; only the operator's command line may ask.
+	// Shared with all workspaces; only the operator's command line may set it.
 	Shared bool `protobuf:"varint,6,opt,name=shared,proto3" json:"shared,omitempty"`
-	// The id of the account to be; empty for a new one. An account that has it already is
-	// what is returned, so that the call can be repeated.
+	// The new account's id; empty: the service chooses one. If an account with this id
+	// exists, it is returned, so that the call can be repeated.
 	Id       string `protobuf:"bytes,7,opt,name=id,proto3" json:"id,omitempty"`
 	FlatRate bool   `protobuf:"varint,8,opt,name=flat_rate,json=flatRate,proto3" json:"flat_rate,omitempty"`
-	// The body of a public request, JSON, in place of all fields above but id: only this
-	// service parses it, since it may hold a secret.
+	// The JSON body of a public request, in place of all fields above except id. Only this
+	// service parses it, because it may hold a secret.
 	Body          *SealedText `protobuf:"bytes,9,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -725,11 +727,11 @@ func (x *AddAccountRequest) GetBody() *SealedText {
 	return nil
 }
 
-// A text that was sealed with the key of GetSealingKey.
+// A text encrypted with the key of GetSealingKey.
 type SealedText struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	KeyId string                 `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The encapsulated key, and behind it the ciphertext.
+	// The encapsulated key, followed by the ciphertext.
 	Sealed        []byte `protobuf:"bytes,2,opt,name=sealed,proto3" json:"sealed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -817,7 +819,7 @@ func (*GetSealingKeyRequest) Descriptor() ([]byte, []int) {
 
 type GetSealingKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Another one after a rotation of keys.
+	// Changes when the key is rotated.
 	KeyId         string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -995,7 +997,7 @@ func (x *ListAccountsResponse) GetAccounts() []*Account {
 type RemoveAccountRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Leave a sign-in as it is at the provider.
+	// Do not revoke a sign-in at the provider.
 	KeepAtProvider bool `protobuf:"varint,2,opt,name=keep_at_provider,json=keepAtProvider,proto3" json:"keep_at_provider,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1047,9 +1049,9 @@ func (x *RemoveAccountRequest) GetKeepAtProvider() bool {
 
 type RemoveAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The provider took the sign-in back too.
+	// The sign-in was revoked at the provider too.
 	AtProvider bool `protobuf:"varint,1,opt,name=at_provider,json=atProvider,proto3" json:"at_provider,omitempty"`
-	// Why not, for people; empty where there was none, or it was to be left.
+	// For people: why it was not; empty if there was no sign-in or keep_at_provider was set.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1104,11 +1106,11 @@ type Provider struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Origin Origin                 `protobuf:"varint,2,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
-	// anthropic or openai: the protocol it speaks.
+	// The wire format: anthropic or openai.
 	Dialect string `protobuf:"bytes,3,opt,name=dialect,proto3" json:"dialect,omitempty"`
-	// Requests go to a base URL of the account's, and not to the provider's own.
+	// Requests go to the base URL of an account instead of the provider's own.
 	OwnBaseUrl bool `protobuf:"varint,4,opt,name=own_base_url,json=ownBaseUrl,proto3" json:"own_base_url,omitempty"`
-	// For people: why none of the accounts can be used; empty where one can.
+	// For people: why no account can be used; empty if one can.
 	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1707,14 +1709,14 @@ func (x *SwitchAccountResponse) GetAccount() *Account {
 	return nil
 }
 
-// A provider that one can sign in to.
+// A provider that supports signing in.
 type LoginProvider struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The provider that the account will be of.
+	// The provider of the account that the login creates.
 	Provider string      `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
 	Kinds    []LoginKind `protobuf:"varint,3,rep,packed,name=kinds,proto3,enum=signalbox.credential.v1.LoginKind" json:"kinds,omitempty"`
-	// For people: why nobody can, empty where they can.
+	// For people: why signing in is not possible; empty if it is.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1818,7 +1820,7 @@ type ListAccountKindsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Providers that need no profile and no base URL.
 	KeyProviders []string `protobuf:"bytes,1,rep,name=key_providers,json=keyProviders,proto3" json:"key_providers,omitempty"`
-	// Request profiles, for other providers.
+	// Request profiles that accounts of other providers can use.
 	Profiles      []string         `protobuf:"bytes,2,rep,name=profiles,proto3" json:"profiles,omitempty"`
 	Logins        []*LoginProvider `protobuf:"bytes,3,rep,name=logins,proto3" json:"logins,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1878,14 +1880,14 @@ func (x *ListAccountKindsResponse) GetLogins() []*LoginProvider {
 
 type StartLoginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the sign-in providers; empty with account_id.
+	// The sign-in provider; empty if account_id is set.
 	Provider string    `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	Kind     LoginKind `protobuf:"varint,2,opt,name=kind,proto3,enum=signalbox.credential.v1.LoginKind" json:"kind,omitempty"`
 	Label    string    `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
-	// An account to sign in to again.
+	// The account to sign in to again.
 	AccountId string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
-	// Of the login to be, a UUID; empty where the call is not repeated. The same one again
-	// returns the same login; a device's gets new codes, and those before are of no use.
+	// The new login's id, a UUID; empty if the call will not be repeated. A repeated call
+	// returns the same login. A device login gets new codes; its earlier ones are void.
 	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1960,13 +1962,13 @@ type StartLoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Kind  LoginKind              `protobuf:"varint,2,opt,name=kind,proto3,enum=signalbox.credential.v1.LoginKind" json:"kind,omitempty"`
-	// What the person opens. It is for them alone: it holds the state.
+	// The page for the person to open. Nobody else may see it: it contains the state.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
-	// What they type in there, with a device.
+	// Device login: the code for the person to enter there.
 	UserCode string `protobuf:"bytes,4,opt,name=user_code,json=userCode,proto3" json:"user_code,omitempty"`
-	// The same in one, where the provider has it.
+	// A URL that contains the code, if the provider supplied one.
 	UrlWithCode string `protobuf:"bytes,5,opt,name=url_with_code,json=urlWithCode,proto3" json:"url_with_code,omitempty"`
-	// How long to wait before each poll.
+	// Device login: seconds to wait before each poll.
 	PollSeconds   int32                  `protobuf:"varint,6,opt,name=poll_seconds,json=pollSeconds,proto3" json:"poll_seconds,omitempty"`
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2054,12 +2056,12 @@ func (x *StartLoginResponse) GetExpiresAt() *timestamppb.Timestamp {
 
 type CompleteLoginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// May be empty where state is there.
+	// May be empty if state is set.
 	Id    string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// The code, or all that was pasted.
+	// The code, or everything that the person pasted.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
-	// The error that the provider sent the browser back with.
+	// The error parameter of the provider's redirect.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2213,9 +2215,9 @@ func (x *PollLoginRequest) GetId() string {
 
 type PollLoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent until it is done.
+	// Absent until the login is complete.
 	Account *Account `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// How long to wait then.
+	// Seconds to wait before the next poll.
 	PollSeconds   int32 `protobuf:"varint,2,opt,name=poll_seconds,json=pollSeconds,proto3" json:"poll_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2399,9 +2401,9 @@ func (x *LogoutAccountRequest) GetId() string {
 
 type LogoutAccountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The provider took the sign-in back too.
+	// The sign-in was revoked at the provider too.
 	AtProvider bool `protobuf:"varint,1,opt,name=at_provider,json=atProvider,proto3" json:"at_provider,omitempty"`
-	// Why not, for people.
+	// For people: why it was not.
 	Reason        string   `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Account       *Account `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2459,7 +2461,7 @@ func (x *LogoutAccountResponse) GetAccount() *Account {
 	return nil
 }
 
-// How accounts are chosen. In a request what is absent stays as it is.
+// How a pool chooses accounts. In a request, absent fields stay unchanged.
 type PoolSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// sticky, round-robin or hybrid.
@@ -2597,7 +2599,7 @@ type Pool struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	Settings *PoolSettings          `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Some of them are not the defaults.
+	// Whether any setting differs from its default.
 	Changed       bool  `protobuf:"varint,3,opt,name=changed,proto3" json:"changed,omitempty"`
 	Accounts      int32 `protobuf:"varint,4,opt,name=accounts,proto3" json:"accounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2746,7 +2748,7 @@ type SetPoolRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	Settings *PoolSettings          `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
-	// Begin with the defaults, instead of with what is set now.
+	// Set all other settings to their defaults instead of keeping them.
 	Reset_        bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2847,12 +2849,12 @@ func (x *SetPoolResponse) GetPool() *Pool {
 	return nil
 }
 
-// What an account did that went one way.
+// An account's requests with the same result.
 type AccountStat struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
 	Provider  string                 `protobuf:"bytes,2,opt,name=provider,proto3" json:"provider,omitempty"`
-	// OK, or the reason why not.
+	// OK, or why the requests failed.
 	Reason    string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Requests  int64  `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
 	TokensIn  int64  `protobuf:"varint,5,opt,name=tokens_in,json=tokensIn,proto3" json:"tokens_in,omitempty"`
@@ -3103,25 +3105,25 @@ func (*ResetStatsResponse) Descriptor() ([]byte, []int) {
 	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
 }
 
-// A row of the audit. Rows of a workspace are chained: each hash covers the row and
-// the hash before.
+// A row of the audit log. The rows of a workspace form a chain: each hash covers the row
+// and the previous row's hash.
 type AuditRow struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	At       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	// created, changed, refreshed, removed, or used: for the first time in a session.
+	// created, changed, refreshed, removed, or used (for the first time in a session).
 	Action    string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
 	AccountId string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
 	Provider  string `protobuf:"bytes,5,opt,name=provider,proto3" json:"provider,omitempty"`
 	Origin    Origin `protobuf:"varint,6,opt,name=origin,proto3,enum=signalbox.credential.v1.Origin" json:"origin,omitempty"`
-	// Empty for the operator's command line.
+	// Empty if the operator's command line did it.
 	MemberId  string `protobuf:"bytes,7,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	Service   string `protobuf:"bytes,8,opt,name=service,proto3" json:"service,omitempty"`
 	Address   string `protobuf:"bytes,9,opt,name=address,proto3" json:"address,omitempty"`
 	SessionId string `protobuf:"bytes,10,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	// What was changed.
+	// What changed.
 	Detail string `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
-	// In hexadecimal digits.
+	// Hexadecimal.
 	Hash          string `protobuf:"bytes,12,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3243,9 +3245,9 @@ func (x *AuditRow) GetHash() string {
 
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rows before this sequence; 0 begins with the newest.
+	// Only rows before this sequence; 0: from the newest.
 	Before int64 `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
-	// 100 at most, 50 when it is 0.
+	// 1 to 100; 0 means 50.
 	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3298,7 +3300,7 @@ func (x *ListAuditRequest) GetLimit() int32 {
 type ListAuditResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rows  []*AuditRow            `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
-	// What to ask for next; 0 when there is no more.
+	// The next request's before; 0 on the last page.
 	NextBefore    int64 `protobuf:"varint,2,opt,name=next_before,json=nextBefore,proto3" json:"next_before,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

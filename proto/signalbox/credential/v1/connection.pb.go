@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How a connection stands.
+// The state of a connection.
 type ConnectionState int32
 
 const (
@@ -31,9 +31,9 @@ const (
 	ConnectionState_CONNECTION_STATE_NOT_CONFIGURED ConnectionState = 1
 	ConnectionState_CONNECTION_STATE_NOT_CONNECTED  ConnectionState = 2
 	ConnectionState_CONNECTION_STATE_CONNECTED      ConnectionState = 3
-	// Somebody must connect it again.
+	// A member has to connect it again.
 	ConnectionState_CONNECTION_STATE_REAUTHORIZE ConnectionState = 4
-	// An owner keeps tools from it.
+	// An owner has disabled it; tools cannot use it.
 	ConnectionState_CONNECTION_STATE_DISABLED ConnectionState = 5
 )
 
@@ -91,7 +91,7 @@ const (
 	ConnectionOrigin_CONNECTION_ORIGIN_UNSPECIFIED ConnectionOrigin = 0
 	// A member connected it.
 	ConnectionOrigin_CONNECTION_ORIGIN_MEMBER ConnectionOrigin = 1
-	// An owner added an account, which is looked after as such.
+	// An owner added an account; it is managed through AccountService.
 	ConnectionOrigin_CONNECTION_ORIGIN_ACCOUNT ConnectionOrigin = 2
 	// The operator shares it with all workspaces.
 	ConnectionOrigin_CONNECTION_ORIGIN_SHARED ConnectionOrigin = 3
@@ -142,17 +142,17 @@ func (ConnectionOrigin) EnumDescriptor() ([]byte, []int) {
 
 type Connection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the sign-in providers.
+	// The sign-in provider.
 	Provider string `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	// For people.
 	Title string          `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
 	State ConnectionState `protobuf:"varint,3,opt,name=state,proto3,enum=signalbox.credential.v1.ConnectionState" json:"state,omitempty"`
-	// For people: why it is not connected, or what went wrong last.
+	// For people: why it is not connected, or the last failure.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Unspecified where there is none.
+	// Unspecified if it is not connected.
 	Origin ConnectionOrigin `protobuf:"varint,5,opt,name=origin,proto3,enum=signalbox.credential.v1.ConnectionOrigin" json:"origin,omitempty"`
-	// The rest is known of a member's connection only. Whom the provider says that it
-	// belongs to; empty where it does not say.
+	// The fields from here on are set for a member's connection only. The subject is the
+	// person's name at the provider; empty if the provider does not tell it.
 	Subject       string                 `protobuf:"bytes,6,opt,name=subject,proto3" json:"subject,omitempty"`
 	MemberId      string                 `protobuf:"bytes,7,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	ConnectedAt   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
@@ -329,7 +329,7 @@ func (x *ListConnectionsResponse) GetConnections() []*Connection {
 type StartConnectionRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
-	// Of the sign-in to be, a UUID; empty where the call is not repeated. The same one again
+	// The new sign-in's id, a UUID; empty if the call will not be repeated. A repeated call
 	// returns the same sign-in.
 	Id            string `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -382,7 +382,7 @@ func (x *StartConnectionRequest) GetId() string {
 
 type StartConnectionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the person opens. It is for them alone: it holds the state.
+	// The page for the person to open. Nobody else may see it: it contains the state.
 	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
 	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -438,7 +438,7 @@ type CompleteConnectionRequest struct {
 	Provider string                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	State    string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Code     string                 `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
-	// The error that the provider sent the browser back with.
+	// The error parameter of the provider's redirect.
 	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -592,9 +592,9 @@ func (x *DisconnectRequest) GetProvider() string {
 
 type DisconnectResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The provider took it back too.
+	// The connection was revoked at the provider too.
 	AtProvider bool `protobuf:"varint,1,opt,name=at_provider,json=atProvider,proto3" json:"at_provider,omitempty"`
-	// Why not, for people.
+	// For people: why it was not.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,14 +22,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What one broker tells the others of accounts: all that it knows of each, so that a
-// message that got lost is made up for by the next.
+// What one broker instance announces to the others: the complete state of each account,
+// so that the next announcement makes up for a lost one.
 type AccountStates struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who tells; another id at each start.
+	// The sender; a new id at each start.
 	InstanceId string          `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	Accounts   []*AccountState `protobuf:"bytes,2,rep,name=accounts,proto3" json:"accounts,omitempty"`
-	// Who tells has not heard the others for a while: they tell all they know again.
+	// The sender has not heard from the others for a while and asks them to announce
+	// everything.
 	TellAll       bool `protobuf:"varint,3,opt,name=tell_all,json=tellAll,proto3" json:"tell_all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -86,18 +87,20 @@ func (x *AccountStates) GetTellAll() bool {
 	return false
 }
 
+// One account as the sender knows it.
 type AccountState struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	AccountId string                 `protobuf:"bytes,1,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
-	// Whose the account is; empty for the operator's.
+	// The workspace that owns the account; empty for the operator's.
 	WorkspaceId string `protobuf:"bytes,2,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	Provider    string `protobuf:"bytes,3,opt,name=provider,proto3" json:"provider,omitempty"`
 	// The account comes from the environment.
 	Environment bool `protobuf:"varint,4,opt,name=environment,proto3" json:"environment,omitempty"`
-	// When the instance began to count.
+	// When the sender began to count.
 	CountingSince *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=counting_since,json=countingSince,proto3" json:"counting_since,omitempty"`
 	Counters      *AccountCounters       `protobuf:"bytes,6,opt,name=counters,proto3" json:"counters,omitempty"`
-	// The counters as they were told before, for who hears of them for the first time.
+	// The counters of the previous announcement: a receiver that hears from this sender for
+	// the first time counts only the difference.
 	Told          *AccountCounters `protobuf:"bytes,7,opt,name=told,proto3" json:"told,omitempty"`
 	Limits        []*AccountLimit  `protobuf:"bytes,8,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -190,12 +193,12 @@ func (x *AccountState) GetLimits() []*AccountLimit {
 	return nil
 }
 
-// What an instance has counted of an account. It only grows.
+// What an instance has counted for an account. Counters only grow.
 type AccountCounters struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	TokensTaken    uint64                 `protobuf:"varint,1,opt,name=tokens_taken,json=tokensTaken,proto3" json:"tokens_taken,omitempty"`
 	TokensReturned uint64                 `protobuf:"varint,2,opt,name=tokens_returned,json=tokensReturned,proto3" json:"tokens_returned,omitempty"`
-	// Events that changed the account's health.
+	// Results of requests, which change the account's health.
 	Succeeded     uint64 `protobuf:"varint,3,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	RateLimited   uint64 `protobuf:"varint,4,opt,name=rate_limited,json=rateLimited,proto3" json:"rate_limited,omitempty"`
 	Failed        uint64 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
@@ -268,16 +271,16 @@ func (x *AccountCounters) GetFailed() uint64 {
 	return 0
 }
 
-// A parking of an account.
+// A cooldown of an account.
 type AccountLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of models; empty for the account as a whole.
+	// The model family; empty: all models.
 	Family string `protobuf:"bytes,1,opt,name=family,proto3" json:"family,omitempty"`
-	// When its window began, or when it was cleared.
+	// When the cooldown began or was cleared.
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
-	// Absent once it is cleared.
+	// Absent once the cooldown is cleared.
 	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
-	// Its end where the account is the last usable one.
+	// An earlier end, for when no other account is usable.
 	Soon          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=soon,proto3" json:"soon,omitempty"`
 	Step          int32                  `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -373,12 +376,12 @@ func (x *AccountLimit) GetRaw() string {
 	return ""
 }
 
-// The accounts of a workspace, or the settings of its pools, were changed: read them
-// again.
+// The accounts of a workspace or the settings of its pools have changed; receivers read
+// them again.
 type AccountsChanged struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// Empty for the operator's, which every workspace may use.
+	// Empty: the operator's shared accounts, which every workspace may use.
 	WorkspaceId   string `protobuf:"bytes,2,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

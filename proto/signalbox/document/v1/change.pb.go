@@ -22,7 +22,7 @@ const (
 )
 
 // doc.<workspace>.<document>: tells other instances what happened to a document. An
-// instance that sees a hole in the sequence reads Postgres. Any of the fields may be
+// instance that misses a sequence number reads the update from Postgres. Any field may be
 // absent.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -30,9 +30,9 @@ type Change struct {
 	Change *SubscribeResponse `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
 	// For instances that have the document open.
 	Update *CommittedUpdate `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
-	// Shown to those who have the document open. It is not stored.
+	// For instances that have the document open; never stored.
 	Awareness *Awareness `protobuf:"bytes,3,opt,name=awareness,proto3" json:"awareness,omitempty"`
-	// The publishing instance, which ignores its own message.
+	// The publishing instance, which ignores its own messages.
 	Instance      string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -96,11 +96,11 @@ func (x *Change) GetInstance() string {
 	return ""
 }
 
-// An update that is in Postgres.
+// An update that is committed to Postgres.
 type CommittedUpdate struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sequence int64                  `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// A Yjs update, v1; empty when it is too large for the bus: read it.
+	// A Yjs update, v1. Empty if it is too large for the bus: read it from Postgres.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -150,12 +150,12 @@ func (x *CommittedUpdate) GetData() []byte {
 	return nil
 }
 
-// The awareness of the people who have a document open.
+// The awareness states (cursors, names) of a document's editors.
 type Awareness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As y-protocols encodes it; may be empty.
+	// In the encoding of y-protocols; may be empty.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// An instance that has just opened the document asks the others for theirs.
+	// The sender has just opened the document and asks the other instances for their states.
 	Query         bool `protobuf:"varint,2,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,7 +27,7 @@ type SubscribeResponse_Kind int32
 
 const (
 	SubscribeResponse_KIND_UNSPECIFIED SubscribeResponse_Kind = 0
-	// Its state when the stream began.
+	// The state when the stream began.
 	SubscribeResponse_KIND_CURRENT SubscribeResponse_Kind = 1
 	SubscribeResponse_KIND_CHANGED SubscribeResponse_Kind = 2
 	SubscribeResponse_KIND_RENAMED SubscribeResponse_Kind = 3
@@ -91,7 +91,7 @@ type Document struct {
 	CreatedBy   string                 `protobuf:"bytes,4,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	CreatedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
-	// Grows by at least one with each change of content.
+	// Grows with each change of content, by at least one.
 	Sequence      int64 `protobuf:"varint,7,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -235,7 +235,7 @@ type CreateRequest struct {
 	// 1 to 200 characters.
 	Name     string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Markdown string `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
-	// A UUID; empty for a change that need not be repeatable.
+	// A UUID; empty if the call will not be repeated.
 	OperationKey  string `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,13 +344,13 @@ func (x *CreateResponse) GetWarnings() []*Warning {
 	return nil
 }
 
-// A part of the Markdown that a document cannot represent as it was written.
+// A part of the Markdown that a document cannot represent as written.
 type Warning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the Markdown, from 1.
+	// The line in the Markdown, from 1.
 	Line int32  `protobuf:"varint,1,opt,name=line,proto3" json:"line,omitempty"`
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
-	// What the document has instead.
+	// What the document contains instead.
 	KeptAs        string `protobuf:"bytes,3,opt,name=kept_as,json=keptAs,proto3" json:"kept_as,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -497,11 +497,11 @@ func (x *GetResponse) GetDocument() *Document {
 
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// From the previous answer; empty for the first page.
+	// The previous answer's next_page_token; empty for the first page.
 	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// 1 to 100; 0 means 20.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Words that the name contains; empty for all.
+	// Words that the name must contain; empty for all documents.
 	Query         string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -616,7 +616,7 @@ type RenameRequest struct {
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name         string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
-	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// The sequence that the document must have; 0: any. Another sequence is a
 	// PRECONDITION_FAILED fault.
 	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -729,7 +729,7 @@ type DeleteRequest struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	OperationKey string                 `protobuf:"bytes,2,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
-	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// The sequence that the document must have; 0: any. Another sequence is a
 	// PRECONDITION_FAILED fault.
 	IfSequence    int64 `protobuf:"varint,3,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -826,8 +826,8 @@ func (*DeleteResponse) Descriptor() ([]byte, []int) {
 type ReadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Keep what is read, for a while, as a base that Replace takes. Nothing is kept for
-	// a viewer, and the content is returned even where it cannot be kept.
+	// Store the content for a while as a base for Replace. For a viewer, who may not write,
+	// nothing is stored; and the content is returned even if storing it fails.
 	KeepBase      bool `protobuf:"varint,2,opt,name=keep_base,json=keepBase,proto3" json:"keep_base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -879,7 +879,7 @@ func (x *ReadRequest) GetKeepBase() bool {
 
 type ReadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its sequence is that of the Markdown.
+	// Its sequence is the one that the Markdown belongs to.
 	Document      *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
 	Markdown      string    `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1011,8 +1011,8 @@ type EditResponse struct {
 	Document     *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
 	Replacements int32                  `protobuf:"varint,2,opt,name=replacements,proto3" json:"replacements,omitempty"`
 	Warnings     []*Warning             `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The document's sequence stands for what this made of the document, and for nothing that
-	// others wrote at the same moment.
+	// The document's sequence belongs to exactly this call's result: it includes no change
+	// that others made at the same moment.
 	Exact         bool `protobuf:"varint,4,opt,name=exact,proto3" json:"exact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1193,16 +1193,16 @@ type ReplaceRequest struct {
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Markdown     string                 `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
-	// The document's new name, set along with its content; absent: it keeps its name.
-	// A server of an earlier release keeps it in any case: the answer has the name.
+	// The document's new name; absent: unchanged. A server of an earlier release ignores
+	// this field; the answer contains the actual name.
 	Name *string `protobuf:"bytes,4,opt,name=name,proto3,oneof" json:"name,omitempty"`
-	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// The sequence that the document must have; 0: any. Another sequence is a
 	// PRECONDITION_FAILED fault.
 	IfSequence int64 `protobuf:"varint,5,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
-	// The sequence of the content that the Markdown was made from: what changed between the
-	// two is done to the document as it is now, and what others wrote since stays. 0: the
-	// Markdown is all of the content. A sequence whose content is not known is a BASE_GONE
-	// fault.
+	// The sequence of the content that the Markdown was made from. The differences between
+	// that content and the Markdown are applied to the document as it is now, and what others
+	// wrote since stays. 0: the Markdown replaces the whole content. A sequence whose content
+	// is no longer stored is a BASE_GONE fault.
 	Base          int64 `protobuf:"varint,6,opt,name=base,proto3" json:"base,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1283,7 +1283,7 @@ func (x *ReplaceRequest) GetBase() int64 {
 type ReplaceResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Document *Document              `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// With a base: the content that came out of it.
+	// With a base: the resulting content.
 	Markdown string `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
 	// As in EditResponse.
 	Exact         bool       `protobuf:"varint,3,opt,name=exact,proto3" json:"exact,omitempty"`
@@ -1357,15 +1357,15 @@ type Version struct {
 	Version   int64                  `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Author    *Author                `protobuf:"bytes,2,opt,name=author,proto3" json:"author,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// create, edit, append, replace, restore, undo, rename; write for a stretch of live
-	// editing, whose author is who wrote last in it.
+	// create, edit, append, replace, restore, undo, rename, or write: a stretch of live
+	// editing, with the last writer as its author.
 	Operation string `protobuf:"bytes,4,opt,name=operation,proto3" json:"operation,omitempty"`
 	Name      string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
-	// The version that this one, an undo, took back; 0 for all others.
+	// For an undo: the version that it reverted, else 0.
 	Undoes int64 `protobuf:"varint,6,opt,name=undoes,proto3" json:"undoes,omitempty"`
-	// The version that took this one back; 0 when none did.
+	// The version that reverted this one; 0 if none did.
 	UndoneBy int64 `protobuf:"varint,7,opt,name=undone_by,json=undoneBy,proto3" json:"undone_by,omitempty"`
-	// It can be undone, unless history has too little left of what was before it.
+	// Undo accepts this version, unless the history no longer holds enough to revert it.
 	Undoable      bool `protobuf:"varint,8,opt,name=undoable,proto3" json:"undoable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1575,7 +1575,7 @@ type RestoreRequest struct {
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Version      int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	OperationKey string                 `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
-	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// The sequence that the document must have; 0: any. Another sequence is a
 	// PRECONDITION_FAILED fault.
 	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1687,10 +1687,10 @@ func (x *RestoreResponse) GetDocument() *Document {
 type UndoRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// That of the operation to take back.
+	// The version of the operation to revert.
 	Version      int64  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	OperationKey string `protobuf:"bytes,3,opt,name=operation_key,json=operationKey,proto3" json:"operation_key,omitempty"`
-	// The sequence that the document must have; 0: any. If it has another one, that is a
+	// The sequence that the document must have; 0: any. Another sequence is a
 	// PRECONDITION_FAILED fault.
 	IfSequence    int64 `protobuf:"varint,4,opt,name=if_sequence,json=ifSequence,proto3" json:"if_sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -370,14 +370,14 @@ func (*Event_Error) isEvent_Body() {}
 
 func (*Event_Waiting) isEvent_Body() {}
 
-// The message that the run answers. A steering message that joins later is another
-// one.
+// A user message of the run: first the one that it answers, later each steering message
+// that joins.
 type UserMessage struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	MessageId string                 `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	CreatedBy string                 `protobuf:"bytes,2,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
-	// AI SDK ModelMessage content: a JSON string or an array of parts. Over 256 KiB
-	// the data of its files is empty: read the session for it.
+	// AI SDK ModelMessage content: a JSON string or an array of parts. If it is larger than
+	// 256 KiB, the data of its files is empty; read the session for it.
 	ContentJson   string                 `protobuf:"bytes,3,opt,name=content_json,json=contentJson,proto3" json:"content_json,omitempty"`
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1160,17 +1160,17 @@ func (x *Waiting) GetUntil() *timestamppb.Timestamp {
 // The end of a run that succeeded.
 type Done struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The texts of all steps, with a blank line between them. Runners of the version before
-	// say the last step's here, and leave final_text empty.
+	// The texts of all steps, with a blank line between them. Runners of an earlier version
+	// send only the last step's text here and leave final_text empty.
 	Text           string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
 	TotalTokensIn  int64  `protobuf:"varint,2,opt,name=total_tokens_in,json=totalTokensIn,proto3" json:"total_tokens_in,omitempty"`
 	TotalTokensOut int64  `protobuf:"varint,3,opt,name=total_tokens_out,json=totalTokensOut,proto3" json:"total_tokens_out,omitempty"`
 	Steps          int32  `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
-	// stop, length, content-filter, max-steps, cancelled, or the budget that was spent.
+	// The last step's finish reason, or cancelled, max-steps, max-time or max-step-time.
 	FinishReason string `protobuf:"bytes,5,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
 	// The text of the last step.
 	FinalText string `protobuf:"bytes,6,opt,name=final_text,json=finalText,proto3" json:"final_text,omitempty"`
-	// No model answered: the simulator played a script.
+	// No model answered: the simulator ran a script.
 	Simulated     bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,18 +30,19 @@ type Tool struct {
 	// A JSON Schema of type object.
 	InputSchemaJson string `protobuf:"bytes,3,opt,name=input_schema_json,json=inputSchemaJson,proto3" json:"input_schema_json,omitempty"`
 	Available       bool   `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
-	// Why it is not available, and what to do about it.
+	// Why it is not available and what to do about it.
 	UnavailableReason string `protobuf:"bytes,5,opt,name=unavailable_reason,json=unavailableReason,proto3" json:"unavailable_reason,omitempty"`
-	// Where a person connects what the tool needs; empty when nothing is missing.
+	// The page where a person connects the account that the tool needs; empty if none is
+	// missing.
 	ConnectUrl string `protobuf:"bytes,6,opt,name=connect_url,json=connectUrl,proto3" json:"connect_url,omitempty"`
 	// built-in, provider, or the MCP server's name.
 	Source        string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	NeedsApproval bool   `protobuf:"varint,8,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
 	Effect        Effect `protobuf:"varint,9,opt,name=effect,proto3,enum=signalbox.tool.v1.Effect" json:"effect,omitempty"`
-	// Lines for the system prompt while the tool is enabled.
+	// Text for the system prompt while the tool is enabled.
 	Guidance   string `protobuf:"bytes,10,opt,name=guidance,proto3" json:"guidance,omitempty"`
 	DeadlineMs int64  `protobuf:"varint,11,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
-	// Enabled in every session, whatever it selects.
+	// Enabled in every session, regardless of its selection.
 	Always bool `protobuf:"varint,12,opt,name=always,proto3" json:"always,omitempty"`
 	// Its results may contain text that strangers wrote.
 	ReadsUntrusted bool `protobuf:"varint,13,opt,name=reads_untrusted,json=readsUntrusted,proto3" json:"reads_untrusted,omitempty"`

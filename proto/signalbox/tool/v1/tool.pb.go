@@ -25,21 +25,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What a second run of a tool call would do to the world; decides what happens
-// after a crash between dispatch and result.
+// Whether a tool call can be repeated. It decides what happens to a call whose executor
+// died between its start and its recorded outcome.
 type Effect int32
 
 const (
 	Effect_EFFECT_UNSPECIFIED Effect = 0
-	// Reads only: run again.
+	// It changes nothing: run it again.
 	Effect_EFFECT_PURE Effect = 1
-	// Our own documents: effect and ledger row are one transaction.
+	// It changes our own documents, in the transaction that records its key: run it again.
 	Effect_EFFECT_SAME_TX Effect = 2
-	// The far end takes a key: run again with the same key.
+	// The remote side takes an idempotency key: run it again with the same key.
 	Effect_EFFECT_KEYED Effect = 3
-	// Can be looked up by a marker: look up, then decide.
+	// The outcome can be looked up by a marker: look it up, then decide.
 	Effect_EFFECT_VERIFY Effect = 4
-	// None of these: the outcome is unknown.
+	// None of these: the outcome is unknown, and the call is not repeated.
 	Effect_EFFECT_UNSAFE Effect = 5
 )
 
@@ -148,8 +148,8 @@ func (OutcomeState) EnumDescriptor() ([]byte, []int) {
 	return file_signalbox_tool_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
-// work.tool.<tool>: run this call. The same key delivered again gives the recorded
-// outcome and no second effect.
+// work.tool.<tool>: run this call. If it is delivered again, its key returns the recorded
+// outcome without a second effect.
 type Call struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// uuidv5(run, step, call id).
@@ -157,16 +157,16 @@ type Call struct {
 	WorkspaceId string `protobuf:"bytes,2,opt,name=workspace_id,json=workspaceId,proto3" json:"workspace_id,omitempty"`
 	SessionId   string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	RunId       string `protobuf:"bytes,4,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
-	// On whose behalf.
+	// The member on whose behalf the tool acts.
 	MemberId  string `protobuf:"bytes,5,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
 	Role      string `protobuf:"bytes,6,opt,name=role,proto3" json:"role,omitempty"`
 	StepIndex int32  `protobuf:"varint,7,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
 	// The model's id of the call.
 	ToolCallId string `protobuf:"bytes,8,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
 	ToolName   string `protobuf:"bytes,9,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
-	// A JSON object; validated against the tool's schema by the executor.
+	// A JSON object; the executor validates it against the tool's schema.
 	ArgsJson string `protobuf:"bytes,10,opt,name=args_json,json=argsJson,proto3" json:"args_json,omitempty"`
-	// After this time nobody waits for the outcome.
+	// The run stops waiting for the outcome at this time.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// IANA name; empty when unknown.
 	Timezone      string `protobuf:"bytes,12,opt,name=timezone,proto3" json:"timezone,omitempty"`
@@ -288,8 +288,8 @@ func (x *Call) GetTimezone() string {
 	return ""
 }
 
-// The recorded end of a call. Travels on ctl.tool.<run>, where it may be lost, and
-// can be read with ToolService.GetOutcomes, which is reliable.
+// The recorded end of a call. It is announced on ctl.tool.<run>, where it may be lost;
+// ToolService.GetOutcomes reads it reliably.
 type Outcome struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Key        string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -302,7 +302,7 @@ type Outcome struct {
 	DurationMs int64  `protobuf:"varint,7,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	// Empty if ok; otherwise a short class such as invalid_arguments or timeout.
 	ErrorType string `protobuf:"bytes,8,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
-	// The args' path or summary, for statistics; never secrets.
+	// A path or summary of the arguments, for statistics; never a secret.
 	Summary       string `protobuf:"bytes,9,opt,name=summary,proto3" json:"summary,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

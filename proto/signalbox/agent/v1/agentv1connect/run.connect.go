@@ -43,9 +43,9 @@ const (
 type RunServiceClient interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
-	// ListEvents returns what Postgres keeps of a session's run log: the record that
-	// is written a moment after the log and outlives the log's hot tail by a day. An
-	// event that is not stored yet, or no longer, is NotFound.
+	// ListEvents returns events of a session's run log from its copy in Postgres. An event
+	// gets there a moment after it was published and stays about a day longer than in the
+	// log. An event that is not there yet, or no longer, is NotFound.
 	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 
@@ -105,9 +105,9 @@ func (c *runServiceClient) ListEvents(ctx context.Context, req *v1.ListEventsReq
 type RunServiceHandler interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
-	// ListEvents returns what Postgres keeps of a session's run log: the record that
-	// is written a moment after the log and outlives the log's hot tail by a day. An
-	// event that is not stored yet, or no longer, is NotFound.
+	// ListEvents returns events of a session's run log from its copy in Postgres. An event
+	// gets there a moment after it was published and stays about a day longer than in the
+	// log. An event that is not there yet, or no longer, is NotFound.
 	ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error)
 }
 

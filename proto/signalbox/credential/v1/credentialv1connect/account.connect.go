@@ -98,61 +98,62 @@ const (
 
 // AccountServiceClient is a client for the signalbox.credential.v1.AccountService service.
 type AccountServiceClient interface {
-	// GetSealingKey returns the public key with which texts for this service alone are sealed
-	// (RFC 9180, package seal), of the caller's workspace. Owners only.
+	// GetSealingKey returns the public key that encrypts texts to this service for the
+	// caller's workspace (RFC 9180, package seal). Owners only.
 	GetSealingKey(context.Context, *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error)
-	// AddAccount seals a credential. Owners only.
+	// AddAccount stores a credential, encrypted. Owners only.
 	AddAccount(context.Context, *v1.AddAccountRequest) (*v1.AddAccountResponse, error)
-	// ListAccounts returns the workspace's accounts and, marked so, the operator's
-	// shared ones. Owners only.
+	// ListAccounts returns the workspace's accounts and the operator's shared ones; origin
+	// tells them apart. Owners only.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
-	// provider too, as far as that can be done. Owners only.
+	// RemoveAccount deletes a credential of the workspace. If it is a sign-in, it also tries
+	// to revoke it at the provider. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
-	// EnableAccount uses an account for requests again. Owners only.
+	// EnableAccount makes a disabled account available for requests again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
-	// DisableAccount stops using an account until it is enabled. Owners only.
+	// DisableAccount takes an account out of use until it is enabled again. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
-	// SetFlatRate sets whether an account is paid by the month. Owners only.
+	// SetFlatRate sets whether an account is paid for by the month. Owners only.
 	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
 	// ResetAccount clears an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
-	// SwitchAccount makes an account the current one of its pool. A pool that takes its
-	// accounts in turn has none: a Conflict. Owners only.
+	// SwitchAccount makes an account the current one of its pool. A round-robin pool has no
+	// current account and answers Conflict. Owners only.
 	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
 	// ListProviders returns the providers that the workspace has accounts for, and where
-	// those come from: the workspace, the operator or the environment. The simulator, where
-	// there is one, is a provider of its own.
+	// the accounts come from: the workspace, the operator or the environment. The simulator,
+	// if enabled, is a provider of its own.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
-	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
-	// only.
+	// ListAccountKinds returns the kinds of accounts that can be added, with a key or by
+	// signing in. Owners only.
 	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
-	// StartLogin begins signing in to a provider, for a new account or, with account_id,
-	// for one that is there, which stays as it is until the login is completed. Owners
-	// only; a login belongs to the member who began it. With an id it can be repeated.
+	// StartLogin begins a sign-in to a provider, for a new account or, with account_id, for
+	// an existing one, which does not change until the login is completed. Owners only; a
+	// login belongs to the member who started it. A call with an id can be repeated.
 	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
-	// CompleteLogin ends a login with what the provider sent back or showed. The provider is
-	// asked once, and a repeat gets the same answer, until somewhat after the login would
-	// have expired. Unavailable means that the same call may work later. Owners only.
+	// CompleteLogin finishes a login with the code that the provider sent back or showed.
+	// The code is exchanged once. A repeated call gets the same answer, until a while after
+	// the login's expiry. Unavailable means that the same call may work later. Owners only.
 	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
-	// PollLogin asks whether a device's code was typed in. When it was, a repeat gets the
-	// same answer, as of CompleteLogin. Owners only.
+	// PollLogin asks whether the person has entered the code of a device login. If so, a
+	// repeated call gets the same answer, as with CompleteLogin. Owners only.
 	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
-	// RefreshAccount renews the access token of an account now. Owners only.
+	// RefreshAccount renews an account's access token at once. Owners only.
 	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)
-	// LogoutAccount takes a sign-in back, here and at the provider. The account stays and
-	// can be signed in to again. Owners only.
+	// LogoutAccount revokes a sign-in, here and at the provider. The account remains, and an
+	// owner can sign in to it again. Owners only.
 	LogoutAccount(context.Context, *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error)
 	// ListPools returns the workspace's pools with their settings. Owners only.
 	ListPools(context.Context, *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error)
-	// SetPool changes settings of one of the workspace's pools, all or nothing. Owners only.
+	// SetPool changes settings of one of the workspace's pools: all of them or, if one is
+	// invalid, none. Owners only.
 	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
-	// GetStats returns what the workspace's accounts did. Owners only.
+	// GetStats returns the requests, tokens and cost of the workspace's accounts. Owners only.
 	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
-	// ResetStats resets the counts. Owners only.
+	// ResetStats sets those counts to zero. Owners only.
 	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
-	// ListAudit returns what happened to the workspace's credentials, and who used them,
-	// newest first. Owners only.
+	// ListAudit returns the audit log: what happened to the workspace's credentials and who
+	// used them, newest first. Owners only.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
 }
 
@@ -519,61 +520,62 @@ func (c *accountServiceClient) ListAudit(ctx context.Context, req *v1.ListAuditR
 
 // AccountServiceHandler is an implementation of the signalbox.credential.v1.AccountService service.
 type AccountServiceHandler interface {
-	// GetSealingKey returns the public key with which texts for this service alone are sealed
-	// (RFC 9180, package seal), of the caller's workspace. Owners only.
+	// GetSealingKey returns the public key that encrypts texts to this service for the
+	// caller's workspace (RFC 9180, package seal). Owners only.
 	GetSealingKey(context.Context, *v1.GetSealingKeyRequest) (*v1.GetSealingKeyResponse, error)
-	// AddAccount seals a credential. Owners only.
+	// AddAccount stores a credential, encrypted. Owners only.
 	AddAccount(context.Context, *v1.AddAccountRequest) (*v1.AddAccountResponse, error)
-	// ListAccounts returns the workspace's accounts and, marked so, the operator's
-	// shared ones. Owners only.
+	// ListAccounts returns the workspace's accounts and the operator's shared ones; origin
+	// tells them apart. Owners only.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
-	// RemoveAccount forgets a credential of the workspace. A sign-in is taken back at the
-	// provider too, as far as that can be done. Owners only.
+	// RemoveAccount deletes a credential of the workspace. If it is a sign-in, it also tries
+	// to revoke it at the provider. Owners only.
 	RemoveAccount(context.Context, *v1.RemoveAccountRequest) (*v1.RemoveAccountResponse, error)
-	// EnableAccount uses an account for requests again. Owners only.
+	// EnableAccount makes a disabled account available for requests again. Owners only.
 	EnableAccount(context.Context, *v1.EnableAccountRequest) (*v1.EnableAccountResponse, error)
-	// DisableAccount stops using an account until it is enabled. Owners only.
+	// DisableAccount takes an account out of use until it is enabled again. Owners only.
 	DisableAccount(context.Context, *v1.DisableAccountRequest) (*v1.DisableAccountResponse, error)
-	// SetFlatRate sets whether an account is paid by the month. Owners only.
+	// SetFlatRate sets whether an account is paid for by the month. Owners only.
 	SetFlatRate(context.Context, *v1.SetFlatRateRequest) (*v1.SetFlatRateResponse, error)
 	// ResetAccount clears an account's limits and makes it healthy. Owners only.
 	ResetAccount(context.Context, *v1.ResetAccountRequest) (*v1.ResetAccountResponse, error)
-	// SwitchAccount makes an account the current one of its pool. A pool that takes its
-	// accounts in turn has none: a Conflict. Owners only.
+	// SwitchAccount makes an account the current one of its pool. A round-robin pool has no
+	// current account and answers Conflict. Owners only.
 	SwitchAccount(context.Context, *v1.SwitchAccountRequest) (*v1.SwitchAccountResponse, error)
 	// ListProviders returns the providers that the workspace has accounts for, and where
-	// those come from: the workspace, the operator or the environment. The simulator, where
-	// there is one, is a provider of its own.
+	// the accounts come from: the workspace, the operator or the environment. The simulator,
+	// if enabled, is a provider of its own.
 	ListProviders(context.Context, *v1.ListProvidersRequest) (*v1.ListProvidersResponse, error)
-	// ListAccountKinds returns what accounts can be added, as keys and by signing in. Owners
-	// only.
+	// ListAccountKinds returns the kinds of accounts that can be added, with a key or by
+	// signing in. Owners only.
 	ListAccountKinds(context.Context, *v1.ListAccountKindsRequest) (*v1.ListAccountKindsResponse, error)
-	// StartLogin begins signing in to a provider, for a new account or, with account_id,
-	// for one that is there, which stays as it is until the login is completed. Owners
-	// only; a login belongs to the member who began it. With an id it can be repeated.
+	// StartLogin begins a sign-in to a provider, for a new account or, with account_id, for
+	// an existing one, which does not change until the login is completed. Owners only; a
+	// login belongs to the member who started it. A call with an id can be repeated.
 	StartLogin(context.Context, *v1.StartLoginRequest) (*v1.StartLoginResponse, error)
-	// CompleteLogin ends a login with what the provider sent back or showed. The provider is
-	// asked once, and a repeat gets the same answer, until somewhat after the login would
-	// have expired. Unavailable means that the same call may work later. Owners only.
+	// CompleteLogin finishes a login with the code that the provider sent back or showed.
+	// The code is exchanged once. A repeated call gets the same answer, until a while after
+	// the login's expiry. Unavailable means that the same call may work later. Owners only.
 	CompleteLogin(context.Context, *v1.CompleteLoginRequest) (*v1.CompleteLoginResponse, error)
-	// PollLogin asks whether a device's code was typed in. When it was, a repeat gets the
-	// same answer, as of CompleteLogin. Owners only.
+	// PollLogin asks whether the person has entered the code of a device login. If so, a
+	// repeated call gets the same answer, as with CompleteLogin. Owners only.
 	PollLogin(context.Context, *v1.PollLoginRequest) (*v1.PollLoginResponse, error)
-	// RefreshAccount renews the access token of an account now. Owners only.
+	// RefreshAccount renews an account's access token at once. Owners only.
 	RefreshAccount(context.Context, *v1.RefreshAccountRequest) (*v1.RefreshAccountResponse, error)
-	// LogoutAccount takes a sign-in back, here and at the provider. The account stays and
-	// can be signed in to again. Owners only.
+	// LogoutAccount revokes a sign-in, here and at the provider. The account remains, and an
+	// owner can sign in to it again. Owners only.
 	LogoutAccount(context.Context, *v1.LogoutAccountRequest) (*v1.LogoutAccountResponse, error)
 	// ListPools returns the workspace's pools with their settings. Owners only.
 	ListPools(context.Context, *v1.ListPoolsRequest) (*v1.ListPoolsResponse, error)
-	// SetPool changes settings of one of the workspace's pools, all or nothing. Owners only.
+	// SetPool changes settings of one of the workspace's pools: all of them or, if one is
+	// invalid, none. Owners only.
 	SetPool(context.Context, *v1.SetPoolRequest) (*v1.SetPoolResponse, error)
-	// GetStats returns what the workspace's accounts did. Owners only.
+	// GetStats returns the requests, tokens and cost of the workspace's accounts. Owners only.
 	GetStats(context.Context, *v1.GetStatsRequest) (*v1.GetStatsResponse, error)
-	// ResetStats resets the counts. Owners only.
+	// ResetStats sets those counts to zero. Owners only.
 	ResetStats(context.Context, *v1.ResetStatsRequest) (*v1.ResetStatsResponse, error)
-	// ListAudit returns what happened to the workspace's credentials, and who used them,
-	// newest first. Owners only.
+	// ListAudit returns the audit log: what happened to the workspace's credentials and who
+	// used them, newest first. Owners only.
 	ListAudit(context.Context, *v1.ListAuditRequest) (*v1.ListAuditResponse, error)
 }
 

@@ -49,19 +49,20 @@ const (
 
 // ConnectionServiceClient is a client for the signalbox.credential.v1.ConnectionService service.
 type ConnectionServiceClient interface {
-	// ListConnections returns all that can be connected, with how it stands.
+	// ListConnections returns all providers that can be connected, with their state.
 	ListConnections(context.Context, *v1.ListConnectionsRequest) (*v1.ListConnectionsResponse, error)
-	// StartConnection begins to connect, or to connect again. Editors only, and with a
-	// connection that is in use only whoever made it, or an owner. With an id it can be
-	// repeated.
+	// StartConnection begins to connect a provider for the first time or again. Editors only;
+	// for a connection that is in use, only the member who made it or an owner. A call with
+	// an id can be repeated.
 	StartConnection(context.Context, *v1.StartConnectionRequest) (*v1.StartConnectionResponse, error)
-	// CompleteConnection ends what StartConnection began, with what the provider sent the
-	// browser back with, for the member who began it and may do so still. The provider is
-	// asked once, and a repeat gets the same answer, until somewhat after the sign-in would
-	// have expired. Unavailable means that the same call may work later.
+	// CompleteConnection finishes what StartConnection began, with the parameters of the
+	// provider's redirect. Only for the member who started it, and only with the role that
+	// StartConnection requires. The code is exchanged once. A repeated call gets the same
+	// answer, until a while after the sign-in's expiry. Unavailable means that the same call
+	// may work later.
 	CompleteConnection(context.Context, *v1.CompleteConnectionRequest) (*v1.CompleteConnectionResponse, error)
-	// Disconnect takes a connection back, here and at the provider. Editors only, and
-	// only whoever made it, or an owner.
+	// Disconnect revokes a connection, here and at the provider. Editors only, and only the
+	// member who made it or an owner.
 	Disconnect(context.Context, *v1.DisconnectRequest) (*v1.DisconnectResponse, error)
 }
 
@@ -151,19 +152,20 @@ func (c *connectionServiceClient) Disconnect(ctx context.Context, req *v1.Discon
 // ConnectionServiceHandler is an implementation of the signalbox.credential.v1.ConnectionService
 // service.
 type ConnectionServiceHandler interface {
-	// ListConnections returns all that can be connected, with how it stands.
+	// ListConnections returns all providers that can be connected, with their state.
 	ListConnections(context.Context, *v1.ListConnectionsRequest) (*v1.ListConnectionsResponse, error)
-	// StartConnection begins to connect, or to connect again. Editors only, and with a
-	// connection that is in use only whoever made it, or an owner. With an id it can be
-	// repeated.
+	// StartConnection begins to connect a provider for the first time or again. Editors only;
+	// for a connection that is in use, only the member who made it or an owner. A call with
+	// an id can be repeated.
 	StartConnection(context.Context, *v1.StartConnectionRequest) (*v1.StartConnectionResponse, error)
-	// CompleteConnection ends what StartConnection began, with what the provider sent the
-	// browser back with, for the member who began it and may do so still. The provider is
-	// asked once, and a repeat gets the same answer, until somewhat after the sign-in would
-	// have expired. Unavailable means that the same call may work later.
+	// CompleteConnection finishes what StartConnection began, with the parameters of the
+	// provider's redirect. Only for the member who started it, and only with the role that
+	// StartConnection requires. The code is exchanged once. A repeated call gets the same
+	// answer, until a while after the sign-in's expiry. Unavailable means that the same call
+	// may work later.
 	CompleteConnection(context.Context, *v1.CompleteConnectionRequest) (*v1.CompleteConnectionResponse, error)
-	// Disconnect takes a connection back, here and at the provider. Editors only, and
-	// only whoever made it, or an owner.
+	// Disconnect revokes a connection, here and at the provider. Editors only, and only the
+	// member who made it or an owner.
 	Disconnect(context.Context, *v1.DisconnectRequest) (*v1.DisconnectResponse, error)
 }
 

@@ -69,7 +69,7 @@ type DocumentServiceClient interface {
 	Create(context.Context, *v1.CreateRequest) (*v1.CreateResponse, error)
 	// Get returns a document without its content.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// List returns the workspace's documents, newest change first, without content.
+	// List returns the workspace's documents without content, most recently changed first.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Rename changes a document's name.
 	Rename(context.Context, *v1.RenameRequest) (*v1.RenameResponse, error)
@@ -77,28 +77,28 @@ type DocumentServiceClient interface {
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 	// Read returns a document with its content as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
-	// Edit replaces text found in the document's Markdown: exactly one match unless
-	// replace_all. No or several matches are NOT_FOUND_TEXT and AMBIGUOUS_TEXT faults
-	// that say how many there were.
+	// Edit replaces a text in the document's Markdown. The text must occur exactly once,
+	// unless replace_all is set. A text that does not occur is a NOT_FOUND_TEXT fault. One
+	// that occurs several times is an AMBIGUOUS_TEXT fault, whose message says how often.
 	Edit(context.Context, *v1.EditRequest) (*v1.EditResponse, error)
 	// Append adds Markdown blocks at the end.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
-	// Replace sets the whole content, applied as a minimal change, and the name if there is
-	// one: all of it or nothing. Undo takes back what it did to the content.
+	// Replace sets the whole content, applied as a minimal change, and the name if one is
+	// given, both or neither. Undo reverts its change of content, not that of the name.
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
-	// Restore makes an old version the content of a new one.
+	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
-	// Undo takes back what one operation did, however long ago: what it inserted and is
-	// still there goes, what it deleted comes back at its place, and what others did
-	// since stays. It is an operation, and can be undone in turn. A version that was undone
-	// is an ALREADY_UNDONE fault, one that is no operation NOT_UNDOABLE, and one of which
-	// history has too little left HISTORY_THINNED: Restore does without.
+	// Undo reverts one operation, however old: it removes what the operation inserted and is
+	// still there, brings back at its place what it deleted, and keeps what others did since.
+	// An undo is an operation itself and can be undone. Faults: ALREADY_UNDONE if the version
+	// was undone before, NOT_UNDOABLE if it is not an operation, and HISTORY_THINNED if the
+	// history no longer holds enough to revert it; Restore still works then.
 	Undo(context.Context, *v1.UndoRequest) (*v1.UndoResponse, error)
-	// Subscribe streams changes of one document, or of all of the workspace, from now
-	// on: the state at the start first, so that nothing falls between. It ends with an
-	// error when the caller falls too far behind; subscribe again and read.
+	// Subscribe streams changes of one document, or of all documents of the workspace. It
+	// begins with the current state, so that no change is missed. It ends with an error when
+	// the caller falls too far behind; the caller then subscribes again and reads.
 	Subscribe(context.Context, *v1.SubscribeRequest) (*connect.ServerStreamForClient[v1.SubscribeResponse], error)
 }
 
@@ -334,7 +334,7 @@ type DocumentServiceHandler interface {
 	Create(context.Context, *v1.CreateRequest) (*v1.CreateResponse, error)
 	// Get returns a document without its content.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// List returns the workspace's documents, newest change first, without content.
+	// List returns the workspace's documents without content, most recently changed first.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Rename changes a document's name.
 	Rename(context.Context, *v1.RenameRequest) (*v1.RenameResponse, error)
@@ -342,28 +342,28 @@ type DocumentServiceHandler interface {
 	Delete(context.Context, *v1.DeleteRequest) (*v1.DeleteResponse, error)
 	// Read returns a document with its content as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
-	// Edit replaces text found in the document's Markdown: exactly one match unless
-	// replace_all. No or several matches are NOT_FOUND_TEXT and AMBIGUOUS_TEXT faults
-	// that say how many there were.
+	// Edit replaces a text in the document's Markdown. The text must occur exactly once,
+	// unless replace_all is set. A text that does not occur is a NOT_FOUND_TEXT fault. One
+	// that occurs several times is an AMBIGUOUS_TEXT fault, whose message says how often.
 	Edit(context.Context, *v1.EditRequest) (*v1.EditResponse, error)
 	// Append adds Markdown blocks at the end.
 	Append(context.Context, *v1.AppendRequest) (*v1.AppendResponse, error)
-	// Replace sets the whole content, applied as a minimal change, and the name if there is
-	// one: all of it or nothing. Undo takes back what it did to the content.
+	// Replace sets the whole content, applied as a minimal change, and the name if one is
+	// given, both or neither. Undo reverts its change of content, not that of the name.
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
-	// Restore makes an old version the content of a new one.
+	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
-	// Undo takes back what one operation did, however long ago: what it inserted and is
-	// still there goes, what it deleted comes back at its place, and what others did
-	// since stays. It is an operation, and can be undone in turn. A version that was undone
-	// is an ALREADY_UNDONE fault, one that is no operation NOT_UNDOABLE, and one of which
-	// history has too little left HISTORY_THINNED: Restore does without.
+	// Undo reverts one operation, however old: it removes what the operation inserted and is
+	// still there, brings back at its place what it deleted, and keeps what others did since.
+	// An undo is an operation itself and can be undone. Faults: ALREADY_UNDONE if the version
+	// was undone before, NOT_UNDOABLE if it is not an operation, and HISTORY_THINNED if the
+	// history no longer holds enough to revert it; Restore still works then.
 	Undo(context.Context, *v1.UndoRequest) (*v1.UndoResponse, error)
-	// Subscribe streams changes of one document, or of all of the workspace, from now
-	// on: the state at the start first, so that nothing falls between. It ends with an
-	// error when the caller falls too far behind; subscribe again and read.
+	// Subscribe streams changes of one document, or of all documents of the workspace. It
+	// begins with the current state, so that no change is missed. It ends with an error when
+	// the caller falls too far behind; the caller then subscribes again and reads.
 	Subscribe(context.Context, *v1.SubscribeRequest, *connect.ServerStream[v1.SubscribeResponse]) error
 }
 

@@ -41,10 +41,10 @@ const (
 
 // ToolServiceClient is a client for the signalbox.tool.v1.ToolService service.
 type ToolServiceClient interface {
-	// ListTools returns every tool that the caller's workspace could enable.
+	// ListTools returns every tool that the caller's workspace can enable.
 	ListTools(context.Context, *v1.ListToolsRequest) (*v1.ListToolsResponse, error)
-	// GetOutcomes returns what is recorded under the given keys of the caller's
-	// workspace; keys without an outcome are absent.
+	// GetOutcomes returns the outcomes recorded under the given keys in the caller's
+	// workspace. Keys without an outcome are left out.
 	GetOutcomes(context.Context, *v1.GetOutcomesRequest) (*v1.GetOutcomesResponse, error)
 }
 
@@ -102,10 +102,10 @@ func (c *toolServiceClient) GetOutcomes(ctx context.Context, req *v1.GetOutcomes
 
 // ToolServiceHandler is an implementation of the signalbox.tool.v1.ToolService service.
 type ToolServiceHandler interface {
-	// ListTools returns every tool that the caller's workspace could enable.
+	// ListTools returns every tool that the caller's workspace can enable.
 	ListTools(context.Context, *v1.ListToolsRequest) (*v1.ListToolsResponse, error)
-	// GetOutcomes returns what is recorded under the given keys of the caller's
-	// workspace; keys without an outcome are absent.
+	// GetOutcomes returns the outcomes recorded under the given keys in the caller's
+	// workspace. Keys without an outcome are left out.
 	GetOutcomes(context.Context, *v1.GetOutcomesRequest) (*v1.GetOutcomesResponse, error)
 }
 
