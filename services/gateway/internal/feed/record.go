@@ -21,6 +21,7 @@ type record struct {
 	joined place // of the last event, where the ring has that too; 0 when it has not
 	long   bool  // there is more than a viewer is carried along over
 	part   bool  // there is more than was wanted
+	failed bool  // it could not be read
 }
 
 // readRecord reads the record from the event that is wanted on, until the ring has
@@ -49,7 +50,7 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 		if fault.KindOf(err) != fault.NotFound {
 			// The log has the last quarter of an hour whatever happens to Postgres.
 			t.shard.feed.cfg.Log.WarnContext(ctx, "record of a session's log not read", "session", t.session, "error", err)
-			break
+			return record{failed: true}
 		}
 	}
 	return record{}

@@ -201,6 +201,45 @@ func TestResumeFromTheRecord(t *testing.T) {
 	}
 }
 
+// A viewer does not go on after a snapshot if the log has lost the events that follow it and
+// the record, which has them, cannot be read.
+func TestRestartWithoutTheRecord(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		number int64 // of the newest event in the snapshot
+		record error
+		ok     bool
+	}{
+		{"the log has the event", 16, errors.New("agent-runner cannot be reached"), true},
+		{"only the record has the event", 9, nil, true},
+		{"the record cannot be read", 9, errors.New("agent-runner cannot be reached"), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, nil, undisturbed)
+			for i := range 20 {
+				w.say(fmt.Sprint(i))
+			}
+			w.age(5)
+			w.rows.records = tt.record
+			w.rows.snap = feed.Snapshot{Data: []byte(`{"type":"snapshot"}`), Contents: feed.ContentsOf(&agentv1.EventPosition{RunOrdinal: 1, Number: tt.number}, nil)}
+			v, err := w.feed.Open(w.ctx, w.session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer v.Close()
+			snap, err := v.Snapshot(w.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := v.Restart(w.ctx, snap); (err == nil) != tt.ok || err != nil && fault.KindOf(err) != fault.Unavailable {
+				t.Errorf("Restart() = %v, want success: %t, otherwise %v", err, tt.ok, fault.Unavailable)
+			}
+		})
+	}
+}
+
 // TestReplicaIsBehind sees that a tail without its last event is not taken for a whole one.
 func TestReplicaIsBehind(t *testing.T) {
 	t.Parallel()

@@ -19,14 +19,15 @@ import (
 // record and, where that ends, from the log. It may begin before the wanted event. If that
 // event is in neither, the tail is what the log has, or the newest part of that.
 type tail struct {
-	from   Position // the wanted event
-	frames []*frame
-	order  *runorder.Order
-	until  place // the log's event that it ends with
-	short  bool  // it exceeded the bounds: its beginning is missing, or all of it
-	part   bool  // events are missing between it and the ring
-	ahead  bool  // nothing was read: the event is not in the log yet
-	err    error
+	from       Position // the wanted event
+	frames     []*frame
+	order      *runorder.Order
+	until      place // the log's event that it ends with
+	short      bool  // it exceeded the bounds: its beginning is missing, or all of it
+	part       bool  // events are missing between it and the ring
+	ahead      bool  // nothing was read: the event is not in the log yet
+	unrecorded bool  // the record could not be read: events before those of the log may be missing
+	err        error
 }
 
 // wanted is a request for a tail.
@@ -97,7 +98,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 	for attempt := 0; ; attempt++ {
 		b := begin
 		b.now, b.final = time.Now(), attempt == lookAttempts-1
-		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head)}
+		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head), unrecorded: r.failed}
 		switch {
 		case r.long:
 			b.got.short = true

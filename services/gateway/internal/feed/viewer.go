@@ -67,6 +67,10 @@ type lastSnapshot struct {
 // errAgain means that the ring evicts frames faster than the log can be read.
 var errAgain = errors.New("the ring moves on faster than the log can be read")
 
+// errNoRecord means that the record cannot be read, and that the log no longer has the event
+// to continue after: events that only the record has may follow it.
+var errNoRecord = errors.New("the record of the session's log cannot be read")
+
 // errFellOff means that the viewer's next frame was evicted from the ring.
 var errFellOff = errors.New("the viewer fell off the ring")
 
@@ -343,6 +347,9 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 		i, ok := v.restartAt(got.frames, p)
 		if !ok && got.short {
 			return 0, false, unavailable(ErrSlow) // too many events follow the snapshot
+		}
+		if _, whole := findFrame(got.frames, from); got.unrecorded && !whole {
+			return 0, false, unavailable(errNoRecord) // the client resumes
 		}
 		return i, true, nil // wants leaves out what the snapshot contains
 	})
