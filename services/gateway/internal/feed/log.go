@@ -318,6 +318,7 @@ func (t *topic) learnLog(n *news) {
 	if n.began {
 		t.generation++
 		t.setHead(mark{})
+		t.checkLostRuns(n.msgs)
 	}
 	for _, st := range n.msgs {
 		if st.Seq > t.head.seq {
@@ -329,6 +330,20 @@ func (t *topic) learnLog(n *news) {
 		t.phase = flowing
 		t.takeHeld(n.wanted)
 	}
+}
+
+// checkLostRuns appends a hole if the stream began anew with a run whose predecessor was never
+// seen here: it may have been lost as a whole, which the order of the events does not show.
+func (t *topic) checkLostRuns(msgs []*bus.Stored) {
+	if len(msgs) == 0 {
+		return
+	}
+	e, ok := t.decode(msgs[0])
+	if !ok || t.newest.Run == 0 || e.GetRunOrdinal() <= t.newest.Run+1 {
+		return
+	}
+	t.locked(func() { t.ring.push(&frame{place: t.place(msgs[0].Seq), kind: hole, time: time.Now()}) })
+	t.touch()
 }
 
 // retryRepair repeats a failed repair for a while. A failed comparison is repeated later.

@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -90,6 +93,33 @@ func TestHoleBeforeTheFirstEvent(t *testing.T) {
 		top.pushEvent(delta(3, 1, 8), 2, false)
 		if got := top.ring.frames[0].kind == hole; got != c.want {
 			t.Errorf("%s: hole before 3-8: %t, want %t", c.name, got, c.want)
+		}
+	}
+}
+
+// After the log was lost, a hole stands for runs that were published and lost while this gateway
+// was not connected.
+func TestHoleForLostRuns(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		run  int64 // of the new log's first event
+		want bool
+	}{{"the next run", 4, false}, {"a later run", 5, true}} {
+		top := newBareTopic()
+		end := delta(3, 1, 1)
+		end.Body = &runv1.Event_Done{Done: &runv1.Done{}}
+		top.pushEvent(delta(3, 1, 0), 1, false)
+		top.pushEvent(end, 2, false)
+		data, err := proto.Marshal(delta(c.run, 1, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		top.learnLog(&news{began: true, msgs: []*bus.Stored{{
+			Message: bus.Message{Header: nats.Header{bus.SchemaHeader: {"signalbox.run.v1.Event"}}, Data: data}, Seq: 1, Time: time.Now(),
+		}}})
+		if got := top.ring.frames[2].kind == hole; got != c.want {
+			t.Errorf("%s: hole before it: %t, want %t", c.name, got, c.want)
 		}
 	}
 }
