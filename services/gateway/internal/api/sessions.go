@@ -19,6 +19,35 @@ type SessionPath struct {
 	ID ID[id.Session] `path:"id" format:"uuid" doc:"The session's id."`
 }
 
+// Session is a conversation.
+type Session struct {
+	ID           string    `json:"id" format:"uuid"`
+	WorkspaceID  string    `json:"workspace_id" format:"uuid"`
+	CreatedBy    string    `json:"created_by" format:"uuid"`
+	Title        *string   `json:"title" doc:"Null until the first message sets it."`
+	Model        string    `json:"model" example:"claude-sonnet-4-5-20250929"`
+	Provider     string    `json:"provider" example:"anthropic"`
+	SystemPrompt *string   `json:"system_prompt"`
+	Preset       string    `json:"preset" example:"workspace"`
+	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null for those of the preset."`
+	MaxSteps     *int32    `json:"max_steps" doc:"Null for the preset's number."`
+	Archived     bool      `json:"archived"`
+	CreatedAt    string    `json:"created_at" format:"date-time"`
+	UpdatedAt    string    `json:"updated_at" format:"date-time"`
+}
+
+func viewSession(s *agentv1.Session) Session {
+	v := Session{
+		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
+		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
+		MaxSteps: orNull(s.GetMaxSteps()), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+	}
+	if s.GetTools() != nil {
+		v.Tools = new(append([]string{}, s.GetTools().GetNames()...))
+	}
+	return v
+}
+
 type sessionOutputBody struct {
 	Session Session `json:"session"`
 }
