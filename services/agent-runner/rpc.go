@@ -34,14 +34,11 @@ func (c *conversations) CreateSession(ctx context.Context, req *agentv1.CreateSe
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.store.Create(ctx, actor, conversation.NewSession{
-		Title: req.GetTitle(), Model: req.GetModel(), Provider: req.GetProvider(), SystemPrompt: req.GetSystemPrompt(),
-		Preset: req.GetPreset(), Tools: selection(req.GetTools()), MaxSteps: int(req.GetMaxSteps()), IdempotencyKey: req.GetIdempotencyKey(),
-	})
+	s, err := c.store.Create(ctx, actor, req)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.CreateSessionResponse{Session: sessionOf(s)}, nil
+	return &agentv1.CreateSessionResponse{Session: s.Proto()}, nil
 }
 
 func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessionsRequest) (*agentv1.ListSessionsResponse, error) {
@@ -59,7 +56,7 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 	}
 	res := &agentv1.ListSessionsResponse{More: more}
 	for i := range page {
-		res.Sessions = append(res.Sessions, sessionOf(&page[i]))
+		res.Sessions = append(res.Sessions, page[i].Proto())
 	}
 	return res, nil
 }
@@ -73,7 +70,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.GetSessionResponse{Session: sessionOf(&v.Session)}
+	res := &agentv1.GetSessionResponse{Session: v.Session.Proto()}
 	for i := range v.Messages {
 		m := messageOf(session, &v.Messages[i])
 		m.Simulated = m.GetRole() != "user" && slices.Contains(v.Simulated, v.Messages[i].Run)
@@ -93,14 +90,11 @@ func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSe
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.store.Update(ctx, actor, session, conversation.Change{
-		Title: req.Title, Model: req.Model, Provider: req.Provider, SystemPrompt: req.SystemPrompt,
-		Archived: req.Archived, Tools: selection(req.GetTools()), ResetTools: req.GetResetTools(),
-	})
+	s, err := c.store.Update(ctx, actor, session, req)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.UpdateSessionResponse{Session: sessionOf(s)}, nil
+	return &agentv1.UpdateSessionResponse{Session: s.Proto()}, nil
 }
 
 func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {
@@ -130,7 +124,7 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	// was created and claimed.
 	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
-		Tools: selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
+		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
 		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
 	})
 	if err != nil {
@@ -281,29 +275,6 @@ func authorize(ctx context.Context, least identity.Role, session string) (identi
 		return actor, s, fault.New(fault.NotFound, "there is no such session")
 	}
 	return actor, s, nil
-}
-
-// selection returns nil for no choice and an empty slice for the choice of no tools.
-func selection(t *agentv1.ToolSelection) []string {
-	if t == nil {
-		return nil
-	}
-	return append([]string{}, t.GetNames()...)
-}
-
-func sessionOf(s *conversation.Session) *agentv1.Session {
-	out := &agentv1.Session{
-		Id: s.ID.String(), WorkspaceId: s.Workspace.String(), CreatedBy: s.CreatedBy.String(), Title: s.Title, Model: s.Model,
-		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived,
-		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.UpdatedAt),
-	}
-	if s.Tools != nil {
-		out.Tools = &agentv1.ToolSelection{Names: s.Tools}
-	}
-	if s.MaxSteps != nil {
-		out.MaxSteps = int32(*s.MaxSteps)
-	}
-	return out
 }
 
 func messageOf(session id.Session, m *run.Message) *agentv1.Message {

@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -43,7 +44,7 @@ func BenchmarkSubmit(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()
-				s, err := people.Create(b.Context(), a, conversation.NewSession{Provider: "p", Model: "m"})
+				s, err := people.Create(b.Context(), a, &agentv1.CreateSessionRequest{Provider: "p", Model: "m"})
 				if err != nil {
 					b.Fatal(err)
 				}

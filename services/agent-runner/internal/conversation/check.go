@@ -14,21 +14,21 @@ import (
 // choose returns the provider and the model that a session, or a message in it, gets when a
 // request names a provider, a model, or both. A nil field keeps the session's value if the
 // two go together; an empty string asks for the default.
-func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session, c Change) (providerName, model string, err error) {
+func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session, askedProvider, askedModel *string) (providerName, model string, err error) {
 	now, err := s.Get(ctx, a, session)
 	if err != nil {
 		return "", "", err
 	}
 	wish := provider.Request{Prefer: now.Provider}
 	switch {
-	case c.Provider == nil:
-		wish.Model = *c.Model
-	case c.Model == nil && *c.Provider == now.Provider:
+	case askedProvider == nil:
+		wish.Model = *askedModel
+	case askedModel == nil && *askedProvider == now.Provider:
 		return now.Provider, now.Model, nil
-	case c.Model == nil:
-		wish.Provider = *c.Provider
+	case askedModel == nil:
+		wish.Provider = *askedProvider
 	default:
-		wish.Provider, wish.Model = *c.Provider, *c.Model
+		wish.Provider, wish.Model = *askedProvider, *askedModel
 	}
 	return s.cfg.Models.Choose(ctx, wish)
 }

@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -32,7 +33,7 @@ func TestEndWaits(t *testing.T) {
 	s := conversation.NewStore(db, outbox.New(db, nil, slog.New(slog.DiscardHandler)), presets,
 		conversation.Config{Models: anyModel{}, Partitions: 4, MaxBytes: 1 << 20, MaxQueued: 1})
 	a := identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}
-	session, err := s.Create(ctx, a, conversation.NewSession{Provider: "p", Model: "m"})
+	session, err := s.Create(ctx, a, &agentv1.CreateSessionRequest{Provider: "p", Model: "m"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -48,6 +50,30 @@ type Session struct {
 
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
 	archived, created_at, updated_at`
+
+// Proto returns the session as other services see it.
+func (s *Session) Proto() *agentv1.Session {
+	out := &agentv1.Session{
+		Id: s.ID.String(), WorkspaceId: s.Workspace.String(), CreatedBy: s.CreatedBy.String(), Title: s.Title, Model: s.Model,
+		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived,
+		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.UpdatedAt),
+	}
+	if s.Tools != nil {
+		out.Tools = &agentv1.ToolSelection{Names: s.Tools}
+	}
+	if s.MaxSteps != nil {
+		out.MaxSteps = int32(*s.MaxSteps)
+	}
+	return out
+}
+
+// Selection returns nil for no choice and an empty slice for the choice of no tools.
+func Selection(t *agentv1.ToolSelection) []string {
+	if t == nil {
+		return nil
+	}
+	return append([]string{}, t.GetNames()...)
+}
 
 // Models chooses among the models that the context's workspace can call. If the requested
 // one is not available, Choose returns a fault that lists the alternatives.
@@ -95,15 +121,15 @@ const (
 	maxSteps  = 50
 )
 
-// NewSession describes a session to create. Empty fields get defaults.
-type NewSession struct {
+// newSession is a request to create a session. Empty fields get defaults.
+type newSession struct {
 	Title, Model, Provider, SystemPrompt, Preset string
 	Tools                                        []string
 	MaxSteps                                     int
 	IdempotencyKey                               string
 }
 
-func (n *NewSession) validate() error {
+func (n *newSession) validate() error {
 	if n.MaxSteps < 0 || n.MaxSteps > maxSteps {
 		return fault.New(fault.Invalid, "max_steps must be 1 to %d", maxSteps)
 	}
@@ -173,7 +199,11 @@ func isToolName(s string) bool {
 
 // Create creates a session. If the member has used the idempotency key for the same
 // request before, Create returns the session that was created then.
-func (s *Store) Create(ctx context.Context, a identity.Actor, n NewSession) (*Session, error) {
+func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.CreateSessionRequest) (*Session, error) {
+	n := newSession{
+		Title: req.GetTitle(), Model: req.GetModel(), Provider: req.GetProvider(), SystemPrompt: req.GetSystemPrompt(), Preset: req.GetPreset(),
+		Tools: Selection(req.GetTools()), MaxSteps: int(req.GetMaxSteps()), IdempotencyKey: req.GetIdempotencyKey(),
+	}
 	if err := n.validate(); err != nil {
 		return nil, err
 	}
@@ -251,7 +281,7 @@ func (s *Store) byKey(ctx context.Context, a identity.Actor, key string, hash []
 
 // hash returns a digest that tells requests with the same idempotency key apart. It is nil
 // without a key.
-func (n *NewSession) hash() ([]byte, error) {
+func (n *newSession) hash() ([]byte, error) {
 	if n.IdempotencyKey == "" {
 		return nil, nil
 	}
@@ -342,33 +372,26 @@ func likeWords(q string) []string {
 	return patterns
 }
 
-// Change lists changes to a session. Nil fields are left as they are.
-type Change struct {
-	Title, Model, Provider, SystemPrompt *string
-	Archived                             *bool
-	Tools                                []string // nil: unchanged
-	ResetTools                           bool
-}
-
-// Update changes a session.
-func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session, c Change) (*Session, error) {
-	if err := checkFields(c.Title, c.Model, c.Provider, c.SystemPrompt, c.Tools); err != nil {
+// Update changes a session. Absent fields of the request keep their values; its id is not used.
+func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session, req *agentv1.UpdateSessionRequest) (*Session, error) {
+	tools := Selection(req.GetTools())
+	if err := checkFields(req.Title, req.Model, req.Provider, req.SystemPrompt, tools); err != nil {
 		return nil, err
 	}
-	if err := s.checkTools(ctx, c.Tools); err != nil {
+	if err := s.checkTools(ctx, tools); err != nil {
 		return nil, err
 	}
-	if c.Provider != nil || c.Model != nil {
-		provider, model, err := s.choose(ctx, a, session, c)
+	args := pg.Args{
+		"workspace": a.Workspace, "session": session, "title": req.Title, "model": req.Model,
+		"provider": req.Provider, "prompt": req.SystemPrompt, "archived": req.Archived,
+		"tools": tools, "reset": req.GetResetTools(),
+	}
+	if req.Provider != nil || req.Model != nil {
+		provider, model, err := s.choose(ctx, a, session, req.Provider, req.Model)
 		if err != nil {
 			return nil, err
 		}
-		c.Provider, c.Model = &provider, &model
-	}
-	args := pg.Args{
-		"workspace": a.Workspace, "session": session, "title": c.Title, "model": c.Model,
-		"provider": c.Provider, "prompt": c.SystemPrompt, "archived": c.Archived,
-		"tools": c.Tools, "reset": c.ResetTools,
+		args["provider"], args["model"] = provider, model
 	}
 	var changed Session
 	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {

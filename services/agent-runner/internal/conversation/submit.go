@@ -77,7 +77,7 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 		return nil, err
 	}
 	if n.Provider != "" || n.Model != "" {
-		if n.Provider, n.Model, err = s.choose(ctx, a, n.Session, Change{Provider: orNil(n.Provider), Model: orNil(n.Model)}); err != nil {
+		if n.Provider, n.Model, err = s.choose(ctx, a, n.Session, orNil(n.Provider), orNil(n.Model)); err != nil {
 			return nil, err
 		}
 	}

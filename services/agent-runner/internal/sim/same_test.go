@@ -25,6 +25,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/conversation"
@@ -185,7 +186,7 @@ func (b *both) plain(side int, lines []string) []string {
 func (b *both) newSession() {
 	steps := 3
 	here := b.rows.createSession(b.actor[0], steps)
-	s, err := b.people.Create(b.t.Context(), b.actor[1], conversation.NewSession{Title: "t", Provider: providerName, Model: modelName, MaxSteps: steps})
+	s, err := b.people.Create(b.t.Context(), b.actor[1], &agentv1.CreateSessionRequest{Title: "t", Provider: providerName, Model: modelName, MaxSteps: int32(steps)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
