@@ -55,7 +55,7 @@ func lastText(sharedNodes []*sharedNode) *yjs.Text {
 		if t.element == nil {
 			return t.run[len(t.run)-1].text
 		}
-		if text := lastText(t.kids); text != nil {
+		if text := lastText(t.nodes); text != nil {
 			return text
 		}
 	}

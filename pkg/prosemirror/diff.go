@@ -45,7 +45,7 @@ func (d *differ) element(path []int, old, next *Node) {
 	}
 	d.attrs(path, old, next)
 	next = d.graft(old, next)
-	a, b := kids(old.Content), kids(next.Content)
+	a, b := childrenOf(old.Content), childrenOf(next.Content)
 	pairs := d.align(a, b)
 	// From the end, so that earlier indices stay valid.
 	oldEnd, nextEnd := len(a), len(b)
@@ -67,7 +67,7 @@ func (d *differ) element(path []int, old, next *Node) {
 	}
 }
 
-func flatten(ks []kid) []*Node {
+func flatten(ks []child) []*Node {
 	var out []*Node
 	for _, k := range ks {
 		if k.node != nil {
@@ -78,7 +78,7 @@ func flatten(ks []kid) []*Node {
 	return out
 }
 
-func (d *differ) pair(path []int, a, b kid) {
+func (d *differ) pair(path []int, a, b child) {
 	if a.node != nil {
 		d.element(path, a.node, b.node)
 		return
@@ -107,7 +107,7 @@ func (d *differ) attrs(path []int, old, next *Node) {
 type pairing struct{ old, next int }
 
 // align pairs the children that are equal or similar, in order.
-func (d *differ) align(a, b []kid) []pairing {
+func (d *differ) align(a, b []child) []pairing {
 	var pairs []pairing
 	lo := 0
 	for lo < len(a) && lo < len(b) && d.same(a[lo], b[lo]) {
@@ -137,7 +137,7 @@ func (d *differ) align(a, b []kid) []pairing {
 const maxRepeats = 32
 
 // anchors pairs equal children from lo: the heaviest sequence in order.
-func (d *differ) anchors(a, b []kid, lo int) []pairing {
+func (d *differ) anchors(a, b []child, lo int) []pairing {
 	where := map[uint64][]int{}
 	for i := lo; i < len(a); i++ {
 		h := d.hash(a[i])
@@ -197,7 +197,7 @@ const (
 )
 
 // similar pairs the children between two pairs by the words they share.
-func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
+func (d *differ) similar(a, b []child, from, to pairing) []pairing {
 	n, m := to.old-from.old, to.next-from.next
 	switch {
 	case n == 0 || m == 0:
@@ -238,7 +238,7 @@ func (d *differ) similar(a, b []kid, from, to pairing) []pairing {
 }
 
 // mayCompare reports whether all of a may be compared with all of b, and counts it.
-func (d *differ) mayCompare(a, b []kid) bool {
+func (d *differ) mayCompare(a, b []child) bool {
 	n := 0
 	for _, k := range a {
 		n += len(b) * len(d.bag(k))
@@ -254,7 +254,7 @@ func (d *differ) mayCompare(a, b []kid) bool {
 }
 
 // byType pairs children of the same type in order.
-func (d *differ) byType(a, b []kid, from, to pairing) []pairing {
+func (d *differ) byType(a, b []child, from, to pairing) []pairing {
 	var out []pairing
 	for i, j := from.old, from.next; i < to.old && j < to.next; i, j = i+1, j+1 {
 		if d.kind(a[i]) == d.kind(b[j]) {
@@ -264,7 +264,7 @@ func (d *differ) byType(a, b []kid, from, to pairing) []pairing {
 	return out
 }
 
-func (d *differ) kind(k kid) string {
+func (d *differ) kind(k child) string {
 	if k.node == nil {
 		return TextType
 	}
@@ -272,7 +272,7 @@ func (d *differ) kind(k kid) string {
 }
 
 // same reports whether two children are equal.
-func (d *differ) same(a, b kid) bool {
+func (d *differ) same(a, b child) bool {
 	if a.node != nil && b.node != nil {
 		return a.node.Equal(b.node)
 	}
@@ -280,7 +280,7 @@ func (d *differ) same(a, b kid) bool {
 }
 
 // common measures what two children share: 0 if their types differ, else at least 1.
-func (d *differ) common(a, b kid) int {
+func (d *differ) common(a, b child) int {
 	if d.kind(a) != d.kind(b) {
 		return 0
 	}
@@ -308,7 +308,7 @@ type word struct {
 }
 
 // bag returns the sorted words of a child.
-func (d *differ) bag(k kid) []word {
+func (d *differ) bag(k child) []word {
 	nodes, key := k.texts, k.node
 	if key == nil {
 		key = nodes[0]
@@ -342,7 +342,7 @@ func (d *differ) bag(k kid) []word {
 }
 
 // weight is the approximate size of an insertion of the child in bytes.
-func (d *differ) weight(k kid) int {
+func (d *differ) weight(k child) int {
 	if k.node != nil {
 		return weight(k.node)
 	}
@@ -362,7 +362,7 @@ func weight(n *Node) int {
 }
 
 // hash returns the same value for equal children.
-func (d *differ) hash(k kid) uint64 {
+func (d *differ) hash(k child) uint64 {
 	if k.node != nil {
 		return d.nodeHash(k.node)
 	}

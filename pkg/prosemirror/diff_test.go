@@ -118,26 +118,26 @@ func (g *generator) mutate(n *pm.Node) *pm.Node {
 		}
 		return pm.Text(n.Text[:i]+g.text(2)+n.Text[i:], n.Marks...)
 	}
-	kids := slices.Clone(n.Content)
-	if len(kids) == 0 || g.IntN(4) == 0 {
+	children := slices.Clone(n.Content)
+	if len(children) == 0 || g.IntN(4) == 0 {
 		switch {
-		case len(kids) > 1 && g.IntN(2) == 0: // move
-			i, j := g.IntN(len(kids)), g.IntN(len(kids))
-			k := kids[i]
-			kids = slices.Insert(slices.Delete(kids, i, i+1), min(j, len(kids)-1), k)
-		case len(kids) > 0 && g.IntN(2) == 0:
-			i := g.IntN(len(kids))
-			kids = slices.Delete(kids, i, i+1)
+		case len(children) > 1 && g.IntN(2) == 0: // move
+			i, j := g.IntN(len(children)), g.IntN(len(children))
+			k := children[i]
+			children = slices.Insert(slices.Delete(children, i, i+1), min(j, len(children)-1), k)
+		case len(children) > 0 && g.IntN(2) == 0:
+			i := g.IntN(len(children))
+			children = slices.Delete(children, i, i+1)
 		case n.Type == "paragraph" || n.Type == "heading":
-			kids = g.inlines()
+			children = g.inlines()
 		default:
-			kids = slices.Insert(kids, g.IntN(len(kids)+1), g.block(3))
+			children = slices.Insert(children, g.IntN(len(children)+1), g.block(3))
 		}
 	} else {
-		i := g.IntN(len(kids))
-		kids[i] = g.mutate(kids[i])
+		i := g.IntN(len(children))
+		children[i] = g.mutate(children[i])
 	}
-	return &pm.Node{Type: n.Type, Attrs: n.Attrs, Content: kids}
+	return &pm.Node{Type: n.Type, Attrs: n.Attrs, Content: children}
 }
 
 // prose returns a document of ordinary paragraphs.

@@ -120,7 +120,7 @@ func (s *Schema) Edit(doc *Node, from, to string, all bool) (next *Node, places 
 
 // ImportEdit is Edit with a list of what the document does not store as written. Lines are
 // those of its Markdown.
-func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, places int, told []Loss, err error) {
+func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, places int, list []Loss, err error) {
 	from, to = clean(from), clean(to)
 	m := s.RenderMap(doc)
 	found := find(m.Text, from)
@@ -153,7 +153,7 @@ func (s *Schema) ImportEdit(doc *Node, from, to string, all bool) (next *Node, p
 		content = append(content, s.keep(doc.Content[i:j], read.Content)...)
 		i = j
 	}
-	return s.compose(doc, content), len(found), losses.told(), nil
+	return s.compose(doc, content), len(found), losses.byLine(), nil
 }
 
 // maxEdited bounds the growth of a document in one edit.

@@ -22,18 +22,18 @@ func Apply(doc *Node, ops []Op) (*Node, error) {
 
 // branch is a mutable element or run of text.
 type branch struct {
-	node  *Node // the element; its content is in kids
-	kids  []*branch
-	texts []*Node
+	node     *Node // the element; its content is in children
+	children []*branch
+	texts    []*Node
 }
 
 func grow(n *Node) *branch {
-	return &branch{node: n, kids: growAll(n.Content)}
+	return &branch{node: n, children: growAll(n.Content)}
 }
 
 func growAll(nodes []*Node) []*branch {
 	var out []*branch
-	for _, k := range kids(nodes) {
+	for _, k := range childrenOf(nodes) {
 		if k.node == nil {
 			out = append(out, &branch{texts: k.texts})
 			continue
@@ -45,9 +45,9 @@ func growAll(nodes []*Node) []*branch {
 
 func (b *branch) tree() (*Node, error) {
 	var content []*Node
-	for i, k := range b.kids {
+	for i, k := range b.children {
 		if k.node == nil {
-			if i > 0 && b.kids[i-1].node == nil {
+			if i > 0 && b.children[i-1].node == nil {
 				return nil, fmt.Errorf("two runs of text next to each other in %s", b.node.Type)
 			}
 			if len(k.texts) == 0 {
@@ -67,10 +67,10 @@ func (b *branch) tree() (*Node, error) {
 
 func (b *branch) at(path []int) (*branch, error) {
 	for _, i := range path {
-		if i < 0 || i >= len(b.kids) {
+		if i < 0 || i >= len(b.children) {
 			return nil, fmt.Errorf("nothing is there")
 		}
-		b = b.kids[i]
+		b = b.children[i]
 	}
 	return b, nil
 }
@@ -85,15 +85,15 @@ func (b *branch) apply(op Op) error {
 	}
 	switch op := op.(type) {
 	case InsertNodes:
-		if op.Index < 0 || op.Index > len(b.kids) {
+		if op.Index < 0 || op.Index > len(b.children) {
 			return fmt.Errorf("no place %d in %s", op.Index, b.node.Type)
 		}
-		b.kids = slices.Insert(b.kids, op.Index, growAll(op.Nodes)...)
+		b.children = slices.Insert(b.children, op.Index, growAll(op.Nodes)...)
 	case DeleteNodes:
-		if op.Index < 0 || op.Count < 0 || op.Index+op.Count > len(b.kids) {
+		if op.Index < 0 || op.Count < 0 || op.Index+op.Count > len(b.children) {
 			return fmt.Errorf("no %d children at %d in %s", op.Count, op.Index, b.node.Type)
 		}
-		b.kids = slices.Delete(b.kids, op.Index, op.Index+op.Count)
+		b.children = slices.Delete(b.children, op.Index, op.Index+op.Count)
 	case SetAttr:
 		attrs := maps.Clone(b.node.Attrs)
 		if attrs == nil {

@@ -52,20 +52,20 @@ func (f *fitter) node(n *Node, depth int) []*Node {
 		}
 		return []*Node{with(n, attrs, n.Content)}
 	}
-	kids := n.Content
+	children := n.Content
 	if t.inlines {
-		return f.textblock(t, with(n, attrs, kids), f.children(kids, depth))
+		return f.textblock(t, with(n, attrs, children), f.children(children, depth))
 	}
-	kids = f.rectangle(t, f.place(t, f.children(kids, depth), depth))
-	return []*Node{with(n, attrs, kids)}
+	children = f.rectangle(t, f.place(t, f.children(children, depth), depth))
+	return []*Node{with(n, attrs, children)}
 }
 
 // with returns n with other attributes and children, or n itself if they are equal.
-func with(n *Node, attrs Attrs, kids []*Node) *Node {
-	if n.Text == "" && n.Marks == nil && slices.Equal(n.Content, kids) && n.Attrs.Equal(attrs) {
+func with(n *Node, attrs Attrs, children []*Node) *Node {
+	if n.Text == "" && n.Marks == nil && slices.Equal(n.Content, children) && n.Attrs.Equal(attrs) {
 		return n
 	}
-	return &Node{Type: n.Type, Attrs: attrs, Content: kids}
+	return &Node{Type: n.Type, Attrs: attrs, Content: children}
 }
 
 func (f *fitter) children(nodes []*Node, depth int) []*Node {
@@ -130,34 +130,34 @@ func mentionText(n *Node) string {
 	return char
 }
 
-// textblock returns n, whose content is inline, with kids. It is split around blocks.
-func (f *fitter) textblock(t *nodeType, n *Node, kids []*Node) []*Node {
+// textblock returns n, whose content is inline, with children. It is split around blocks.
+func (f *fitter) textblock(t *nodeType, n *Node, children []*Node) []*Node {
 	isBlock := func(k *Node) bool { return !f.s.types[k.Type].inlineNode() }
-	if !slices.ContainsFunc(kids, isBlock) {
-		return []*Node{with(n, n.Attrs, f.inline(t, kids))}
+	if !slices.ContainsFunc(children, isBlock) {
+		return []*Node{with(n, n.Attrs, f.inline(t, children))}
 	}
 	var out []*Node
-	for len(kids) > 0 {
-		i := slices.IndexFunc(kids, isBlock)
+	for len(children) > 0 {
+		i := slices.IndexFunc(children, isBlock)
 		if i == 0 {
 			if t.spec.Code {
-				kids = slices.Concat([]*Node{Text(f.leafText(kids[0]))}, kids[1:])
+				children = slices.Concat([]*Node{Text(f.leafText(children[0]))}, children[1:])
 				continue
 			}
-			out, kids = append(out, kids[0]), kids[1:]
+			out, children = append(out, children[0]), children[1:]
 			continue
 		}
 		if i < 0 {
-			i = len(kids)
+			i = len(children)
 		}
-		part := kids[:i]
-		if len(out) > 0 || i < len(kids) { // whitespace next to the block separated words
+		part := children[:i]
+		if len(out) > 0 || i < len(children) { // whitespace next to the block separated words
 			part = trim(part)
 		}
 		if part = f.inline(t, part); len(part) > 0 {
 			out = append(out, &Node{Type: n.Type, Attrs: n.Attrs, Content: part})
 		}
-		kids = kids[i:]
+		children = children[i:]
 	}
 	return out
 }
@@ -347,15 +347,15 @@ func (p *placer) wrap(t *nodeType, n *Node) bool {
 		}
 		// A wrapper of the same kind before it may hold n too.
 		if k := len(p.out) - 1; k >= 0 && p.out[k].Type == e.typ.spec.Name {
-			kids := append(slices.Clone(p.out[k].Content), n)
-			if e.typ.content.accepts(p.f.s, kids) {
-				p.out[k] = &Node{Type: p.out[k].Type, Attrs: p.out[k].Attrs, Content: p.f.rectangle(e.typ, kids)}
+			children := append(slices.Clone(p.out[k].Content), n)
+			if e.typ.content.accepts(p.f.s, children) {
+				p.out[k] = &Node{Type: p.out[k].Type, Attrs: p.out[k].Attrs, Content: p.f.rectangle(e.typ, children)}
 				return true
 			}
 		}
-		kids := p.f.rectangle(e.typ, p.f.end(next, append(fill, n)))
+		children := p.f.rectangle(e.typ, p.f.end(next, append(fill, n)))
 		attrs, _ := fitAttrs(e.typ.spec.Attrs, nil, false)
-		p.out = append(p.out, &Node{Type: e.typ.spec.Name, Attrs: attrs, Content: kids})
+		p.out = append(p.out, &Node{Type: e.typ.spec.Name, Attrs: attrs, Content: children})
 		p.m = e.next
 		return true
 	}
@@ -371,11 +371,11 @@ func (p *placer) putInline(nodes []*Node) {
 	if block == nil {
 		return
 	}
-	kids := p.f.inline(block.leafType, nodes)
-	if len(kids) == 0 {
+	children := p.f.inline(block.leafType, nodes)
+	if len(children) == 0 {
 		return
 	}
-	n := &Node{Type: block.leafType.spec.Name, Content: kids}
+	n := &Node{Type: block.leafType.spec.Name, Content: children}
 	n.Attrs, _ = fitAttrs(block.leafType.spec.Attrs, nil, false)
 	if p.direct(block.leafType, n) || p.wrap(block.leafType, n) {
 		return
@@ -445,10 +445,10 @@ func (p *placer) putLeaf(n *Node) {
 
 func (p *placer) finish() []*Node { return p.f.end(p.m, p.out) }
 
-// end returns kids with the nodes that must follow them.
-func (f *fitter) end(m *match, kids []*Node) []*Node {
+// end returns children with the nodes that must follow them.
+func (f *fitter) end(m *match, children []*Node) []*Node {
 	fill, _ := f.fill(m, atEnd)
-	return append(kids, fill...)
+	return append(children, fill...)
 }
 
 func atEnd(m *match) *match {

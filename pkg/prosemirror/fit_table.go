@@ -78,7 +78,7 @@ func layOut(rows []*Node) (g grid, ok bool) {
 func (f *fitter) fillRows(rows []*Node, g grid) ([]*Node, bool) {
 	out := rows
 	for i, r := range rows {
-		kids := r.Content
+		children := r.Content
 		for j, c := range r.Content {
 			p := g.places[i][j]
 			if p.width == span(c, "colspan") && p.height == span(c, "rowspan") {
@@ -89,7 +89,7 @@ func (f *fitter) fillRows(rows []*Node, g grid) ([]*Node, bool) {
 			if l, ok := attrs["colwidth"].([]any); ok && len(l) > p.width {
 				attrs["colwidth"] = slices.Clone(l[:p.width])
 			}
-			kids = replaced(kids, r.Content, j, with(c, attrs, c.Content))
+			children = replaced(children, r.Content, j, with(c, attrs, c.Content))
 		}
 		if missing := g.width - g.taken[i]; missing > 0 {
 			t := f.s.types["tableCell"]
@@ -99,12 +99,12 @@ func (f *fitter) fillRows(rows []*Node, g grid) ([]*Node, bool) {
 			if t == nil {
 				return rows, false
 			}
-			kids = slices.Clone(kids)
+			children = slices.Clone(children)
 			for range missing {
-				kids = append(kids, f.make(t))
+				children = append(children, f.make(t))
 			}
 		}
-		out = replaced(out, rows, i, with(r, r.Attrs, kids))
+		out = replaced(out, rows, i, with(r, r.Attrs, children))
 	}
 	return out, true
 }
@@ -154,7 +154,7 @@ func alignWidths(rows []*Node) []*Node {
 	}
 	out := rows
 	for i, r := range rows {
-		kids := r.Content
+		children := r.Content
 		for j, c := range r.Content {
 			p := g.places[i][j]
 			widths, _ := c.Attrs["colwidth"].([]any)
@@ -175,10 +175,10 @@ func alignWidths(rows []*Node) []*Node {
 			if !same {
 				attrs := cloned(c.Attrs)
 				attrs["colwidth"] = widths
-				kids = replaced(kids, r.Content, j, with(c, attrs, c.Content))
+				children = replaced(children, r.Content, j, with(c, attrs, c.Content))
 			}
 		}
-		out = replaced(out, rows, i, with(r, r.Attrs, kids))
+		out = replaced(out, rows, i, with(r, r.Attrs, children))
 	}
 	return out
 }

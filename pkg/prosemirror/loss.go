@@ -27,7 +27,7 @@ func (s *Schema) Import(md string) (*Node, []Loss, error) {
 	}
 	losses := &losses{}
 	doc := s.parseSections(cutMarkdown(clean(md), sectionSize), losses)
-	return s.Fit(doc), losses.told(), nil
+	return s.Fit(doc), losses.byLine(), nil
 }
 
 // losses collects the losses of one import.
@@ -36,8 +36,8 @@ type losses struct {
 	more int
 }
 
-// told returns the losses by line.
-func (l *losses) told() []Loss {
+// byLine returns the losses by line.
+func (l *losses) byLine() []Loss {
 	slices.SortStableFunc(l.all, func(a, b Loss) int { return a.Line - b.Line }) // a block's losses come after its text's
 	if l.more > 0 {
 		l.all = append(l.all, Loss{l.all[len(l.all)-1].Line, fmt.Sprintf("%d more after this line", l.more), "those above"})

@@ -135,7 +135,7 @@ func missing(t testing.TB, md string) (problems []string) {
 	}
 	collect(doc)
 	all := said.String()
-	told := func(what string) bool {
+	isReported := func(what string) bool {
 		return slices.ContainsFunc(losses, func(l pm.Loss) bool { return strings.Contains(l.What, what) })
 	}
 	src := []byte(strings.ReplaceAll(md, "\r\n", "\n"))
@@ -146,11 +146,11 @@ func missing(t testing.TB, md string) (problems []string) {
 		}
 		switch n := n.(type) {
 		case *ast.Link:
-			if d := string(n.Destination); !links[d] && !told("in the text of an image") && !strings.ContainsAny(d, `\&`) {
+			if d := string(n.Destination); !links[d] && !isReported("in the text of an image") && !strings.ContainsAny(d, `\&`) {
 				problems = append(problems, "the link to "+d+" is gone")
 			}
 		case *ast.Image:
-			if d := string(n.Destination); !links[d] && !told("an image within a task") && !strings.ContainsAny(d, `\&`) {
+			if d := string(n.Destination); !links[d] && !isReported("an image within a task") && !strings.ContainsAny(d, `\&`) {
 				problems = append(problems, "the image "+d+" is gone")
 			}
 		case *ast.Text:

@@ -135,7 +135,9 @@ func shrink(doc *pm.Node, fails func(*pm.Node) bool) *pm.Node {
 // smaller returns all variants of n with one part removed.
 func smaller(n *pm.Node) []*pm.Node {
 	var out []*pm.Node
-	with := func(kids []*pm.Node) { out = append(out, &pm.Node{Type: n.Type, Attrs: n.Attrs, Content: kids}) }
+	with := func(children []*pm.Node) {
+		out = append(out, &pm.Node{Type: n.Type, Attrs: n.Attrs, Content: children})
+	}
 	if n.IsText() {
 		for i := range n.Text {
 			for j := len(n.Text); j > i; j-- {

@@ -41,26 +41,26 @@ func (m *merger) element(base, next, cur *Node) *Node {
 			attrs[spec.Name] = v
 		}
 	}
-	return &Node{Type: cur.Type, Attrs: attrs, Content: m.children(kids(base.Content), kids(next.Content), kids(cur.Content))}
+	return &Node{Type: cur.Type, Attrs: attrs, Content: m.children(childrenOf(base.Content), childrenOf(next.Content), childrenOf(cur.Content))}
 }
 
 // children merges the children of an element.
-func (m *merger) children(base, next, cur []kid) []*Node {
+func (m *merger) children(base, next, cur []child) []*Node {
 	var out []*Node
-	merge3[kid]{
+	merge3[child]{
 		same: m.d.same,
-		both: func(b, n, c kid) {
+		both: func(b, n, c child) {
 			if b.node != nil {
 				out = append(out, m.element(b.node, n.node, c.node))
 			} else {
 				out = append(out, m.texts(b.texts, n.texts, c.texts)...)
 			}
 		},
-		one: func(k kid) { out = append(out, flatten([]kid{k})...) },
-		inserted: func(first, second []kid) {
+		one: func(k child) { out = append(out, flatten([]child{k})...) },
+		inserted: func(first, second []child) {
 			out = append(out, flatten(first)...)
 			for _, k := range m.without(first, second) {
-				out = appendApart(out, flatten([]kid{k}))
+				out = appendApart(out, flatten([]child{k}))
 			}
 		},
 	}.merge(base, next, cur, m.d.align(base, next), m.d.align(base, cur))
@@ -71,20 +71,20 @@ func (m *merger) children(base, next, cur []kid) []*Node {
 // matches one equal child of second. Children are looked up by hash, and at most maxRepeats
 // with the same hash are compared, so that the time does not grow with the product of both
 // lengths.
-func (m *merger) without(first, second []kid) []kid {
+func (m *merger) without(first, second []child) []child {
 	if len(first) == 0 {
 		return second
 	}
-	left := map[uint64][]kid{} // the unmatched children of first, by hash
+	left := map[uint64][]child{} // the unmatched children of first, by hash
 	for _, k := range first {
 		h := m.d.hash(k)
 		left[h] = append(left[h], k)
 	}
-	var out []kid
+	var out []child
 	for _, k := range second {
 		h := m.d.hash(k)
 		found := left[h]
-		i := slices.IndexFunc(found[:min(len(found), maxRepeats)], func(f kid) bool { return m.d.same(f, k) })
+		i := slices.IndexFunc(found[:min(len(found), maxRepeats)], func(f child) bool { return m.d.same(f, k) })
 		if i < 0 {
 			out = append(out, k)
 			continue

@@ -54,25 +54,25 @@ type Splice struct {
 	Unformat []string // types of marks to remove
 }
 
-// kid is a child as an Op counts it: an element, or the texts of a run.
-type kid struct {
+// child is a child as an Op counts it: an element, or the texts of a run.
+type child struct {
 	node  *Node
 	texts []*Node
 }
 
-// kids groups nodes into elements and runs.
-func kids(nodes []*Node) []kid {
-	out := make([]kid, 0, len(nodes))
+// childrenOf groups nodes into elements and runs.
+func childrenOf(nodes []*Node) []child {
+	out := make([]child, 0, len(nodes))
 	for i := 0; i < len(nodes); i++ {
 		if !nodes[i].IsText() {
-			out = append(out, kid{node: nodes[i]})
+			out = append(out, child{node: nodes[i]})
 			continue
 		}
 		j := i + 1
 		for j < len(nodes) && nodes[j].IsText() {
 			j++
 		}
-		out = append(out, kid{texts: nodes[i:j]})
+		out = append(out, child{texts: nodes[i:j]})
 		i = j - 1
 	}
 	return out

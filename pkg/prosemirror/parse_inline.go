@@ -23,9 +23,9 @@ type piece struct {
 
 // inlineReader collects the pieces of one text block.
 type inlineReader struct {
-	r      *reader
-	pieces []piece
-	told   map[string]bool // tags already reported as text
+	r        *reader
+	pieces   []piece
+	reported map[string]bool // tags already reported as text
 }
 
 // inlines returns the content of a text block.
@@ -175,13 +175,13 @@ func (in *inlineReader) rawHTML(raw string, at int, marks []Mark) {
 
 // tell records that a tag stays text; of a pair, only the first.
 func (in *inlineReader) tell(tag *htmlTag, raw string, at int) {
-	if tag.end && in.told[tag.name] {
+	if tag.end && in.reported[tag.name] {
 		return
 	}
-	if in.told == nil {
-		in.told = map[string]bool{}
+	if in.reported == nil {
+		in.reported = map[string]bool{}
 	}
-	in.told[tag.name] = true
+	in.reported[tag.name] = true
 	in.r.noteLoss(at, shortHTML(raw), "text")
 }
 

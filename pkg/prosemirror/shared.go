@@ -27,12 +27,12 @@ type sharedNode struct {
 	tree     *Node // nil for a run of text
 	fragment *yjs.XMLFragment
 	element  *yjs.XMLElement // nil for the root
-	// kids are the children before the last change: changes are applied from the end, and
+	// nodes holds the children before the last change: changes are applied from the end, and
 	// need none after it. more counts the others.
-	kids []*sharedNode
-	more int
-	run  []segment // the segments of a run of text
-	// plain means that kids and the children of the fragment correspond one to one.
+	nodes []*sharedNode
+	more  int
+	run   []segment // the segments of a run of text
+	// plain means that nodes and the children of the fragment correspond one to one.
 	plain bool
 }
 
@@ -61,13 +61,13 @@ func (r *sharedReader) children(t *sharedNode, depth int) {
 	if t.plain = n == 0; t.plain || depth > maxSharedDepth {
 		return
 	}
-	t.kids = make([]*sharedNode, 0, n)
+	t.nodes = make([]*sharedNode, 0, n)
 	inRun := false // the previous child is text
 	t.fragment.Each(func(child any) bool {
 		seen++
 		switch c := child.(type) {
 		case *yjs.XMLElement:
-			t.kids = append(t.kids, r.element(c, depth+1))
+			t.nodes = append(t.nodes, r.element(c, depth+1))
 			inRun = false
 		case *yjs.XMLText:
 			inRun = r.text(t, c.Text(), inRun)
@@ -76,7 +76,7 @@ func (r *sharedReader) children(t *sharedNode, depth int) {
 		}
 		return true
 	})
-	t.plain = len(t.kids) == seen
+	t.plain = len(t.nodes) == seen
 }
 
 func (r *sharedReader) element(e *yjs.XMLElement, depth int) *sharedNode {
@@ -102,10 +102,10 @@ func (r *sharedReader) text(t *sharedNode, text *yjs.Text, inRun bool) bool {
 			continue
 		}
 		if str = validText(str); !inRun {
-			t.kids = append(t.kids, &sharedNode{run: make([]segment, 0, len(delta))})
+			t.nodes = append(t.nodes, &sharedNode{run: make([]segment, 0, len(delta))})
 			inRun = true
 		}
-		k, n := t.kids[len(t.kids)-1], Len16(str)
+		k, n := t.nodes[len(t.nodes)-1], Len16(str)
 		k.run = append(k.run, segment{text: text, at: at, n: n, node: Text(str, r.marks(op.Attributes)...), raw: op.Attributes})
 		at += n
 	}
@@ -114,11 +114,11 @@ func (r *sharedReader) text(t *sharedNode, text *yjs.Text, inRun bool) bool {
 
 // content returns the nodes that the children show.
 func (t *sharedNode) content() []*Node {
-	if len(t.kids) == 0 {
+	if len(t.nodes) == 0 {
 		return nil
 	}
-	out := make([]*Node, 0, len(t.kids))
-	for _, k := range t.kids {
+	out := make([]*Node, 0, len(t.nodes))
+	for _, k := range t.nodes {
 		if k.tree != nil {
 			out = append(out, k.tree)
 			continue

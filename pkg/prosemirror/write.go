@@ -94,10 +94,10 @@ func (w *sharedWriter) apply(root *sharedNode, op Op) error {
 // at returns the node at path.
 func (t *sharedNode) at(path []int) (*sharedNode, error) {
 	for _, i := range path {
-		if i < 0 || i >= len(t.kids) {
+		if i < 0 || i >= len(t.nodes) {
 			return nil, fmt.Errorf("the path leads nowhere")
 		}
-		t = t.kids[i]
+		t = t.nodes[i]
 	}
 	return t, nil
 }
@@ -119,13 +119,13 @@ func (w *sharedWriter) setAttr(t *sharedNode, op SetAttr) error {
 	return nil
 }
 
-// insert inserts nodes before kid i.
+// insert inserts nodes before child i.
 func (w *sharedWriter) insert(t *sharedNode, i int, nodes []*Node) error {
 	previous, err := t.previous(i)
 	if err != nil {
 		return err
 	}
-	groups := kids(nodes)
+	groups := childrenOf(nodes)
 	// TipTap leaves the text of an emptied paragraph in place, and others may be typing in it:
 	// reuse it for the first or the last text.
 	reuse, empty := -1, t.emptyText(previous)
@@ -157,21 +157,21 @@ func (w *sharedWriter) insert(t *sharedNode, i int, nodes []*Node) error {
 	if err := t.fragment.InsertAfter(previous, add...); err != nil {
 		return err
 	}
-	t.more += len(t.kids) - i
-	t.kids = append(t.kids[:i], made...)
+	t.more += len(t.nodes) - i
+	t.nodes = append(t.nodes[:i], made...)
 	w.caretAfter(t, made)
 	return nil
 }
 
-// previous returns the fragment's child before kid i, nil for the first.
+// previous returns the fragment's child before child i, nil for the first.
 func (t *sharedNode) previous(i int) (any, error) {
-	if i < 0 || i > len(t.kids) {
-		return nil, fmt.Errorf("no place %d among %d children", i, len(t.kids))
+	if i < 0 || i > len(t.nodes) {
+		return nil, fmt.Errorf("no place %d among %d children", i, len(t.nodes))
 	}
 	if i == 0 {
-		return nil, nil //nolint:nilnil // the first kid has no predecessor
+		return nil, nil //nolint:nilnil // the first child has no predecessor
 	}
-	children := t.kids[i-1].children()
+	children := t.nodes[i-1].children()
 	return children[len(children)-1], nil
 }
 
@@ -222,11 +222,11 @@ func (t *sharedNode) emptyText(previous any) *yjs.Text {
 
 func (w *sharedWriter) delete(t *sharedNode, op DeleteNodes) error {
 	i, n := op.Index, op.Count
-	if i < 0 || n <= 0 || n > len(t.kids)-i {
+	if i < 0 || n <= 0 || n > len(t.nodes)-i {
 		return fmt.Errorf("no %d children at %d", n, i)
 	}
-	gone := t.kids[i : i+n]
-	if t.element != nil && len(t.kids)+t.more == 1 && gone[0].element == nil && !w.nextInserts(op) {
+	gone := t.nodes[i : i+n]
+	if t.element != nil && len(t.nodes)+t.more == 1 && gone[0].element == nil && !w.nextInserts(op) {
 		// The text stays for others to write in, as TipTap does it.
 		for _, seg := range gone[0].run {
 			seg.text.Delete(0, seg.text.Len())
@@ -242,8 +242,8 @@ func (w *sharedWriter) delete(t *sharedNode, op DeleteNodes) error {
 			return err
 		}
 	}
-	t.more += len(t.kids) - i - n
-	t.kids = t.kids[:i]
+	t.more += len(t.nodes) - i - n
+	t.nodes = t.nodes[:i]
 	if w.wantsCaret(false) {
 		previous, err := t.previous(i)
 		if err != nil {
@@ -264,7 +264,7 @@ func (w *sharedWriter) nextInserts(op DeleteNodes) bool {
 }
 
 // shared returns a new child of a fragment for k, with its sharedNode.
-func (s *Schema) shared(k kid) (any, *sharedNode, error) {
+func (s *Schema) shared(k child) (any, *sharedNode, error) {
 	if k.node == nil {
 		text := yjs.NewXMLText("")
 		return text, &sharedNode{run: []segment{{text: text.Text()}}}, text.Text().ApplyDelta(s.delta(k.texts))
@@ -279,17 +279,17 @@ func (s *Schema) shared(k kid) (any, *sharedNode, error) {
 			return nil, nil, fmt.Errorf("set attribute %s: %w", m.Key, err)
 		}
 	}
-	children := kids(k.node.Content)
+	children := childrenOf(k.node.Content)
 	if len(children) == 0 {
 		return e, t, nil
 	}
 	add := make([]any, len(children))
 	for i, c := range children {
-		child, kid, err := s.shared(c)
+		child, made, err := s.shared(c)
 		if err != nil {
 			return nil, nil, err
 		}
-		add[i], t.kids = child, append(t.kids, kid)
+		add[i], t.nodes = child, append(t.nodes, made)
 	}
 	return e, t, e.Push(add...)
 }
