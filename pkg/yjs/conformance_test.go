@@ -78,14 +78,14 @@ func (o *oracle) ask(q, into any) error {
 	return json.Unmarshal(line, into)
 }
 
-// seen is the content and the encoding of a replica.
-type seen struct {
+// observed is the content and the encoding of a replica.
+type observed struct {
 	Canon, XML, Text  string
 	SV, State, State2 []byte
 }
 
-func look(d *yjs.Doc) seen {
-	return seen{
+func observe(d *yjs.Doc) observed {
+	return observed{
 		Canon: canon(d), XML: d.XMLFragment("x").String(), Text: d.Text("t").String(),
 		SV: d.StateVector().Encode(), State: d.EncodeStateAsUpdate(nil), State2: d.EncodeStateAsUpdateV2(nil),
 	}
@@ -109,7 +109,7 @@ type history struct {
 	Settled                                  bool
 	Fix                                      string
 	FixSV                                    []byte
-	InOrder, InOrder2, Mixed, Once, Once2    seen
+	InOrder, InOrder2, Mixed, Once, Once2    observed
 	Mid                                      *struct{ State, State2, SV []byte }
 	Merged, Merged2, MixedMerge, MixedMerge2 []byte
 	Cut, Diff, Diff2, StateDiff, StateDiff2  []byte
@@ -170,7 +170,7 @@ func checkHistory(t *testing.T, seed int, h *history) {
 	for _, u := range h.Updates {
 		apply("in order", d, false, u)
 	}
-	compare(t, "in order", look(d), h.InOrder)
+	compare(t, "in order", observe(d), h.InOrder)
 	if h.Settled && canon(d) != h.Fix {
 		t.Errorf("settled replicas: got %s\nwant %s", canon(d), h.Fix)
 	}
@@ -199,7 +199,7 @@ func checkHistory(t *testing.T, seed int, h *history) {
 	for _, u := range h.Updates2 {
 		apply("in order, v2", d, true, u)
 	}
-	compare(t, "in order, v2", look(d), h.InOrder2)
+	compare(t, "in order, v2", observe(d), h.InOrder2)
 
 	d = fresh()
 	for k, i := range h.Order {
@@ -211,11 +211,11 @@ func checkHistory(t *testing.T, seed int, h *history) {
 		}
 	}
 	if ahead(t, d, h.Mixed.SV) {
-		if got := look(d); got.Canon != h.InOrder.Canon || !bytes.Equal(got.SV, h.InOrder.SV) {
+		if got := observe(d); got.Canon != h.InOrder.Canon || !bytes.Equal(got.SV, h.InOrder.SV) {
 			t.Errorf("mixed, where npm yjs is stuck: content\n got %s\nwant %s", got.Canon, h.InOrder.Canon)
 		}
 	} else {
-		compare(t, "mixed", look(d), h.Mixed)
+		compare(t, "mixed", observe(d), h.Mixed)
 	}
 	if d.Pending() {
 		t.Errorf("mixed: structs are pending after all have arrived")
@@ -224,10 +224,10 @@ func checkHistory(t *testing.T, seed int, h *history) {
 
 	d = fresh()
 	apply("merged", d, false, h.Merged)
-	compare(t, "merged", look(d), h.Once)
+	compare(t, "merged", observe(d), h.Once)
 	d = fresh()
 	apply("merged, v2", d, true, h.Merged2)
-	compare(t, "merged, v2", look(d), h.Once2)
+	compare(t, "merged, v2", observe(d), h.Once2)
 }
 
 // ahead reports whether a replica has integrated structs that npm yjs keeps pending needlessly:
@@ -283,7 +283,7 @@ func equal(t *testing.T, name string, got, want []byte) {
 	}
 }
 
-func compare(t *testing.T, name string, got, want seen) {
+func compare(t *testing.T, name string, got, want observed) {
 	t.Helper()
 	if got.Canon != want.Canon {
 		t.Errorf("%s: content\n got %s\nwant %s", name, got.Canon, want.Canon)
@@ -299,9 +299,9 @@ func compare(t *testing.T, name string, got, want seen) {
 	equal(t, name+": state v2", got.State2, want.State2)
 }
 
-// TestWaitsForEverInNpm applies a history out of order after which npm yjs waits forever, though
+// TestNpmWaitsForever applies a history out of order after which npm yjs waits forever, though
 // it has received everything.
-func TestWaitsForEverInNpm(t *testing.T) {
+func TestNpmWaitsForever(t *testing.T) {
 	t.Parallel()
 	o := startOracle(t)
 	const seed = 304_767

@@ -269,12 +269,12 @@ func TestHistoriesOfGo(t *testing.T) {
 		if len(updates) == 0 {
 			continue // no updates
 		}
-		var want seen
+		var want observed
 		if err := o.ask(map[string]any{"cmd": "apply", "updates": updates}, &want); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for i, d := range replicas {
-			if got := look(d); got.Canon != want.Canon || got.XML != want.XML || string(got.SV) != string(want.SV) {
+			if got := observe(d); got.Canon != want.Canon || got.XML != want.XML || string(got.SV) != string(want.SV) {
 				t.Errorf("seed %d: replica %d\n got %s\nwant %s", seed, i, got.Canon, want.Canon)
 			}
 		}
@@ -284,7 +284,7 @@ func TestHistoriesOfGo(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
-		compare(t, "in order", look(d), want)
+		compare(t, "in order", observe(d), want)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}

@@ -153,7 +153,7 @@ func TestForged(t *testing.T) {
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		ask := map[string][][]byte{"what it told": h.sent, "its state": {h.state}}
+		ask := map[string][][]byte{"its updates": h.sent, "its state": {h.state}}
 		if !wild(seed) {
 			ask["the forged updates"] = h.raw
 		}
@@ -170,7 +170,7 @@ func TestForged(t *testing.T) {
 				t.Fatalf("seed %d: %s: %v", seed, name, err)
 			}
 			if name == "the forged updates" && ahead(t, h.doc, npm.SV) {
-				stuck++ // see TestWaitsForEverInNpm
+				stuck++ // see TestNpmWaitsForever
 				continue
 			}
 			if npm.Canon != h.canon {

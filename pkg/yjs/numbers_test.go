@@ -140,9 +140,9 @@ func TestNumbersTooLarge(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestClocksUsedUp checks that we can still write after somebody else used our client id up to the
+// TestClocksExhausted checks that we can still write after somebody else used our client id up to the
 // last clock.
-func TestClocksUsedUp(t *testing.T) {
+func TestClocksExhausted(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 7})
 	d.Text("t").Insert(0, "a")

@@ -134,7 +134,7 @@ func TestYwasm(t *testing.T) {
 			check(d.ApplyUpdate(g.State, nil))
 			states = append(states, g.State)
 		}
-		var theirs seen
+		var theirs observed
 		if err := o.ask(map[string]any{"cmd": "ywasm", "updates": states}, &theirs); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

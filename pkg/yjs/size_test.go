@@ -114,7 +114,7 @@ func TestSizeGoesDown(t *testing.T) {
 	}
 }
 
-func TestSizeOfWhatWaits(t *testing.T) {
+func TestSizeOfPendingStructs(t *testing.T) {
 	t.Parallel()
 	from := yjs.New(yjs.Options{})
 	var updates [][]byte

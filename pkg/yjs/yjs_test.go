@@ -195,7 +195,7 @@ func TestRelativePositions(t *testing.T) {
 	}
 }
 
-func TestUndoLeavesOthersAlone(t *testing.T) {
+func TestUndoKeepsOtherAuthorsEdits(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 1})
 	text := d.Text("t")

@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-// TestPlaces checks that structs with any units as origins make the same lists in whatever order
+// TestOriginsInAnyOrder checks that structs with any units as origins make the same lists in whatever order
 // they arrive, and so do the updates that a replica sends for them.
-func TestPlaces(t *testing.T) {
+func TestOriginsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4000) {
 		r := rand.New(rand.NewPCG(seed, 11))
-		updates := places(r, 3+r.IntN(6))
+		updates := randomStructs(r, 3+r.IntN(6))
 		var want string
 		for order := range 4 {
-			d, told := New(Options{}), New(Options{})
+			d, follower := New(Options{}), New(Options{})
 			d.OnUpdate(func(u *Update) {
-				if err := told.ApplyUpdate(u.V1(), nil); err != nil {
+				if err := follower.ApplyUpdate(u.V1(), nil); err != nil {
 					t.Errorf("seed %d: its updates: %v", seed, err)
 				}
 			})
@@ -33,7 +33,7 @@ func TestPlaces(t *testing.T) {
 			if err := loaded.ApplyUpdate(d.EncodeStateAsUpdate(nil), nil); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
-			for _, d := range []*Doc{d, told, loaded} {
+			for _, d := range []*Doc{d, follower, loaded} {
 				if err := Check(d); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
@@ -49,8 +49,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// places returns updates of one struct each, of few clients in few lists.
-func places(r *rand.Rand, n int) (updates [][]byte) {
+// randomStructs returns updates of one struct each, of few clients in few lists.
+func randomStructs(r *rand.Rand, n int) (updates [][]byte) {
 	next := make(map[uint64]uint32)
 	id := func() (client uint64, clock uint32, ok bool) {
 		if client = uint64(1 + r.IntN(3)); next[client] == 0 {

@@ -24,9 +24,9 @@ func gap(n int) []byte {
 // gapHead returns the missing type of a gap.
 var gapHead = []byte{1, 1, 1, 0, 7, 1, 1, 'a', 0, 0}
 
-// TestWaitingIsInStates makes two updates pending, one denser than untrusted updates may be: both
+// TestPendingStructsAreInStates makes two updates pending, one denser than untrusted updates may be: both
 // are in the state, also of a replica that loaded it, and are integrated when possible.
-func TestWaitingIsInStates(t *testing.T) {
+func TestPendingStructsAreInStates(t *testing.T) {
 	t.Parallel()
 	const n = 40_000
 	source := yjs.New(yjs.Options{ClientID: 2})
@@ -60,8 +60,8 @@ func TestWaitingIsInStates(t *testing.T) {
 	}
 }
 
-// TestWaitingIsNotRefused applies an update on which pending structs over the limits depend.
-func TestWaitingIsNotRefused(t *testing.T) {
+// TestPendingStructsAreNotRefused applies an update on which pending structs over the limits depend.
+func TestPendingStructsAreNotRefused(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 3})
 	check(d.ApplyUpdate(gap(40_000), nil))
@@ -70,9 +70,9 @@ func TestWaitingIsNotRefused(t *testing.T) {
 	is(t, "gap", d.StateVector()[1], uint32(40_001))
 }
 
-// TestWaitingTakesItsTime makes structs pending that take more steps than the budget: the update
+// TestPendingStructsUseABudget makes structs pending that take more steps than the budget: the update
 // with their dependency is accepted, and later updates integrate them step by step.
-func TestWaitingTakesItsTime(t *testing.T) {
+func TestPendingStructsUseABudget(t *testing.T) {
 	t.Parallel()
 	base := yjs.New(yjs.Options{ClientID: 1})
 	base.Text("t").Insert(0, strings.Repeat("ab", 2000))
@@ -115,8 +115,8 @@ func TestWaitingTakesItsTime(t *testing.T) {
 	is(t, "text", d.Text("t").String(), whole.Text("t").String())
 }
 
-// TestWaitingDeletionsStay checks that pending deletions stay when later ones exceed the limits.
-func TestWaitingDeletionsStay(t *testing.T) {
+// TestPendingDeletionsStay checks that pending deletions stay when later ones exceed the limits.
+func TestPendingDeletionsStay(t *testing.T) {
 	t.Parallel()
 	d := yjs.New(yjs.Options{ClientID: 3, Limits: yjs.Limits{MaxPending: 16}})
 	check(d.ApplyUpdate([]byte{0, 1, 1, 1, 0, 1}, nil))
