@@ -18,8 +18,8 @@ import (
 	documentsync "signalbox.dev/services/document-sync"
 )
 
-// TestDocumentsThatWereMarkdown starts with documents of the previous release.
-func TestDocumentsThatWereMarkdown(t *testing.T) {
+// TestSeedsOfThePreviousRelease starts with documents of the previous release.
+func TestSeedsOfThePreviousRelease(t *testing.T) {
 	t.Parallel()
 	w, a := newWorld(t), actor()
 	ctx := as(t, a)

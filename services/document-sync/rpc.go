@@ -51,10 +51,10 @@ func (s *documents) Create(ctx context.Context, req *documentv1.CreateRequest) (
 	if err != nil {
 		return nil, err
 	}
-	told := warnings(losses)
+	warned := warnings(losses)
 	a, err := s.change(ctx, call{
 		name: store.Create, doc: id.New[id.Document]().String(), key: req.GetOperationKey(), request: []string{name, markdown},
-		warnings: &told,
+		warnings: &warned,
 		run: func(ctx context.Context, op store.Operation) (store.Answer, error) {
 			doc, err := s.editor.New(op.Document.String(), tree)
 			if err != nil {
@@ -113,13 +113,13 @@ func (s *documents) Edit(ctx context.Context, req *documentv1.EditRequest) (*doc
 		return nil, err
 	}
 	all := req.GetReplaceAll()
-	var told []*documentv1.Warning
+	var warned []*documentv1.Warning
 	a, err := s.edit(ctx, call{
 		name: store.Edit, doc: req.GetId(), key: req.GetOperationKey(), request: []string{oldText, newText, strconv.FormatBool(all)},
-		warnings: &told,
+		warnings: &warned,
 	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
 		next, places, losses, err := s.editor.Replace(tree, oldText, newText, all)
-		told = warnings(losses)
+		warned = warnings(losses)
 		return next, places, err
 	})
 	if err != nil {
@@ -134,14 +134,14 @@ func (s *documents) Append(ctx context.Context, req *documentv1.AppendRequest) (
 	if err != nil {
 		return nil, err
 	}
-	var told []*documentv1.Warning
+	var warned []*documentv1.Warning
 	if len(markdown) <= edit.MaxText { // larger text is refused below
 		if _, losses, err := s.editor.Import(markdown); err == nil {
-			told = warnings(losses)
+			warned = warnings(losses)
 		}
 	}
 	a, err := s.edit(ctx, call{
-		name: store.Append, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}, warnings: &told,
+		name: store.Append, doc: req.GetId(), key: req.GetOperationKey(), request: []string{markdown}, warnings: &warned,
 	}, func(tree *prosemirror.Node) (*prosemirror.Node, int, error) {
 		next, err := s.editor.Append(tree, markdown)
 		return next, 0, err
@@ -166,12 +166,12 @@ func (s *documents) Replace(ctx context.Context, req *documentv1.ReplaceRequest)
 		c.request = append(c.request, c.rename)
 	}
 	var base, next *prosemirror.Node
-	var told []*documentv1.Warning
-	c.warnings = &told
+	var warned []*documentv1.Warning
+	c.warnings = &warned
 	read := func() (err error) {
 		var losses []prosemirror.Loss
 		next, losses, err = s.editor.Import(markdown)
-		told = warnings(losses)
+		warned = warnings(losses)
 		return err
 	}
 	if req.GetBase() != 0 {

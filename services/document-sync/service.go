@@ -4,7 +4,7 @@
 // A document is a Yjs document. Postgres has its updates, its history and the answers to past
 // operations (internal/store). An open document has a room (internal/room), which commits
 // edits before anybody else sees them and informs the other instances over the bus. Pure
-// functions compute the edits (internal/edit). RPC subscribers are told about changes
+// functions compute the edits (internal/edit). RPC subscribers receive changes
 // (internal/watch).
 //
 // Any instance serves any document, and none has state that another one needs. If an instance
@@ -220,21 +220,21 @@ const (
 )
 
 func (s *Service) applySeeds(ctx context.Context) {
-	planted := 0
+	applied := 0
 	for {
 		refs, err := s.store.Seeded(ctx, seedPage)
-		before := planted
+		before := applied
 		for _, ref := range refs {
 			if e := s.rooms.Read(ctx, ref, func(*yjs.Doc, int64) error { return nil }); e != nil {
 				err = e
 				continue
 			}
-			planted++
+			applied++
 		}
 		if err != nil && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "text not brought into live documents yet", "error", err)
+			s.deps.Log.WarnContext(ctx, "seeds not applied yet", "error", err)
 		}
-		if planted == before {
+		if applied == before {
 			break // none are left, or none can be applied now
 		}
 		select {
@@ -243,7 +243,7 @@ func (s *Service) applySeeds(ctx context.Context) {
 		case <-time.After(seedPause):
 		}
 	}
-	if planted > 0 {
-		s.deps.Log.InfoContext(ctx, "text brought into live documents", "documents", planted)
+	if applied > 0 {
+		s.deps.Log.InfoContext(ctx, "seeds applied", "documents", applied)
 	}
 }

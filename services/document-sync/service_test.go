@@ -53,7 +53,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-func TestLifeOfADocument(t *testing.T) {
+func TestDocumentLifecycle(t *testing.T) {
 	t.Parallel()
 	a := actor()
 	ctx, c := as(t, a), newWorld(t).start(t, documentsync.Config{}).client(t)

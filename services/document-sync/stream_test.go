@@ -36,10 +36,10 @@ func next(t *testing.T, s changes) string {
 	if !s.Receive() {
 		t.Fatalf("the stream ended: %v", s.Err())
 	}
-	return told(s.Msg())
+	return describe(s.Msg())
 }
 
-func told(m *documentv1.SubscribeResponse) string {
+func describe(m *documentv1.SubscribeResponse) string {
 	return fmt.Sprintf("%s %s %d", strings.TrimPrefix(m.GetKind().String(), "KIND_"), m.GetDocument().GetName(), m.GetDocument().GetSequence())
 }
 
@@ -77,9 +77,9 @@ func TestSubscribeAcrossInstances(t *testing.T) {
 
 	var got []string
 	for doc.Receive() {
-		got = append(got, told(doc.Msg()))
+		got = append(got, describe(doc.Msg()))
 		if a := doc.Msg().GetAuthor(); a.GetMemberId() == "" || a.GetRunId() == "" {
-			t.Errorf("change %s has author %v", told(doc.Msg()), a)
+			t.Errorf("change %s has author %v", describe(doc.Msg()), a)
 		}
 	}
 	if doc.Err() != nil {

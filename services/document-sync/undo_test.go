@@ -395,10 +395,10 @@ func TestUndoOfNothing(t *testing.T) {
 	}
 }
 
-// TestUndoIsKilled ends the connection to Postgres during an undo's commit: the caller learns
+// TestUndoWithUnknownResult ends the connection to Postgres during an undo's commit: the caller learns
 // that the result is unknown, nothing is done in part, and a repetition works, once, on any
 // instance.
-func TestUndoIsKilled(t *testing.T) {
+func TestUndoWithUnknownResult(t *testing.T) {
 	t.Parallel()
 	a := actor()
 	w := newWorld(t)

@@ -59,7 +59,7 @@ func (u *Undo) Inverse(doc *yjs.Doc) ([]byte, error) {
 	r.Transact(nil, func(*yjs.Txn) {
 		var changed bool
 		if changed, err = r.UndoUpdate(u.change, nil); err == nil && changed {
-			err = u.mend(doc)
+			err = u.repair(doc)
 		}
 	})
 	if errors.Is(err, yjs.ErrGone) {
@@ -69,9 +69,9 @@ func (u *Undo) Inverse(doc *yjs.Doc) ([]byte, error) {
 	return inverse, err
 }
 
-// mend makes blocks valid that lost content around somebody else's text: editors would delete
+// repair makes blocks valid that lost content around somebody else's text: editors would delete
 // them. Blocks that exist in doc or in the state before stay as they are.
-func (u *Undo) mend(doc *yjs.Doc) error {
+func (u *Undo) repair(doc *yjs.Doc) error {
 	tree := u.editor.Tree(u.replica)
 	if u.editor.schema.Fit(tree) == tree {
 		return nil

@@ -126,7 +126,7 @@ func (s *Seat) sendAwareness(now time.Time) {
 // ready returns when the rate limit allows an answer.
 func (s *Seat) ready() time.Time {
 	at := s.share.until()
-	if !s.told {
+	if !s.answered {
 		at = at.Add(-firstBurst)
 	}
 	return at
@@ -189,7 +189,7 @@ func (s *Seat) tryAnswer(now time.Time) (later time.Time) {
 	if s.room.doc == nil {
 		return now
 	}
-	if err := s.room.look(func() { later = s.answer(now) }); err != nil {
+	if err := s.room.readDoc(func() { later = s.answer(now) }); err != nil {
 		return now
 	}
 	return later
@@ -212,7 +212,7 @@ func (s *Seat) answer(now time.Time) (later time.Time) {
 		m := r.step2(v)
 		s.share.pay(len(m.Payload)+r.doc.Size()/walkShare, now)
 		s.send(m)
-		s.told = true
+		s.answered = true
 	}
 	s.asked.vectors = nil
 	if s.asked.awareness {
@@ -298,7 +298,7 @@ func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error)
 	if !s.allowed() {
 		return false, nil
 	}
-	err = r.look(func() {
+	err = r.readDoc(func() {
 		_, made := r.doc.Contents()
 		known = made.Includes(deletions)
 	})

@@ -67,9 +67,9 @@ func TestAnswersAreShared(t *testing.T) {
 	})
 }
 
-// TestAnswersHaveWhatWaits checks that answers contain pending updates, though they do not change
+// TestAnswersContainPendingUpdates checks that answers contain pending updates, though they do not change
 // the document.
-func TestAnswersHaveWhatWaits(t *testing.T) {
+func TestAnswersContainPendingUpdates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -114,8 +114,8 @@ func joinMany(t *testing.T, h *room.Hub, ref store.Ref, n int) map[*room.Message
 	return out
 }
 
-// TestAskingAgainAndAgain checks that repeated requests are rate-limited, and delay nobody else.
-func TestAskingAgainAndAgain(t *testing.T) {
+// TestRequestsAreRateLimited checks that repeated requests are rate-limited, and delay nobody else.
+func TestRequestsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const kib = 2 << 10
@@ -157,8 +157,8 @@ func ask(t *testing.T, s *room.Seat, i int) {
 	}
 }
 
-// TestAskingTheSameTwice checks that equal pending requests get one answer.
-func TestAskingTheSameTwice(t *testing.T) {
+// TestEqualRequests checks that equal pending requests get one answer.
+func TestEqualRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -181,9 +181,9 @@ func TestAskingTheSameTwice(t *testing.T) {
 	})
 }
 
-// TestJoiningAgainAndAgain checks that a connection that repeatedly joins stays within its rate
+// TestJoinsAreRateLimited checks that a connection that repeatedly joins stays within its rate
 // limit, and that a new one is answered at once.
-func TestJoiningAgainAndAgain(t *testing.T) {
+func TestJoinsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const kib = 2 << 10
@@ -223,7 +223,7 @@ func TestJoiningAgainAndAgain(t *testing.T) {
 	})
 }
 
-func TestBadQuestions(t *testing.T) {
+func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -240,8 +240,8 @@ func TestBadQuestions(t *testing.T) {
 	})
 }
 
-// TestAskingForLittle checks that requests in small documents are not limited.
-func TestAskingForLittle(t *testing.T) {
+// TestSmallRequestsAreUnlimited checks that requests in small documents are not limited.
+func TestSmallRequestsAreUnlimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -257,8 +257,8 @@ func TestAskingForLittle(t *testing.T) {
 	})
 }
 
-// TestAskingForAwareness checks that requests for awareness are rate-limited too.
-func TestAskingForAwareness(t *testing.T) {
+// TestAwarenessRequestsAreRateLimited checks that requests for awareness are rate-limited too.
+func TestAwarenessRequestsAreRateLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

@@ -316,7 +316,7 @@ func (r *room) apply(b *inbox) (update []byte, err error) {
 	if err == nil && r.doc.Pending() {
 		// Pending structs are not in the transaction's update.
 		if all := b.accepted(); len(all) > 0 {
-			err = r.look(func() { update = r.merge(all) })
+			err = r.readDoc(func() { update = r.merge(all) })
 			if len(all) == 1 {
 				update = slices.Clone(update) // the inbox will be reused
 			}

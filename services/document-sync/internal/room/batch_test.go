@@ -14,7 +14,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/room"
 )
 
-func TestCommitsAreTriedAgain(t *testing.T) {
+func TestCommitsAreRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -45,8 +45,8 @@ func TestCommitsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// TestPendingSurvives checks that pending structs survive a restart.
-func TestPendingSurvives(t *testing.T) {
+// TestPendingStructsSurvive checks that pending structs survive a restart.
+func TestPendingStructsSurvive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -187,9 +187,9 @@ func TestBackpressure(t *testing.T) {
 	})
 }
 
-// TestGathering checks that updates within a few milliseconds are broadcast as one message, and
+// TestBatching checks that updates within a few milliseconds are broadcast as one message, and
 // not to the only sender of a batch.
-func TestGathering(t *testing.T) {
+func TestBatching(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

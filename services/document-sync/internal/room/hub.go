@@ -97,7 +97,7 @@ func New(cfg Config) *Hub {
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
 		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
-	h.waiting.most = int64(cfg.MemoryBytes) / waitingShare
+	h.waiting.max = int64(cfg.MemoryBytes) / waitingShare
 	h.inboxes.New = func() any { return &inbox{} }
 	h.engine = engine{
 		apply:  func(doc *yjs.Doc, update []byte) error { return doc.ApplyUpdate(update, nil) },
@@ -179,7 +179,7 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	}
 	u := h.of[ref.Workspace]
 	if u == nil {
-		u = &usage{waiting: byteBudget{most: h.workspaceMax() / waitingShare}}
+		u = &usage{waiting: byteBudget{max: h.workspaceMax() / waitingShare}}
 	}
 	evicted, ok := h.makeSpace(ref.Workspace, u)
 	if !ok {

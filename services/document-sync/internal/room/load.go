@@ -92,11 +92,11 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 		if !r.seeded(st) {
 			return st, doc, nil
 		}
-		planted, err := r.plant(ctx, doc, &st)
+		applied, err := r.applySeed(ctx, doc, &st)
 		if err != nil {
-			return st, nil, fmt.Errorf("bring text into document %s: %w", r.ref.Document, err)
+			return st, nil, fmt.Errorf("apply the seed of document %s: %w", r.ref.Document, err)
 		}
-		if planted {
+		if applied {
 			return st, doc, nil
 		}
 	}
@@ -106,8 +106,8 @@ func (r *room) read(ctx context.Context) (store.State, *yjs.Doc, error) {
 // seeded reports whether there is a seed to apply.
 func (r *room) seeded(st store.State) bool { return st.Seed != nil && r.hub.cfg.ApplySeed != nil }
 
-// plant applies a seed, unless another instance was faster.
-func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (planted bool, err error) {
+// applySeed applies a seed, unless another instance was faster.
+func (r *room) applySeed(ctx context.Context, doc *yjs.Doc, st *store.State) (applied bool, err error) {
 	var update []byte
 	err = panics.Try(func() (err error) {
 		defer doc.OnUpdate(func(u *yjs.Update) { update = u.V1() })()
@@ -117,8 +117,8 @@ func (r *room) plant(ctx context.Context, doc *yjs.Doc, st *store.State) (plante
 	if err != nil {
 		return false, err
 	}
-	seq, planted, err := r.hub.cfg.Store.ApplySeed(ctx, r.ref, *st.Seed, update)
-	if err != nil || !planted {
+	seq, applied, err := r.hub.cfg.Store.ApplySeed(ctx, r.ref, *st.Seed, update)
+	if err != nil || !applied {
 		return false, err
 	}
 	if update == nil {
@@ -185,7 +185,7 @@ func (r *room) restore() bool {
 		cancel()
 		if err == nil {
 			r.install(doc)
-			if err = r.look(func() { r.resume(st) }); err == nil {
+			if err = r.readDoc(func() { r.resume(st) }); err == nil {
 				return true
 			}
 		}
@@ -352,16 +352,16 @@ func (r *room) yield() {
 	r.release()
 }
 
-// news is what was committed since.
-type news struct {
+// missed is what was committed after a sequence.
+type missed struct {
 	store.State
 	wanted int64 // sequence.want at the time of the read, which covers it
 }
 
 // since reads what was committed after the contents of the doc.
-func (r *room) since(ctx context.Context) (news, error) {
+func (r *room) since(ctx context.Context) (missed, error) {
 	r.mu.Lock()
-	at, n := r.seq.at, news{wanted: r.seq.want}
+	at, n := r.seq.at, missed{wanted: r.seq.want}
 	r.mu.Unlock()
 	var err error
 	n.State, err = r.hub.cfg.Store.Since(ctx, r.ref, at)
@@ -372,7 +372,7 @@ func (r *room) since(ctx context.Context) (news, error) {
 }
 
 // applyMissed applies the result of since. The turn is held; after an error the doc is discarded.
-func (r *room) applyMissed(ctx context.Context, n news) error {
+func (r *room) applyMissed(ctx context.Context, n missed) error {
 	if r.seeded(n.State) { // a reload applies the seed
 		if r.reset() { //nolint:contextcheck // the whole room waits for it, not only this caller
 			return nil

@@ -188,8 +188,8 @@ func TestIdleRoomsCatchUp(t *testing.T) {
 	})
 }
 
-// TestDeletedWhileItIsLoadedAgain checks that callers who wait for a reload learn of a deletion.
-func TestDeletedWhileItIsLoadedAgain(t *testing.T) {
+// TestDeletedDuringReload checks that callers who wait for a reload learn of a deletion.
+func TestDeletedDuringReload(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

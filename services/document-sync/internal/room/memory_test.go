@@ -69,10 +69,10 @@ func TestFullDocument(t *testing.T) {
 	})
 }
 
-// TestWhatBuildsOnTheRefused checks that later updates of a sender whose update was refused are
+// TestUpdatesAfterARefusedOne checks that later updates of a sender whose update was refused are
 // refused too, also after the batch: they would stay pending. The author of the batch is a
 // sender with an accepted update.
-func TestWhatBuildsOnTheRefused(t *testing.T) {
+func TestUpdatesAfterARefusedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -136,9 +136,9 @@ func TestDocumentOverTheLimitIsLoaded(t *testing.T) {
 	})
 }
 
-// TestDeletionsThatTakeMemory checks that deletions that split a text into many are limited too,
+// TestDeletionsUsingMemory checks that deletions that split a text into many are limited too,
 // and refused to their sender only.
-func TestDeletionsThatTakeMemory(t *testing.T) {
+func TestDeletionsUsingMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -166,8 +166,8 @@ func TestDeletionsThatTakeMemory(t *testing.T) {
 	})
 }
 
-// TestStateThatIsTooLargeToSave checks that a state too large for the store may not grow.
-func TestStateThatIsTooLargeToSave(t *testing.T) {
+// TestStateTooLargeToSave checks that a state too large for the store may not grow.
+func TestStateTooLargeToSave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -192,9 +192,9 @@ func TestStateThatIsTooLargeToSave(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAll fills the memory for documents: idle ones are unloaded, then no more are opened,
+// TestTotalMemory fills the memory for documents: idle ones are unloaded, then no more are opened,
 // and finally open ones may not grow.
-func TestMemoryOfAll(t *testing.T) {
+func TestTotalMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -246,9 +246,9 @@ func TestMemoryOfAll(t *testing.T) {
 	})
 }
 
-// TestShareOfMemory checks that a workspace may exceed its share, but not use the last quarter of
+// TestMemoryPerWorkspace checks that a workspace may exceed its share, but not use the last quarter of
 // the memory, which is for others.
-func TestShareOfMemory(t *testing.T) {
+func TestMemoryPerWorkspace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

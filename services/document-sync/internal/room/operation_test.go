@@ -60,7 +60,7 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-func TestOperationThatIsNotCommitted(t *testing.T) {
+func TestOperationNotCommitted(t *testing.T) {
 	t.Parallel()
 	refused := fault.New(fault.Invalid, "no")
 	commit := func(done bool, err error) func(context.Context, room.Edited) (int64, bool, error) {
@@ -102,9 +102,9 @@ func TestOperationThatIsNotCommitted(t *testing.T) {
 	}
 }
 
-// TestOperationThatIsRefused checks that an operation that cannot be computed, or does not fit, is
+// TestOperationRefused checks that an operation that cannot be computed, or does not fit, is
 // passed to Refused: it may have been committed before.
-func TestOperationThatIsRefused(t *testing.T) {
+func TestOperationRefused(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("cannot be computed")
 	for name, tt := range map[string]struct {
@@ -143,9 +143,9 @@ func TestOperationThatIsRefused(t *testing.T) {
 	}
 }
 
-// TestOperationThatPanics checks that a panicking operation has no effect, wherever the panic is
+// TestOperationEditPanics checks that a panicking operation has no effect, wherever the panic is
 // recovered.
-func TestOperationThatPanics(t *testing.T) {
+func TestOperationEditPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -172,8 +172,8 @@ func TestOperationThatPanics(t *testing.T) {
 	})
 }
 
-// TestLostWhilePostgresIsAway checks that nothing is lost while a discarded doc cannot be reloaded.
-func TestLostWhilePostgresIsAway(t *testing.T) {
+// TestUpdateLostDuringPostgresOutage checks that nothing is lost while a discarded doc cannot be reloaded.
+func TestUpdateLostDuringPostgresOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

@@ -213,9 +213,9 @@ func (j *jumpy) Send(m *room.Message) {
 	j.client.Send(m)
 }
 
-// TestPeerPanicsWhileTheBusIsHeard checks that a peer that panics while it receives another
+// TestPeerPanicsOnBusMessage checks that a peer that panics while it receives another
 // instance's update gets it again, and that the document works.
-func TestPeerPanicsWhileTheBusIsHeard(t *testing.T) {
+func TestPeerPanicsOnBusMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

@@ -184,8 +184,8 @@ func TestAgentsAreShown(t *testing.T) {
 	})
 }
 
-// TestNobodyIsImpersonated checks that a client belongs to its member on all instances.
-func TestNobodyIsImpersonated(t *testing.T) {
+// TestNoImpersonation checks that a client belongs to its member on all instances.
+func TestNoImpersonation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -236,8 +236,8 @@ func TestNobodyIsImpersonated(t *testing.T) {
 	})
 }
 
-// TestPresenceAfterTheBusWasAway checks that presence is exchanged as soon as the bus is back.
-func TestPresenceAfterTheBusWasAway(t *testing.T) {
+// TestPresenceAfterBusOutage checks that presence is exchanged as soon as the bus is back.
+func TestPresenceAfterBusOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -262,8 +262,8 @@ func TestPresenceAfterTheBusWasAway(t *testing.T) {
 	})
 }
 
-// TestWhoLeftLast checks that other instances learn who left, though this one ends then.
-func TestWhoLeftLast(t *testing.T) {
+// TestLastToLeave checks that other instances learn who left, though this one ends then.
+func TestLastToLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

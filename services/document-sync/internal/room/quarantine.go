@@ -32,9 +32,9 @@ func panicked(err error) bool {
 	return ok
 }
 
-// look runs f, which reads the doc. If f panics, the doc is discarded and reloaded with a check
+// readDoc runs f, which reads the doc. If f panics, the doc is discarded and reloaded with a check
 // of each update. The turn is held, or mu while nobody has the turn.
-func (r *room) look(f func()) error {
+func (r *room) readDoc(f func()) error {
 	err := panics.Try(func() error { f(); return nil })
 	if err != nil {
 		r.doc = nil

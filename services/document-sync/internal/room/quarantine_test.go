@@ -168,9 +168,9 @@ func TestCommittedUpdatePanics(t *testing.T) {
 	})
 }
 
-// TestLookPanics checks that an update that makes the document panic when it is read is found
+// TestReadPanics checks that an update that makes the document panic when it is read is found
 // then. Other peers stay.
-func TestLookPanics(t *testing.T) {
+func TestReadPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

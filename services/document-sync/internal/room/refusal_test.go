@@ -13,9 +13,9 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// TestRefusedComesAgain checks that an editor that keeps sending a refused update has it tried
+// TestRefusedUpdateIsResent checks that an editor that keeps sending a refused update has it tried
 // less and less often. Others do not wait for it, nor does the reloaded page.
-func TestRefusedComesAgain(t *testing.T) {
+func TestRefusedUpdateIsResent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -68,9 +68,9 @@ func TestRefusedComesAgain(t *testing.T) {
 	})
 }
 
-// TestRefusedWaits checks the same for malformed updates and those that do not fit; after a long
+// TestRefusedUpdateBacksOff checks the same for malformed updates and those that do not fit; after a long
 // time they are tried at once.
-func TestRefusedWaits(t *testing.T) {
+func TestRefusedUpdateBacksOff(t *testing.T) {
 	t.Parallel()
 	for name, update := range map[string]func(*client) []byte{
 		"malformed": func(*client) []byte { return []byte{1, 1, 1} },

@@ -163,8 +163,8 @@ func TestViewersDoNotWrite(t *testing.T) {
 	})
 }
 
-// TestEverythingPasses checks that all root types and subdocuments are accepted.
-func TestEverythingPasses(t *testing.T) {
+// TestAllMessageKinds checks that all root types and subdocuments are accepted.
+func TestAllMessageKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

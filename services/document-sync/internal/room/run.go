@@ -46,7 +46,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		t.Stop()
-		panics.Contain(ctx, h.cfg.Log, "a look at open documents", func() { h.round(ctx) })
+		panics.Contain(ctx, h.cfg.Log, "the periodic round of open documents", func() { h.round(ctx) })
 	}
 }
 

@@ -26,14 +26,14 @@ type Seat struct {
 	reads  bool // a viewer, whose updates are refused
 
 	// Guarded by room.mu.
-	owner   presence.Owner
-	asked   requests
-	told    bool  // a step 1 was answered
-	greet   bool  // the server's step 1 is still to be sent
-	waits   bool  // it is in room.waiting
-	closed  bool  // the room has closed the peer
-	refused error // the refusal of an update that closed it
-	hasLeft bool
+	owner    presence.Owner
+	asked    requests
+	answered bool  // a step 1 was answered
+	greet    bool  // the server's step 1 is still to be sent
+	waits    bool  // it is in room.waiting
+	closed   bool  // the room has closed the peer
+	refused  error // the refusal of an update that closed it
+	hasLeft  bool
 }
 
 // Join opens a document for a peer. The peer is sent a KindStep1, everybody's awareness, and from

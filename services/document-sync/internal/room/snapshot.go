@@ -223,7 +223,7 @@ func (r *room) snapshot(ctx, turn context.Context) (*encoded, error) {
 	r.mu.Lock()
 	s := &encoded{Snapshot: store.Snapshot{Ref: r.ref, Sequence: r.seq.at}}
 	r.mu.Unlock()
-	if err := r.look(func() {
+	if err := r.readDoc(func() {
 		s.State = r.doc.EncodeStateAsUpdateV2(nil)
 		s.Vector = r.doc.StateVector().Encode()
 		s.structs, s.deletions = r.doc.Contents()

@@ -78,9 +78,9 @@ func TestTyping(t *testing.T) {
 	})
 }
 
-// TestSnapshotsThatFail checks that nothing accumulates while the store is down, and that unsaved
+// TestFailedSnapshots checks that nothing accumulates while the store is down, and that unsaved
 // states are saved later.
-func TestSnapshotsThatFail(t *testing.T) {
+func TestFailedSnapshots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -111,8 +111,8 @@ func TestSnapshotsThatFail(t *testing.T) {
 	})
 }
 
-// TestSnapshotsPassWhoIsBusy checks that a hanging commit does not delay the snapshots of others.
-func TestSnapshotsPassWhoIsBusy(t *testing.T) {
+// TestBusyRoomDoesNotDelaySnapshots checks that a hanging commit does not delay the snapshots of others.
+func TestBusyRoomDoesNotDelaySnapshots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()

@@ -19,9 +19,9 @@ type Store interface {
 	// document is deleted, an Invalid, TooLarge or Conflict fault that the update will never
 	// be accepted; other errors are temporary. The store bounds its duration.
 	Append(ctx context.Context, ref store.Ref, author store.Author, update []byte) (sequence int64, err error)
-	// ApplySeed commits the update that applies a seed; update may be empty. planted is false if
+	// ApplySeed commits the update that applies a seed; update may be empty. applied is false if
 	// another instance was faster or the seed has changed.
-	ApplySeed(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (sequence int64, planted bool, err error)
+	ApplySeed(ctx context.Context, ref store.Ref, seed store.Seed, update []byte) (sequence int64, applied bool, err error)
 	// Quarantine stores an update that panicked twice, for debugging.
 	Quarantine(ctx context.Context, q store.Quarantined) error
 	// Save stores a snapshot, unless there is a later one.

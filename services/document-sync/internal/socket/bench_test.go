@@ -46,7 +46,7 @@ func crowd(t testing.TB, w *world, path string, n int) *counter {
 }
 
 // BenchmarkDeliver sends one update to 200 connections of one gateway. It measures both ends of
-// the trunk, without the writes to editors.
+// the mux, without the writes to editors.
 func BenchmarkDeliver(b *testing.B) {
 	const n = 200
 	w := newWorld(b, socket.Limits{})
@@ -109,7 +109,7 @@ func (s *sink) Update(_ context.Context, update []byte) error {
 	return nil
 }
 
-// BenchmarkReceive measures an update of one typed character from a trunk to a seat, and to a
+// BenchmarkReceive measures an update of one typed character from a mux to a seat, and to a
 // document.
 func BenchmarkReceive(b *testing.B) {
 	const count = 10_000

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/mux"
 )
 
-// front stands in for the gateway: it has the WebSockets and the trunks. The role and the token's
+// front stands in for the gateway: it has the WebSockets and the mux connections. The role and the token's
 // expiry come from the query. It has no limits.
 type front struct {
 	w      *world

@@ -89,8 +89,8 @@ func TestUnknownMessages(t *testing.T) {
 	}
 }
 
-// TestStranger checks that trunks require authentication.
-func TestStranger(t *testing.T) {
+// TestUnauthenticatedMux checks that mux connections require authentication.
+func TestUnauthenticatedMux(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, socket.Limits{})
 	mux := http.NewServeMux()
@@ -339,7 +339,7 @@ func TestDrainSpread(t *testing.T) {
 			t.Errorf("Run took %v to end", d)
 		}
 		if code, reason := w.dial(t, p, path(ref.Document.String(), "")).end(); code != room.CloseBusy || !strings.Contains(reason, "away") {
-			t.Errorf("a new connection: %d %q, want no trunk", code, reason)
+			t.Errorf("a new connection: %d %q, want no mux connection", code, reason)
 		}
 	})
 }

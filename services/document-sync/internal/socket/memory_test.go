@@ -7,7 +7,7 @@ import (
 	"signalbox.dev/services/document-sync/internal/socket"
 )
 
-// TestIdleMemory measures an idle connection: its stream at both ends of the trunk, its session
+// TestIdleMemory measures an idle connection: its stream at both ends of the mux, its session
 // and its seat.
 func TestIdleMemory(t *testing.T) { //nolint:paralleltest // it measures the process
 	w := newWorld(t, socket.Limits{})

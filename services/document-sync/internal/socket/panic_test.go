@@ -30,7 +30,7 @@ type badSeat struct{ socket.Seat }
 func (badSeat) Update(context.Context, []byte) error { panic("an update that cannot be applied") }
 
 // TestPanicCostsOneConnection checks that a panic closes the connection whose message caused it,
-// but not the trunk.
+// but not the mux.
 func TestPanicCostsOneConnection(t *testing.T) {
 	t.Parallel()
 	all := &buggy{rooms: newRooms()}

@@ -28,8 +28,8 @@ import (
 	"signalbox.dev/services/document-sync/internal/socket"
 )
 
-// patient is how long eventually waits.
-const patient = time.Minute
+// timeout bounds every wait of a test.
+const timeout = time.Minute
 
 // world is a handler behind a front.
 type world struct {
@@ -135,7 +135,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	end := time.NewTimer(patient)
+	end := time.NewTimer(timeout)
 	defer end.Stop()
 	for !holds() {
 		select {
@@ -255,7 +255,7 @@ func (b *browser) tell(id, do string, more args) seen {
 			b.t.Fatalf("%s: %s", line, s.Error)
 		}
 		return s.seen
-	case <-time.After(patient):
+	case <-time.After(timeout):
 		if do == "until" {
 			b.t.Fatalf("%s never happened; state %+v", line, b.tell(id, "state", nil))
 		}

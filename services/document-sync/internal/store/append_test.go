@@ -210,9 +210,9 @@ func TestLockedHead(t *testing.T) {
 	wantKind(t, "Append to what was deleted under the lock", <-deleted, fault.NotFound)
 }
 
-// TestConcurrently has two stores append to the same documents, and save, delete, load and operate
+// TestConcurrentUse has two stores append to the same documents, and save, delete, load and operate
 // meanwhile: sequences are dense and unique, and every read is complete.
-func TestConcurrently(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	pool, other := w.open(store.Limits{Versions: 100, VersionBytes: 1 << 30})

@@ -20,13 +20,13 @@ const (
 // nothing if that is kept already or the document was deleted.
 func (s *Store) KeepBase(ctx context.Context, ref Ref, sequence int64, markdown string) error {
 	var kept bool
-	look := &pgx.Batch{}
+	reads := &pgx.Batch{}
 	args := pg.Args{
 		"ws": ref.Workspace, "id": ref.Document, "sequence": sequence, "markdown": markdown, "most": maxBases, "bytes": maxBaseBytes,
 	}
-	look.Queue(`SELECT EXISTS (SELECT FROM bases WHERE workspace_id = @ws AND document_id = @id AND sequence = @sequence)`,
+	reads.Queue(`SELECT EXISTS (SELECT FROM bases WHERE workspace_id = @ws AND document_id = @id AND sequence = @sequence)`,
 		args).QueryRow(func(r pgx.Row) error { return r.Scan(&kept) })
-	err := s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
+	err := s.db.ChangeInWorkspace(ctx, ref.Workspace, reads, func(b *pgx.Batch) error {
 		if kept {
 			return nil // nothing is queued
 		}

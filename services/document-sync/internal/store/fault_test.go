@@ -12,9 +12,9 @@ import (
 	"signalbox.dev/services/document-sync/internal/store"
 )
 
-// TestKilledInTheCommit ends the connection during a commit: the callers get an error, nothing is done
+// TestConnectionLostDuringCommit ends the connection during a commit: the callers get an error, nothing is done
 // in part, and a repetition is harmless.
-func TestKilledInTheCommit(t *testing.T) {
+func TestConnectionLostDuringCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	a, b := w.create(), w.create()
@@ -110,8 +110,8 @@ func TestDeadlock(t *testing.T) {
 	wantKind(t, "Append with endless deadlocks", err, fault.Unavailable)
 }
 
-// TestAway checks that Append fails while Postgres is down, and works afterwards.
-func TestAway(t *testing.T) {
+// TestPostgresOutage checks that Append fails while Postgres is down, and works afterwards.
+func TestPostgresOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()

@@ -226,19 +226,19 @@ func (s *Store) operate(ctx context.Context, op Operation, write func(b *pgx.Bat
 func (s *Store) operateOnce(ctx context.Context, op Operation, write func(b *pgx.Batch, h *lockedDocument) (int, error)) (answer Answer, err error) {
 	var h lockedDocument
 	var past record
-	look := &pgx.Batch{}
+	reads := &pgx.Batch{}
 	if op.Name != Create {
-		queueLock(look, Ref{op.Workspace, op.Document}, &h)
+		queueLock(reads, Ref{op.Workspace, op.Document}, &h)
 	}
 	if op.Undoes != 0 {
 		h.undoTarget = &undoTarget{version: op.Undoes}
-		queueUndone(look, Ref{op.Workspace, op.Document}, h.undoTarget)
+		queueUndone(reads, Ref{op.Workspace, op.Document}, h.undoTarget)
 	}
 	// A statement after the one that waits for the lock sees the records of its previous holder.
-	look.Queue(`SELECT clock_timestamp(), o.request, o.response FROM (VALUES (1)) v LEFT JOIN operations o ON o.workspace_id = @ws AND o.key = @key`,
+	reads.Queue(`SELECT clock_timestamp(), o.request, o.response FROM (VALUES (1)) v LEFT JOIN operations o ON o.workspace_id = @ws AND o.key = @key`,
 		pg.Args{"ws": op.Workspace, "key": op.key()}).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &past.request, &past.response) })
 	request := op.digest()
-	err = s.db.ChangeInWorkspace(ctx, op.Workspace, look, func(b *pgx.Batch) error {
+	err = s.db.ChangeInWorkspace(ctx, op.Workspace, reads, func(b *pgx.Batch) error {
 		if past.request != nil {
 			answer, err = past.answer(request)
 			return err

@@ -31,14 +31,14 @@ func (s *Store) save(ctx context.Context, snap Snapshot) error {
 	}
 	var h lockedDocument
 	var stored int64
-	look := &pgx.Batch{}
+	reads := &pgx.Batch{}
 	// The head is not locked: it may advance meanwhile.
-	look.Queue(lockDocument, snap.Ref.args())
-	queueRead(look, snap.Ref, &h)
-	look.Queue(`
+	reads.Queue(lockDocument, snap.Ref.args())
+	queueRead(reads, snap.Ref, &h)
+	reads.Queue(`
 		SELECT clock_timestamp(), coalesce(s.sequence, 0) FROM (VALUES (1)) v
 		LEFT JOIN snapshots s ON s.workspace_id = @ws AND s.document_id = @id`, snap.Ref.args()).QueryRow(func(r pgx.Row) error { return r.Scan(&h.now, &stored) })
-	return s.db.ChangeInWorkspace(ctx, snap.Ref.Workspace, look, func(b *pgx.Batch) error {
+	return s.db.ChangeInWorkspace(ctx, snap.Ref.Workspace, reads, func(b *pgx.Batch) error {
 		switch {
 		case !h.exists:
 			return notFound(snap.Ref.Document)
@@ -89,9 +89,9 @@ func queueSnapshot(b *pgx.Batch, snap Snapshot) {
 }
 
 // ApplySeed commits the update that applies a document's seed to its state, and returns its
-// sequence. planted is false if the seed was applied or has changed meanwhile: the caller then
+// sequence. applied is false if another instance applied the seed or it has changed: the caller then
 // reads the document again (Since). update may be empty.
-func (s *Store) ApplySeed(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, planted bool, err error) {
+func (s *Store) ApplySeed(ctx context.Context, ref Ref, seed Seed, update []byte) (sequence int64, applied bool, err error) {
 	if len(update) > s.limits.StateBytes {
 		return 0, false, s.tooLarge(len(update))
 	}
@@ -100,20 +100,20 @@ func (s *Store) ApplySeed(ctx context.Context, ref Ref, seed Seed, update []byte
 	}
 	before, after := sha256.Sum256([]byte(seed.Before)), sha256.Sum256([]byte(seed.After))
 	var h lockedDocument
-	look := &pgx.Batch{}
-	queueLock(look, ref, &h)
-	look.Queue(`
+	reads := &pgx.Batch{}
+	queueLock(reads, ref, &h)
+	reads.Queue(`
 		SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND seed_before IS NOT NULL
 			AND sha256(convert_to(seed_before, 'UTF8')) = @before AND sha256(convert_to(content, 'UTF8')) = @after`,
 		pg.Args{"ws": ref.Workspace, "id": ref.Document, "before": before[:], "after": after[:]}).Query(func(rows pgx.Rows) error {
-		planted = rows.Next()
+		applied = rows.Next()
 		return rows.Err()
 	})
-	err = s.db.ChangeInWorkspace(ctx, ref.Workspace, look, func(b *pgx.Batch) error {
+	err = s.db.ChangeInWorkspace(ctx, ref.Workspace, reads, func(b *pgx.Batch) error {
 		if !h.exists {
 			return notFound(ref.Document)
 		}
-		if !planted {
+		if !applied {
 			return nil // nothing is queued
 		}
 		h.Sequence++
@@ -125,7 +125,7 @@ func (s *Store) ApplySeed(ctx context.Context, ref Ref, seed Seed, update []byte
 	if err != nil {
 		return 0, false, fmt.Errorf("apply the seed of document %s: %w", ref.Document, err)
 	}
-	if !planted {
+	if !applied {
 		return 0, false, nil
 	}
 	return h.Sequence, true, nil

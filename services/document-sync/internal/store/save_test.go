@@ -209,8 +209,8 @@ func TestHistoryIsThinned(t *testing.T) {
 	}
 }
 
-// TestSaveByAll has several instances save the same document.
-func TestSaveByAll(t *testing.T) {
+// TestConcurrentSaves has several instances save the same document.
+func TestConcurrentSaves(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	_, other := w.open(store.Limits{Versions: 100, VersionBytes: 1 << 20})

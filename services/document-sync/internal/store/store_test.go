@@ -227,8 +227,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestOthers checks that another workspace can neither read nor change anything.
-func TestOthers(t *testing.T) {
+// TestOtherWorkspaces checks that another workspace can neither read nor change anything.
+func TestOtherWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()

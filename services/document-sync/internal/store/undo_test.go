@@ -155,8 +155,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestUndoByAll has many undo the same operation at once: one succeeds.
-func TestUndoByAll(t *testing.T) {
+// TestConcurrentUndos has many undo the same operation at once: one succeeds.
+func TestConcurrentUndos(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()

@@ -119,17 +119,17 @@ func (w *world) plant(ref store.Ref, want store.Seed, wantSequence int64) {
 	if st.Seed == nil || *st.Seed != want {
 		w.t.Fatalf("Load has the seed %v, want %v", st.Seed, want)
 	}
-	sequence, planted, err := w.store.ApplySeed(w.t.Context(), ref, *st.Seed, []byte("planted"))
-	if err != nil || !planted || sequence != wantSequence {
-		w.t.Fatalf("ApplySeed = %d, %t, %v, want %d", sequence, planted, err, wantSequence)
+	sequence, applied, err := w.store.ApplySeed(w.t.Context(), ref, *st.Seed, []byte("applied"))
+	if err != nil || !applied || sequence != wantSequence {
+		w.t.Fatalf("ApplySeed = %d, %t, %v, want %d", sequence, applied, err, wantSequence)
 	}
-	if st = w.load(ref); st.Seed != nil || st.Document.Sequence != wantSequence || string(st.Updates[len(st.Updates)-1].Data) != "planted" {
+	if st = w.load(ref); st.Seed != nil || st.Document.Sequence != wantSequence || string(st.Updates[len(st.Updates)-1].Data) != "applied" {
 		w.t.Fatalf("after ApplySeed, Load = %+v", st)
 	}
 }
 
-// TestOldCreates has the old release create a document.
-func TestOldCreates(t *testing.T) {
+// TestOldReleaseCreates has the old release create a document.
+func TestOldReleaseCreates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.ref()
@@ -143,7 +143,7 @@ func TestOldCreates(t *testing.T) {
 	}
 	w.plant(ref, store.Seed{Before: "", After: "# old"}, 2)
 	st = w.load(ref)
-	if st.At != 1 || cmp.Diff([]string{"2:planted"}, data(st.Updates)) != "" || st.Document.Name != "old name" {
+	if st.At != 1 || cmp.Diff([]string{"2:applied"}, data(st.Updates)) != "" || st.Document.Name != "old name" {
 		t.Errorf("Load = %+v", st)
 	}
 	w.save(snapshot(ref, 2))
@@ -155,8 +155,8 @@ func TestOldCreates(t *testing.T) {
 	}
 }
 
-// TestOldEdits has the old release edit a document that is open in the new one.
-func TestOldEdits(t *testing.T) {
+// TestOldReleaseEdits has the old release edit a document that is open in the new one.
+func TestOldReleaseEdits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()
@@ -192,8 +192,8 @@ func TestOldEdits(t *testing.T) {
 		t.Errorf("a seed counts as current Markdown: %v", err)
 	}
 	o.edit(ref, "# first, edited twice") // 8
-	if _, planted, err := w.store.ApplySeed(t.Context(), ref, want, []byte("x")); err != nil || planted {
-		t.Errorf("ApplySeed of a replaced seed = %t, %v", planted, err)
+	if _, applied, err := w.store.ApplySeed(t.Context(), ref, want, []byte("x")); err != nil || applied {
+		t.Errorf("ApplySeed of a replaced seed = %t, %v", applied, err)
 	}
 	w.plant(ref, store.Seed{Before: "# first", After: "# first, edited twice"}, 9)
 	o.change(ref, store.Rename, func(_, content string) (string, string) { return "renamed", content }) // 10
@@ -214,8 +214,8 @@ func TestOldEdits(t *testing.T) {
 	}
 }
 
-// TestOldTakesANumber has a version of the old release with the number of a pending snapshot.
-func TestOldTakesANumber(t *testing.T) {
+// TestOldReleaseTakesVersionNumber has a version of the old release with the number of a pending snapshot.
+func TestOldReleaseTakesVersionNumber(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()
@@ -234,9 +234,9 @@ func TestOldTakesANumber(t *testing.T) {
 	}
 }
 
-// TestOldDeletes has the old release delete a document that is open in the new one, and vice
+// TestOldReleaseDeletes has the old release delete a document that is open in the new one, and vice
 // versa.
-func TestOldDeletes(t *testing.T) {
+func TestOldReleaseDeletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	ref := w.create()
@@ -282,11 +282,11 @@ func TestApplySeedOnce(t *testing.T) {
 	for i := range 8 {
 		s := []*store.Store{w.store, other}[i%2]
 		wg.Go(func() {
-			n, planted, err := s.ApplySeed(t.Context(), ref, seed, []byte("planted"))
+			n, applied, err := s.ApplySeed(t.Context(), ref, seed, []byte("applied"))
 			if err != nil {
 				t.Error(err)
 			}
-			if planted {
+			if applied {
 				did <- n
 			}
 		})
@@ -295,14 +295,14 @@ func TestApplySeedOnce(t *testing.T) {
 	if len(did) != 1 || <-did != 2 {
 		t.Errorf("%d applied it, want one, at 2", len(did)+1)
 	}
-	if st := w.load(ref); st.Seed != nil || cmp.Diff([]string{"2:planted"}, data(st.Updates)) != "" {
+	if st := w.load(ref); st.Seed != nil || cmp.Diff([]string{"2:applied"}, data(st.Updates)) != "" {
 		t.Errorf("Load = %+v", st)
 	}
 }
 
-// TestOldAndNewAtOnce has both releases write to the same documents at once: nothing fails, and
+// TestOldAndNewReleaseAtOnce has both releases write to the same documents at once: nothing fails, and
 // sequences stay dense.
-func TestOldAndNewAtOnce(t *testing.T) {
+func TestOldAndNewReleaseAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, store.Limits{})
 	refs := []store.Ref{w.create(), w.create(), w.create()}

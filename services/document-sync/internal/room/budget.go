@@ -12,7 +12,7 @@ const waitingShare = 8
 // byteBudget limits the bytes of uncommitted updates. A single update is always accepted,
 // whatever its size.
 type byteBudget struct {
-	most int64
+	max  int64
 	used atomic.Int64
 
 	awaited atomic.Bool // somebody waits; set under mu, so that give need not lock otherwise
@@ -40,7 +40,7 @@ func (a *byteBudget) take(n int) (later <-chan struct{}) {
 func (a *byteBudget) try(n int64) bool {
 	for {
 		used := a.used.Load()
-		if used > 0 && used+n > a.most {
+		if used > 0 && used+n > a.max {
 			return false
 		}
 		if a.used.CompareAndSwap(used, used+n) {
