@@ -19,14 +19,14 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The ways of docs/operate.md, "Back up and restore".
+// These tests follow docs/operate.md, "Back up and restore".
 
-// TestRestoreFromFolder copies the data folder of a standalone Signalbox that was stopped,
-// and starts another one on the copy.
+// TestRestoreFromFolder copies the data folder of a stopped standalone Signalbox
+// and starts another one with the copy.
 func TestRestoreFromFolder(t *testing.T) {
 	t.Parallel()
 	first := newSolo(t, "")
-	saved := save(t, first.w, []string{"--data", first.data})
+	saved := createUserData(t, first.w, []string{"--data", first.data})
 	if err := first.w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -36,13 +36,13 @@ func TestRestoreFromFolder(t *testing.T) {
 	saved.check(t, second.w, []string{"--data", second.data}, nil)
 }
 
-// TestRestoreFromDump dumps the database of a cluster that runs, restores it in another
-// PostgreSQL, and starts a Signalbox there that has nothing else but the key file.
+// TestRestoreFromDump dumps the database of a running cluster, restores it in another
+// PostgreSQL, and starts a Signalbox there that has only the key file besides.
 func TestRestoreFromDump(t *testing.T) {
 	t.Parallel()
 	dump, restore := clientTool(t, "pg_dump"), clientTool(t, "pg_restore")
 	w := cluster.up(t).World
-	saved := save(t, w, nil, "DATABASE_URL="+w.Database, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(w.Dir, "broker.key"))
+	saved := createUserData(t, w, nil, "DATABASE_URL="+w.Database, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(w.Dir, "broker.key"))
 	file := filepath.Join(t.TempDir(), "signalbox.dump")
 	command(t, nil, "", dump, "--format=custom", "--file="+file, w.Database)
 
@@ -59,7 +59,7 @@ func TestRestoreFromDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	database := []string{"DATABASE_URL=" + server.URL("restored")}
-	command(t, database, "", filepath.Join(bin, "signalbox"), "migrate") // makes the roles
+	command(t, database, "", filepath.Join(bin, "signalbox"), "migrate") // creates the roles
 	command(t, nil, "", restore, "--clean", "--if-exists", "--exit-on-error", "--dbname="+server.URL("restored"), file)
 
 	dir := t.TempDir()
@@ -84,7 +84,7 @@ func TestRestoreFromDump(t *testing.T) {
 	saved.check(t, restored, []string{"--data", data}, database)
 }
 
-// clientTool returns the path of a PostgreSQL client program: the one beside the server
+// clientTool returns the path of a PostgreSQL client program: the one next to the server
 // that the tests use, or else one in the PATH that is no older than the server.
 func clientTool(t *testing.T, name string) string {
 	t.Helper()
@@ -102,27 +102,27 @@ func clientTool(t *testing.T, name string) string {
 		return n
 	}
 	if want := major(filepath.Join(server, "postgres")); major(name) < want {
-		t.Skipf("there is no %s of PostgreSQL %d here: the PostgreSQL that npm brings has none", name, want)
+		t.Skipf("%s of PostgreSQL %d is not installed: the PostgreSQL packages of npm do not include it", name, want)
 	}
 	return name
 }
 
-// belongings are what somebody has in a Signalbox: a conversation, a document and an account.
-type belongings struct {
-	who                         world.Member
+// userData is what a member has in a Signalbox: a conversation, a document and an account.
+type userData struct {
+	member                      world.Member
 	session, document, markdown string
 	messages                    int
 }
 
-// save makes somebody with belongings; flags and environ are for `signalbox accounts`.
-func save(t *testing.T, w *world.World, flags []string, environ ...string) belongings {
+// createUserData creates a member with data; flags and environ are for `signalbox accounts`.
+func createUserData(t *testing.T, w *world.World, flags []string, environ ...string) userData {
 	t.Helper()
-	who, err := w.NewMember(t.Context(), "", "owner")
+	member, err := w.NewMember(t.Context(), "", "owner")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := belongings{who: who, markdown: "# Kept\n\nThis is to survive.\n"}
-	c := w.Client(0, who)
+	b := userData{member: member, markdown: "# Kept\n\nThis is to survive.\n"}
+	c := w.Client(0, member)
 	if b.session, err = c.NewSession(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -149,16 +149,16 @@ func save(t *testing.T, w *world.World, flags []string, environ ...string) belon
 		t.Fatal(err)
 	}
 	b.messages = len(messages)
-	args := append([]string{"accounts", "add", "anthropic", "--no-check", "--label", "kept", "--workspace", who.Workspace}, flags...)
+	args := append([]string{"accounts", "add", "anthropic", "--no-check", "--label", "kept", "--workspace", member.Workspace}, flags...)
 	command(t, environ, "sk-ant-kept\n", filepath.Join(bin, "signalbox"), args...)
 	return b
 }
 
-// check finds the belongings in another Signalbox: all is there, the account's key opens,
-// and the conversation goes on.
-func (b belongings) check(t *testing.T, w *world.World, flags, environ []string) {
+// check checks in another Signalbox that all data is there, that the account's key can be
+// decrypted, and that the conversation can continue.
+func (b userData) check(t *testing.T, w *world.World, flags, environ []string) {
 	t.Helper()
-	args := []string{"token", "--json", "--workspace", b.who.Workspace, "--member", b.who.ID}
+	args := []string{"token", "--json", "--workspace", b.member.Workspace, "--member", b.member.ID}
 	var who world.Member
 	if err := json.Unmarshal(command(t, environ, "", filepath.Join(bin, "signalbox"), append(args, flags...)...), &who); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func (b belongings) check(t *testing.T, w *world.World, flags, environ []string)
 		Body: map[string]string{"content": "hello again", "model": "simulated", "provider": "simulator"},
 	}, nil)
 	if err != nil {
-		t.Errorf("the conversation does not go on: %v", err)
+		t.Errorf("the conversation cannot continue: %v", err)
 	}
 	var listed struct {
 		Accounts []struct{ Label string }
@@ -189,14 +189,14 @@ func (b belongings) check(t *testing.T, w *world.World, flags, environ []string)
 	if err != nil || len(listed.Accounts) != 1 || listed.Accounts[0].Label != "kept" {
 		t.Errorf("the accounts are %+v, %v", listed.Accounts, err)
 	}
-	// To seal a secret anew it has to be opened first.
+	// Rotating the keys decrypts each secret first.
 	var rotated struct{ Sealed, Failed int }
 	rotate := append([]string{"accounts", "rotate-keys", "--yes", "--json"}, flags...)
 	if err := json.Unmarshal(command(t, environ, "", filepath.Join(bin, "signalbox"), rotate...), &rotated); err != nil {
 		t.Fatal(err)
 	}
 	if rotated.Sealed == 0 || rotated.Failed != 0 {
-		t.Errorf("of the secrets %d were opened and %d were not, want at least one and none", rotated.Sealed, rotated.Failed)
+		t.Errorf("%d secrets were decrypted and %d were not, want at least one and none", rotated.Sealed, rotated.Failed)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The command line, as a person at a terminal meets it.
+// TestCommandLine runs the scripts of the command line, as a person at a terminal uses it.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	postgres := pgtest.Bin(t)
@@ -50,13 +50,13 @@ func TestCommandLine(t *testing.T) {
 // running waits until Signalbox runs in a data folder and returns its address.
 func running(ts *testscript.TestScript, data string) string {
 	var r struct{ URL string }
-	for deadline := time.Now().Add(patient); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		b, err := os.ReadFile(ts.MkAbs(filepath.Join(data, "running.json")))
 		if err == nil && json.Unmarshal(b, &r) == nil && r.URL != "" {
 			return r.URL
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("Signalbox does not come up in %s: %v", data, err)
+			ts.Fatalf("Signalbox does not start in %s: %v", data, err)
 		}
 		<-time.After(50 * time.Millisecond)
 	}
@@ -69,34 +69,34 @@ func portOf(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[1], u.Port())
 }
 
-// appears waits until a file of that pattern is there.
+// appears waits until a file that matches a pattern exists.
 func appears(ts *testscript.TestScript, _ bool, args []string) {
-	for deadline := time.Now().Add(patient); ; {
+	for deadline := time.Now().Add(timeout); ; {
 		if found, _ := filepath.Glob(ts.MkAbs(args[0])); len(found) > 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("%s does not appear", args[0])
+			ts.Fatalf("%s did not appear", args[0])
 		}
 		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// gone fails when a process still works in a data folder: `signalbox up` holds the lock
-// of the whole, and every process of Postgres that of its own folder.
+// gone fails if a process still works in a data folder: `signalbox up` holds the folder's lock,
+// and every process of Postgres that of its own folder.
 func gone(ts *testscript.TestScript, _ bool, args []string) {
 	dir := ts.MkAbs(args[0])
 	if _, err := os.Stat(filepath.Join(dir, "running.json")); err == nil {
-		ts.Fatalf("running.json is still there")
+		ts.Fatalf("running.json still exists")
 	}
 	for _, name := range []string{"lock", "postgres.lock", "postgres"} {
 		f, err := os.Open(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was not made yet
+			continue // it was not created yet
 		}
 		ts.Check(err)
 		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			ts.Fatalf("a process is left: it holds the lock of %s", f.Name())
+			ts.Fatalf("a process still runs and holds the lock of %s", f.Name())
 		}
 		ts.Check(f.Close())
 	}
@@ -122,7 +122,7 @@ func firstField(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[2], field(ts, ts.ReadFile(args[0]), args[1]))
 }
 
-// nowhere fails when a file below a folder has a text in it.
+// nowhere fails if a file below a folder contains a text.
 func nowhere(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(filepath.WalkDir(ts.MkAbs(args[0]), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -130,7 +130,7 @@ func nowhere(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		b, err := os.ReadFile(path)
 		if err == nil && bytes.Contains(b, []byte(args[1])) {
-			ts.Fatalf("%s has %q in it", path, args[1])
+			ts.Fatalf("%s contains %q", path, args[1])
 		}
 		return err
 	}))

@@ -17,16 +17,16 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The npm clients that front ends are built with, unmodified, against both worlds.
+// These tests run the unmodified npm clients that front ends are built with, in both worlds.
 
-// person is somebody who speaks with one gateway.
+// person is a user of one gateway.
 type person struct {
 	t   *testing.T
 	url string
 	world.Member
 }
 
-func (w *house) person(t *testing.T) *person {
+func (w *sharedWorld) person(t *testing.T) *person {
 	t.Helper()
 	m, err := w.newMember("", "owner")
 	if err != nil {
@@ -80,7 +80,7 @@ func (p *person) session() string {
 // node runs one of the programs in node/ and returns what it printed.
 func node(t *testing.T, stdin []byte, args ...string) []byte {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", args...)
 	cmd.Dir = "node"
@@ -119,11 +119,11 @@ func eventsOf(t *testing.T, out []byte, withIDs bool) []clientEvent {
 	return events
 }
 
-// Every client sees the same events of a finished run, and of one that is under way.
+// TestClients checks that every client sees the same events of a finished run and of a running one.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	needNode(t)
-	for _, w := range []*house{standalone, cluster} {
+	for _, w := range []*sharedWorld{standalone, cluster} {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			p := w.up(t).person(t)
@@ -163,7 +163,7 @@ func TestClients(t *testing.T) {
 				})
 			}
 			for _, program := range []string{"watch-parser.mjs", "watch-fetch-event-source.mjs", "watch-lines.mjs"} {
-				t.Run("POST by "+program, func(t *testing.T) {
+				t.Run("POST with "+program, func(t *testing.T) {
 					t.Parallel()
 					out := node(t, nil, program, p.url+"/api/sessions/"+p.session()+"/messages", "--token", p.Token,
 						"--header", "X-Workspace-Id: "+p.Workspace, "--post", `{"content":"count to 10"}`)
@@ -197,8 +197,8 @@ func encode(t *testing.T, events []clientEvent) []byte {
 	return b.Bytes()
 }
 
-// What is stored goes into the AI SDK's own schemas without change: text, tools in
-// parallel, errors, reasoning, files, a provider's own tools, an answer cut short.
+// TestModelMessages checks that stored messages match the AI SDK's schemas unchanged: text,
+// parallel tool calls, errors, reasoning, files, a provider's own tools, a truncated answer.
 func TestModelMessages(t *testing.T) {
 	t.Parallel()
 	needNode(t)
@@ -251,7 +251,7 @@ func TestModelMessages(t *testing.T) {
 	}
 }
 
-// onlyModelMessage leaves role and content of a message: what the SDK's type has.
+// onlyModelMessage returns a message with its role and content only, the fields of the SDK's type.
 func onlyModelMessage(t *testing.T, m json.RawMessage) json.RawMessage {
 	t.Helper()
 	var d struct {

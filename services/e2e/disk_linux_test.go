@@ -15,12 +15,12 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// inside is set for the process of TestFullDisk that may mount a file system.
+// inside is set in the process of TestFullDisk that may mount a file system.
 const inside = "SIGNALBOX_E2E_INSIDE"
 
-// TestFullDisk fills the disk under a standalone Signalbox: what cannot be written is
-// answered with 503 and the reason, and when there is room again everything goes on by
-// itself. The disk is a small file system in a mount namespace of its own.
+// TestFullDisk fills the disk of a standalone Signalbox. Requests that cannot be stored get 503
+// and the reason, and once there is space again everything continues by itself. The disk is a
+// small file system in a separate mount namespace.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(inside) == "" {
@@ -31,7 +31,7 @@ func TestFullDisk(t *testing.T) {
 	if err := syscall.Mount("disk", disk, "tmpfs", 0, "size=192m,mode=755"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) }) // it goes with this process anyway
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) }) // it ends with this process anyway
 	s := newSolo(t, disk)
 	s.ends(s.submit("hello"))
 	before := s.submit("count to 100")
@@ -46,19 +46,19 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	if refused == nil || refused.Status != http.StatusServiceUnavailable || refused.Code != "DISK_FULL" || !strings.Contains(refused.Message, "make room") {
-		t.Errorf("on a full disk a document is refused with %v, want 503 DISK_FULL and what to do", refused)
+		t.Errorf("creating a document on a full disk = %v, want 503 DISK_FULL and advice", refused)
 	}
 	if err := s.ready(); err == nil || !strings.Contains(err.Error(), `"disk":"not ready"`) {
 		t.Errorf("/ready on a full disk = %v", err)
 	}
 	runs := []string{before}
-	for range 3 { // each is taken and kept, or refused
+	for range 3 { // each is accepted and stored, or refused
 		run, err := s.client.Submit(t.Context(), s.session, world.Sending{Content: "hello"})
 		switch {
 		case err == nil:
 			runs = append(runs, run.ID)
 		case !errors.As(err, &refused) || refused.Code != "DISK_FULL":
-			t.Errorf("on a full disk a message is refused with %v", err)
+			t.Errorf("sending a message on a full disk = %v", err)
 		}
 	}
 	fill(t, filling)
@@ -73,14 +73,14 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// fill leaves no room beside a file, which it makes or makes longer.
+// fill creates or extends a file until the disk is full.
 func fill(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = f.Close() }() // it was to fail
+	defer func() { _ = f.Close() }() // it was meant to fail
 	for size := 1 << 20; size > 0; {
 		if _, err := f.Write(make([]byte, size)); errors.Is(err, syscall.ENOSPC) {
 			size /= 2
@@ -90,7 +90,7 @@ func fill(t *testing.T, name string) {
 	}
 }
 
-// enter runs the test once more, where it may mount.
+// enter runs the test again in a mount namespace.
 func enter(t *testing.T) {
 	t.Helper()
 	args := []string{"--mount"}
@@ -98,11 +98,11 @@ func enter(t *testing.T) {
 		args = []string{"--user", "--map-current-user", "--keep-caps", "--mount"}
 	}
 	if out, err := exec.CommandContext(t.Context(), "unshare", append(args, "true")...).CombinedOutput(); err != nil {
-		t.Skipf("a file system of its own cannot be had here: unshare: %v %s", err, out)
+		t.Skipf("no mount namespace can be created here: unshare: %v %s", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), "unshare", append(args, os.Args[0], "-test.run=^TestFullDisk$", "-test.v")...)
 	cmd.Env = append(os.Environ(), inside+"=yes", world.Built+"="+bin)
 	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "--- SKIP") {
-		t.Errorf("in a mount namespace of its own: %v\n%s", err, out)
+		t.Errorf("in the mount namespace: %v\n%s", err, out)
 	}
 }

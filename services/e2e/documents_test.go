@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestLargeDocuments writes a document as large as documents may be over REST, reads it and
-// writes it back. A change that is refused changes nothing, its new name included. What
-// standalone does in another way does not depend on a size.
+// TestLargeDocuments writes a document of the maximum size over REST, reads it and writes it
+// back. A refused change changes nothing, not even the name. It does not run in standalone,
+// whose differences do not depend on the size.
 func TestLargeDocuments(t *testing.T) {
 	t.Parallel()
 	p := cluster.up(t).person(t)
@@ -29,7 +29,7 @@ func TestLargeDocuments(t *testing.T) {
 	path := "/api/documents/" + made.Document.ID
 	p.call(http.MethodGet, path, nil, &read)
 	if read.Document.Content != text {
-		t.Fatalf("a document of %d bytes came back as %d others", len(text), len(read.Document.Content))
+		t.Fatalf("a document of %d bytes was read as %d different ones", len(text), len(read.Document.Content))
 	}
 	text = strings.Replace(text, "Paragraph 2000 is", "Paragraph 2000 was", 1)
 	p.call(http.MethodPatch, path, map[string]string{"name": "Longer", "content": text}, nil)
@@ -49,11 +49,11 @@ func TestLargeDocuments(t *testing.T) {
 	}
 	p.call(http.MethodGet, path, nil, &read)
 	if d := read.Document; d.Name != "Longer" || d.Content != text {
-		t.Errorf("after changes that were refused the document is %q of %d bytes", d.Name, len(d.Content))
+		t.Errorf("after refused changes the document is %q with %d bytes", d.Name, len(d.Content))
 	}
 }
 
-// try is call for what may be refused.
+// try is call for requests that may be refused.
 func (p *person) try(method, path string, in any) (status int, body string) {
 	p.t.Helper()
 	b, err := json.Marshal(in)

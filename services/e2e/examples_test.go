@@ -15,8 +15,8 @@ import (
 // block is a fenced block of a Markdown page: its language and its text.
 var block = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
 
-// TestAPIExamples runs the examples of docs/api.md in one shell, in their order, and
-// compares what each prints with the block that follows it.
+// TestAPIExamples runs the examples of docs/api.md in one shell, in order, and compares the
+// output of each with the block that follows it.
 func TestAPIExamples(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -37,7 +37,7 @@ func TestAPIExamples(t *testing.T) {
 	}
 	dir := t.TempDir()
 	var script strings.Builder
-	want := map[string]string{} // by the file that has what the example printed
+	want := map[string]string{} // by the file with the example's output
 	last := ""
 	for i, m := range block.FindAllStringSubmatch(string(page), -1) {
 		if m[1] == "sh" {

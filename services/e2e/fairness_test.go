@@ -12,18 +12,18 @@ import (
 // fewSlots is a world whose only runner has few slots.
 var (
 	flooding = flood.Load{Slots: 4, Times: 20, Asks: 8, First: 300 * time.Millisecond, Rest: 100 * time.Millisecond}
-	fewSlots = &house{name: "few-slots", start: func(ctx context.Context, o world.Options) (*world.World, error) {
+	fewSlots = &sharedWorld{name: "few-slots", start: func(ctx context.Context, o world.Options) (*world.World, error) {
 		o.Replicas, o.Partitions, o.Env = 1, 1, flooding.Env
 		return world.Start(ctx, o)
 	}}
 )
 
 // TestFairness is the small version of `make bench-load ARGS=fairness`: while one workspace
-// floods, another one's messages are answered about as soon as on the idle system. First come,
-// first served, its first one would wait for eight seconds.
+// floods the system, another one's messages are answered about as fast as on an idle system. In
+// order of arrival, its first message would wait for eight seconds.
 func TestFairness(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
 	defer cancel()
 	r, err := flood.Measure(ctx, fewSlots.up(t).World, flooding)
 	if err != nil {
@@ -32,9 +32,9 @@ func TestFairness(t *testing.T) {
 	idle, flooded := flood.P95(r.Idle), flood.P95(r.Flooded)
 	t.Logf("time to first token, p95: %s on the idle system, %s beside the flood, of which %d runs were left", idle, flooded, r.Left)
 	if flooded > 3*idle {
-		t.Errorf("a flood of another workspace makes the first token wait %s, %s on the idle system, want three times that at most", flooded, idle)
+		t.Errorf("during another workspace's flood the first token took %s, on the idle system %s, want at most three times that", flooded, idle)
 	}
 	if r.Left == 0 {
-		t.Error("the flood had ended before the last message: nothing was measured")
+		t.Error("the flood ended before the last message: nothing was measured")
 	}
 }

@@ -19,35 +19,35 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// providerFault is something that a model provider does wrong, or in an odd way, and
-// the run's answer to it: a whole answer, or an error that says what happened.
+// providerFault is an error or an oddity of a model provider, with the expected result of the
+// run: a complete answer, or an error that says what happened.
 type providerFault struct {
 	name     string
 	then     string // the script's actions
-	rules    string // that come before, YAML lines
-	wire     string // the script's shape of the bytes
+	rules    string // rules before it, as YAML lines
+	wire     string // the script's wire setting
 	dialects string // empty for all
 
-	code    string // of the run's error; empty for an answer, which is the whole text
+	code    string // of the run's error; empty for the complete answer
 	says    string // the error's message, or a part of it
-	limit   string // the finish reason of a run that ran into it, with what was said by then
-	asked   int    // how often the provider was
-	retries int    // what had been shown and was taken back
-	refused bool   // a tool call was not made
+	limit   string // the finish reason of a run that reached a limit and keeps the text so far
+	asked   int    // the number of requests to the provider
+	retries int    // the number of step-retry events
+	refused bool   // a tool call was not executed
 	atLeast time.Duration
 }
 
-// The answer of every script, whole, and the part of it that comes before most faults.
+// The complete answer of every script, and the parts before and after most faults.
 const (
 	wholeAnswer = "One two three four five."
 	begun       = `{say: 'One two '}`
 	rest        = `{say: 'three four five.'}`
 )
 
-// stepTime is how long a model call may take here.
+// stepTime is the timeout of a model call in this test.
 const stepTime = 8 * time.Second
 
-// A fault happens before the answer, in the middle of it, or behind its text.
+// A fault happens before the answer, in the middle of it, or after its text.
 func first(fault string) string     { return "[" + fault + ", " + begun + ", " + rest + "]" }
 func midway(fault string) string    { return "[" + begun + ", " + fault + ", " + rest + "]" }
 func lastThing(fault string) string { return "[" + begun + ", " + rest + ", " + fault + "]" }
@@ -102,14 +102,14 @@ func providerFaults() []providerFault {
 		{name: "a clean end midway for ever", then: midway(`{fail: cut}`), code: "MODEL_TRUNCATED", asked: 3, retries: 2},
 		{name: "a clean end in an event", then: midway(`{fail: {kind: cut, torn: true, times: 1}}`), asked: 2, retries: 1},
 		{name: "a clean end behind the text", then: lastThing(`{fail: cut}`), code: "MODEL_TRUNCATED", asked: 3, retries: 2},
-		// Anthropic's last event alone says that the answer is whole; in the other dialect
-		// the reason to stop does, and many servers leave [DONE] out.
+		// With Anthropic, only the last event says that the answer is complete; in the other
+		// dialect the finish reason does, and many servers omit [DONE].
 		{name: "no message_stop", then: lastThing(`{fail: {kind: cut, late: true}}`), dialects: claude, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
 		{name: "no [DONE]", then: lastThing(`{fail: {kind: cut, late: true}}`), dialects: chats, asked: 1},
 		{name: "[DONE] without a reason to stop", then: lastThing(`{event: {data: '[DONE]'}}, {fail: cut}`), dialects: chats, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
 
 		{name: "half of a call", then: `[{say: 'One two '}, {call: {tool: doc_list, args: {query: 'three four five'}, break: 10}}, {fail: cut}]`, code: "MODEL_TRUNCATED", asked: 3, retries: 2},
-		// A call whose arguments are cut is not made: the model is told and writes it again.
+		// A call with truncated arguments is not executed: the model gets an error and repeats it.
 		{
 			name: "half of the arguments", asked: 2, refused: true,
 			then:  `[{call: {tool: doc_list, args: {query: 'three four five'}, break: 10}}, {stop: max_tokens}]`,
@@ -129,19 +129,19 @@ func providerFaults() []providerFault {
 	}
 }
 
-// Each fault of a provider, in each dialect, gives a whole answer or a clear error
-// through the real chain: provider, credential-broker, agent-runner, gateway. What was
-// shown before is taken back, what it cost is counted, and nothing that is cut off is
-// ever passed off as whole.
+// TestProviderFaults checks that each fault of a provider, in each dialect, results in a
+// complete answer or a clear error through the real chain: provider, credential-broker,
+// agent-runner, gateway. Text from failed attempts is retracted, its cost is counted, and a
+// truncated answer is never presented as complete.
 func TestProviderFaults(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*timeout)
 	defer cancel()
 	f := startFaulty(ctx, t)
 	dialects := []string{"anthropic", "openai", "openrouter"}
 
-	// All at once, because most of them wait, and each for somebody else, because
-	// nobody may have so many streams.
+	// All at once, because most of them wait, and each for another member, because a member
+	// may not have so many streams.
 	var wg sync.WaitGroup
 	results := make(map[string]*faultResult)
 	owners, err := f.NewMembers(ctx, "", "owner", len(providerFaults())*len(dialects))
@@ -167,8 +167,8 @@ func TestProviderFaults(t *testing.T) {
 	}
 }
 
-// faulty is a world whose parts lose patience early: the runner before the headers,
-// the broker inside of a stream.
+// faulty is a world with short timeouts: of the runner for the headers, of the broker within a
+// stream.
 type faulty struct {
 	*world.World
 	db   *pgx.Conn
@@ -178,7 +178,7 @@ type faulty struct {
 func startFaulty(ctx context.Context, t *testing.T) *faulty {
 	t.Helper()
 	settings := map[string][]string{
-		world.SimulatorName: {"SIMULATOR_REQUESTS=2000"}, // all of them are counted
+		world.SimulatorName: {"SIMULATOR_REQUESTS=2000"}, // enough to count all of them
 		subject.AgentRunner: {
 			"AGENT_RUNNER_STEP_TIME=" + stepTime.String(), "AGENT_RUNNER_MODEL_BACKOFF=50ms", "AGENT_RUNNER_MAX_RETRY_AFTER=10s", "AGENT_RUNNER_FIRST_BYTE=3s", "AGENT_RUNNER_IDLE=20s",
 		},
@@ -204,29 +204,29 @@ func startFaulty(ctx context.Context, t *testing.T) *faulty {
 	if f.db, err = pgx.Connect(ctx, w.Database); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.db.Close(context.WithoutCancel(ctx)) }) // it was only read from
+	t.Cleanup(func() { _ = f.db.Close(context.WithoutCancel(ctx)) }) // it was only read
 	return f
 }
 
-// faultResult is what a row came to in one dialect.
+// faultResult is the result of a row in one dialect.
 type faultResult struct {
 	world.Client
 	row             providerFault
 	dialect, script string
 
 	got     world.Run
-	seen    string // what the viewer has at the end
+	seen    string // the viewer's text at the end
 	last    string // event
 	retries int
 	stored  string // of the assistant's messages
-	marked  bool   // as cut short
+	marked  bool   // as truncated
 	waste   int64  // tokens
 	asked   int
 	took    time.Duration
 	err     error
 }
 
-// simulatorOf is the simulator in a provider's protocol.
+// simulatorOf returns the simulator with a provider's protocol.
 func simulatorOf(dialect string) string {
 	if dialect == "anthropic" {
 		return "simulator"
@@ -277,7 +277,7 @@ func (f *faulty) play(ctx context.Context, r *faultResult) error {
 	return err
 }
 
-// watch reads the events as a viewer does: step-retry voids what the step has shown.
+// watch reads the events as a viewer does: step-retry retracts the text of the step.
 func (r *faultResult) watch(s *world.Stream) error {
 	for {
 		ev, err := s.Next()
@@ -339,21 +339,21 @@ func (r *faultResult) check(t *testing.T) {
 		r.checkAnswer(t)
 	}
 	if r.asked != r.row.asked || r.retries != r.row.retries {
-		t.Errorf("the provider was asked %d times with %d step-retries, want %d and %d", r.asked, r.retries, r.row.asked, r.row.retries)
+		t.Errorf("the provider got %d requests with %d step-retries, want %d and %d", r.asked, r.retries, r.row.asked, r.row.retries)
 	}
 	if r.row.refused != (len(r.got.ToolCalls) == 1) {
 		t.Errorf("the run has the tool calls %+v", r.got.ToolCalls)
 	}
 	for _, c := range r.got.ToolCalls {
 		if !r.row.refused || c.State == nil || *c.State != "error" || c.Result == nil || !strings.Contains(*c.Result, "not a JSON object") {
-			t.Errorf("the call %+v was made", c)
+			t.Errorf("the call %+v was executed", c)
 		}
 	}
 	if r.waste == 0 && r.row.retries > 0 || r.waste > 0 && r.row.code == "" && r.asked == 1 {
-		t.Errorf("%d tokens are noted as waste after %d step-retries and %d calls", r.waste, r.row.retries, r.asked)
+		t.Errorf("%d tokens are counted as waste after %d step-retries and %d calls", r.waste, r.row.retries, r.asked)
 	}
-	if r.took < r.row.atLeast || r.took > patient {
-		t.Errorf("it took %s, want at least %s and less than %s", r.took, r.row.atLeast, patient)
+	if r.took < r.row.atLeast || r.took > timeout {
+		t.Errorf("it took %s, want at least %s and less than %s", r.took, r.row.atLeast, timeout)
 	}
 }
 
@@ -370,7 +370,7 @@ func (r *faultResult) checkAnswer(t *testing.T) {
 	}
 }
 
-// checkLimit: what was said is kept, and the finish reason says that it is not all.
+// checkLimit checks that the text so far is kept, with the finish reason of a limit.
 func (r *faultResult) checkLimit(t *testing.T) {
 	t.Helper()
 	if r.got.State != "done" || r.got.FinishReason == nil || *r.got.FinishReason != r.row.limit {
@@ -387,7 +387,7 @@ func (r *faultResult) checkError(t *testing.T) {
 		t.Errorf("the run is %+v with the error %+v, want it failed with %s", r.got, r.got.Error, r.row.code)
 	}
 	if r.stored != "" || r.got.Text != "" {
-		t.Errorf("the session keeps %q and the run %q of an answer that is not whole", r.stored, r.got.Text)
+		t.Errorf("the session keeps %q and the run %q of a truncated answer", r.stored, r.got.Text)
 	}
 	if !strings.HasPrefix(r.last, "error ") || !strings.Contains(r.last, r.row.code) {
 		t.Errorf("the last event is %s, want the error %s", r.last, r.row.code)

@@ -12,16 +12,16 @@ import (
 )
 
 // TestImageHealth runs every program of the cluster with the arguments of the image's
-// HEALTHCHECK, in the environment of the one that runs: what Docker does, and what
-// `docker compose up --wait` waits for.
+// HEALTHCHECK, in the environment of the running one, as Docker does for
+// `docker compose up --wait`.
 func TestImageHealth(t *testing.T) {
 	t.Parallel()
 	w := cluster.up(t)
 	check := imageHealth(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for _, p := range w.Procs() {
-		if p.Service == world.NATSName { // compose runs the NATS project's own image
+		if p.Service == world.NATSName { // compose runs the official NATS image
 			continue
 		}
 		if err := p.Again(ctx, check...); err != nil {
@@ -30,7 +30,7 @@ func TestImageHealth(t *testing.T) {
 	}
 }
 
-// imageHealth returns what deploy/Dockerfile has an image's program be asked.
+// imageHealth returns the arguments of the HEALTHCHECK in deploy/Dockerfile.
 func imageHealth(t *testing.T) []string {
 	t.Helper()
 	root, err := world.Checkout()

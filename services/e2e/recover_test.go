@@ -19,12 +19,12 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// recovery bounds how long the standalone Signalbox may take until all is well again.
+// recovery is the time in which the standalone Signalbox must have recovered.
 const recovery = 15 * time.Second
 
-// A standalone Signalbox whose Postgres is killed starts it again and goes on. Nobody
-// gets in there without a password.
-func TestPostgresIsStartedAgain(t *testing.T) {
+// TestPostgresIsRestarted checks that a standalone Signalbox restarts its Postgres after a kill
+// and continues, and that Postgres requires a password.
+func TestPostgresIsRestarted(t *testing.T) {
 	t.Parallel()
 	s := newSolo(t, "")
 	run := s.submit("count to 100")
@@ -55,7 +55,7 @@ func TestPostgresIsStartedAgain(t *testing.T) {
 	}
 }
 
-// solo is a standalone Signalbox and somebody who uses it.
+// solo is a standalone Signalbox with one user.
 type solo struct {
 	t       *testing.T
 	w       *world.World
@@ -64,7 +64,7 @@ type solo struct {
 	session string
 }
 
-// newSolo starts one whose data is in a folder, or in one of its own where that is empty.
+// newSolo starts one with its data in a folder, or in a temporary one if dir is empty.
 func newSolo(t *testing.T, dir string) *solo {
 	t.Helper()
 	if dir == "" {
@@ -101,7 +101,7 @@ func (s *solo) createDocument(content string) error {
 	}, nil)
 }
 
-// submit sends a message, again while it is refused for now, and returns its run.
+// submit sends a message, repeatedly while it is refused temporarily, and returns its run.
 func (s *solo) submit(text string) string {
 	s.t.Helper()
 	var run world.Run
@@ -112,7 +112,7 @@ func (s *solo) submit(text string) string {
 	return run.ID
 }
 
-// ends waits until a run has ended well.
+// ends waits until a run has succeeded.
 func (s *solo) ends(id string) {
 	s.t.Helper()
 	s.until("the run has ended", func() error {
@@ -124,8 +124,7 @@ func (s *solo) ends(id string) {
 	})
 }
 
-// until asks again until there is no error; an answer other than 503 has to be a success
-// at once.
+// until repeats a request until it succeeds. Only 503 is repeated.
 func (s *solo) until(what string, ask func() error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), recovery)
@@ -141,13 +140,13 @@ func (s *solo) until(what string, ask func() error) {
 		}
 		select {
 		case <-ctx.Done():
-			s.t.Fatalf("waited %v in vain until %s: %v", recovery, what, err)
+			s.t.Fatalf("no success within %v: %s: %v", recovery, what, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// ready returns what /ready says.
+// ready returns the response of /ready.
 func (s *solo) ready() error {
 	err := s.client.Call(s.t.Context(), world.Request{Method: http.MethodGet, Path: "/ready"}, nil)
 	if err != nil && !strings.Contains(err.Error(), "not ready") {

@@ -24,19 +24,19 @@ import (
 
 type stageKey struct{}
 
-// stage is where one story happens: its people and their open streams.
+// stage holds the state of one story: its people and their open streams.
 type stage struct {
-	house   *house
+	world   *sharedWorld
 	people  map[string]world.Member
 	streams map[string]*stream
-	last    []byte // the body of the last answer
+	last    []byte // the body of the last response
 }
 
-// cast makes the people of a story: an owner and a viewer of one workspace, and
+// cast creates the people of a story: an owner and a viewer of one workspace, and
 // an owner of another.
 func (s *stage) cast(env *testscript.Env) error {
 	for _, p := range []struct{ name, of, role string }{{"owner", "", "owner"}, {"viewer", "owner", "viewer"}, {"stranger", "", "owner"}} {
-		m, err := s.house.newMember(s.people[p.of].Workspace, p.role)
+		m, err := s.world.newMember(s.people[p.of].Workspace, p.role)
 		if err != nil {
 			return err
 		}
@@ -44,8 +44,8 @@ func (s *stage) cast(env *testscript.Env) error {
 		env.Setenv(strings.ToUpper(p.name)+"_TOKEN", m.Token)
 		env.Setenv(strings.ToUpper(p.name)+"_WORKSPACE", m.Workspace)
 	}
-	env.Setenv("GATEWAY1", s.house.Gateways[0])
-	env.Setenv("GATEWAY2", s.house.Gateways[1])
+	env.Setenv("GATEWAY1", s.world.Gateways[0])
+	env.Setenv("GATEWAY2", s.world.Gateways[1])
 	env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 	return nil
 }
@@ -70,7 +70,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 
 func stageOf(ts *testscript.TestScript) *stage { return ts.Value(stageKey{}).(*stage) }
 
-// request is what api and stream are asked for:
+// request is the arguments of api and stream:
 // [-as person] [-on gateway] [-H 'Name: value'] METHOD PATH [BODY]
 type request struct {
 	as, method, path, body string
@@ -110,7 +110,7 @@ func parse(ts *testscript.TestScript, args []string) request {
 }
 
 func (s *stage) do(ctx context.Context, ts *testscript.TestScript, r request) *http.Response {
-	req, err := http.NewRequestWithContext(ctx, r.method, s.house.Gateways[r.on-1]+r.path, strings.NewReader(r.body))
+	req, err := http.NewRequestWithContext(ctx, r.method, s.world.Gateways[r.on-1]+r.path, strings.NewReader(r.body))
 	ts.Check(err)
 	if r.as != "nobody" {
 		m, ok := s.people[r.as]
@@ -129,9 +129,9 @@ func (s *stage) do(ctx context.Context, ts *testscript.TestScript, r request) *h
 	return res
 }
 
-// api makes a request and prints status and body. It expects success, with ! a refusal.
+// api sends a request and prints status and body. It expects success, or with ! an error.
 func (s *stage) api(ts *testscript.TestScript, neg bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	res := s.do(ctx, ts, parse(ts, args))
 	defer res.Body.Close()
@@ -144,7 +144,7 @@ func (s *stage) api(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// get takes a value out of the last answer's JSON into a variable: get NAME path.to.it;
+// get stores a value of the last response's JSON in a variable: get NAME path.to.it;
 // without a NAME it prints it.
 func (s *stage) get(ts *testscript.TestScript, neg bool, args []string) {
 	var v any
@@ -189,7 +189,7 @@ func (s *stage) get(ts *testscript.TestScript, neg bool, args []string) {
 type stream struct {
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	events  []sse.Event
 	err     error // why reading ended: io.EOF for a clean end
 	changed chan struct{}
@@ -238,9 +238,9 @@ func (st *stream) read(body io.ReadCloser) {
 
 func (st *stream) cut() { st.cancel() }
 
-// until waits until ok says so of what was read.
+// until waits until ok returns true for the events read so far.
 func (st *stream) until(ok func(events []sse.Event, err error) bool) bool {
-	timeout := time.After(patient)
+	deadline := time.After(timeout)
 	for {
 		st.mu.Lock()
 		fine, ended, changed := ok(st.events, st.err), st.err != nil, st.changed
@@ -250,7 +250,7 @@ func (st *stream) until(ok func(events []sse.Event, err error) bool) bool {
 		}
 		select {
 		case <-changed:
-		case <-timeout:
+		case <-deadline:
 			return false
 		}
 	}
@@ -283,11 +283,11 @@ func (s *stage) await(ts *testscript.TestScript, args []string) {
 		return found >= n
 	})
 	if !ok {
-		ts.Fatalf("%s did not come on %s; there was:\n%s", args[1], args[0], strings.Join(st.lines(), "\n"))
+		ts.Fatalf("%s did not arrive on %s, which got:\n%s", args[1], args[0], strings.Join(st.lines(), "\n"))
 	}
 }
 
-// ended waits for a stream's clean end, with ! for one that is none.
+// ended waits for a stream's clean end, or with ! for a broken one.
 func (s *stage) ended(ts *testscript.TestScript, neg bool, args []string) {
 	st := s.named(ts, args[0])
 	st.until(func(_ []sse.Event, err error) bool { return err != nil })
@@ -298,13 +298,13 @@ func (s *stage) ended(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// show prints a stream's events, deltas in a row as one.
+// show prints a stream's events, with consecutive deltas as one.
 func (s *stage) show(ts *testscript.TestScript, args []string) {
 	fmt.Fprintln(ts.Stdout(), strings.Join(s.named(ts, args[0]).lines(), "\n"))
 }
 
-// same compares two streams, event by event: same A B. With a type, from the first
-// event of that type on.
+// same compares two streams event by event: same A B [TYPE]. With a type, it begins at the first
+// event of that type.
 func (s *stage) same(ts *testscript.TestScript, args []string) {
 	texts := make([]string, 2)
 	for i := range texts {
@@ -323,7 +323,7 @@ func (s *stage) same(ts *testscript.TestScript, args []string) {
 	}
 }
 
-// lastID puts the id of a stream's last event into a variable: lastid NAME VARIABLE
+// lastID stores the id of a stream's last event in a variable: lastid NAME VARIABLE
 func (s *stage) lastID(ts *testscript.TestScript, args []string) {
 	st := s.named(ts, args[0])
 	st.mu.Lock()
@@ -334,7 +334,7 @@ func (s *stage) lastID(ts *testscript.TestScript, args []string) {
 	ts.Setenv(args[1], string(st.events[len(st.events)-1].ID))
 }
 
-// lines writes events as a story reads them: the type, and what matters of the data.
+// lines formats events for stories: the type, and the important fields of the data.
 func (st *stream) lines() []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()

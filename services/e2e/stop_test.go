@@ -17,11 +17,11 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// stopping is a world of its own: its runners are killed, and its tools hang. TestStop
-// says how it is started.
-var stopping = &house{name: "stopping"}
+// stopping is a separate world, because its runners are killed and its tools hang. TestStop sets
+// how it is started.
+var stopping = &sharedWorld{name: "stopping"}
 
-// talkative answers for as long as it is let.
+// talkative is the script of an answer that takes long.
 const talkative = `
 rules:
   - then:
@@ -30,14 +30,14 @@ rules:
       - say: "and the end"
 `
 
-// TestStop stops runs in each state that a run can be in, from the gateway that
-// does not serve the viewer, and looks at the provider's side of it.
+// TestStop stops runs in each state, through the gateway that does not serve the viewer, and
+// checks what the provider sees of it.
 func TestStop(t *testing.T) {
 	t.Parallel()
 	far := newHangingEnd(t)
 	stopping.start = far.start
 	w := stopping.up(t).World
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
 	defer cancel()
 	owner, err := w.NewMember(ctx, "", "owner")
 	if err != nil {
@@ -61,7 +61,7 @@ type stopTest struct {
 	script      string
 }
 
-// speaking is a run whose model is in the middle of its answer.
+// speaking returns a run whose model is in the middle of its answer.
 func (s *stopTest) speaking() (session string, run world.Run, stream *world.Stream) {
 	s.Helper()
 	session, err := s.here.NewSession(s.ctx, "sim/"+s.script)
@@ -95,7 +95,7 @@ func (s *stopTest) end(stream *world.Stream) (last string) {
 			return last
 		}
 		if err != nil {
-			s.Fatalf("the stream was cut behind %s: %v", last, err)
+			s.Fatalf("the stream was cut after %s: %v", last, err)
 		}
 		last = e.Type + " " + string(e.Data)
 	}
@@ -109,7 +109,7 @@ func (s *stopTest) stopped(run world.Run) {
 	}
 }
 
-// cuts says when the answers of this test's script were cut by their reader.
+// cuts returns when the client cut the answers of this test's script.
 func (s *stopTest) cuts() (cuts []time.Time) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.w.Simulator+"/simulator/streams", nil)
@@ -155,8 +155,8 @@ func (s *stopTest) awaitCut(n int) time.Time {
 	}
 }
 
-// The provider's connection is closed; the viewer on the other gateway sees the
-// end, and what was said is kept and marked.
+// whileSpeaking checks that the provider's connection is closed, that the viewer on the other
+// gateway sees the end, and that the text so far is kept and marked.
 func (s *stopTest) whileSpeaking() {
 	const times = 20
 	took := make([]time.Duration, times)
@@ -174,15 +174,15 @@ func (s *stopTest) whileSpeaking() {
 		s.stopped(run)
 		messages, err := s.there.Messages(s.ctx, session)
 		if err != nil || len(messages) != 2 || !strings.HasPrefix(messages[1].Text(), "one") {
-			s.Errorf("after the stop there are %d messages, %v, want the question and what was said", len(messages), err)
+			s.Errorf("after the stop there are %d messages, %v, want the question and the partial answer", len(messages), err)
 		}
 	}
 	slices.Sort(took)
 	s.Logf("from the request to the provider's closed socket: p50 %s, max %s of %d", took[times/2], took[times-1], times)
 }
 
-// Stop means that nothing goes on: the run that waits ends too, and the provider
-// never hears of it.
+// whileQueued checks that a stop also ends the queued run, and that the provider gets no request
+// for it.
 func (s *stopTest) whileQueued() {
 	session, run, stream := s.speaking()
 	defer stream.Close()
@@ -200,19 +200,19 @@ func (s *stopTest) whileQueued() {
 	s.stopped(queued)
 }
 
-// A stop that comes while nobody has the run is obeyed by whoever takes it over:
-// the provider is not called again.
+// whileRecovering checks that a stop of a run without a runner is obeyed by the runner that takes
+// it over: the provider is not called again.
 func (s *stopTest) whileRecovering() {
 	session, run, stream := s.speaking()
 	defer stream.Close()
 	victims := make([]*world.Proc, 2)
-	for i := range victims { // whichever has it
+	for i := range victims { // either may have it
 		victims[i] = s.w.Replica(subject.AgentRunner, i+1)
 		if err := victims[i].Kill(); err != nil {
 			s.Fatal(err)
 		}
 	}
-	// The conversation service is agent-runner's too: the stop is taken when it is back.
+	// The conversation service is part of agent-runner too: the stop is accepted after the restart.
 	for _, v := range victims {
 		if err := v.Restart(); err != nil {
 			s.Fatal(err)
@@ -230,11 +230,11 @@ func (s *stopTest) whileRecovering() {
 	}
 	s.stopped(run)
 	if again := s.requests(); again != asked {
-		s.Errorf("the provider was asked %d more times after the stop, want none", again-asked)
+		s.Errorf("the provider got %d more requests after the stop, want none", again-asked)
 	}
 }
 
-// requests is how often the provider was asked with this test's script.
+// requests returns the number of the provider's requests with this test's script.
 func (s *stopTest) requests() int {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, fmt.Sprintf("%s/simulator/requests?script=%s&limit=1000", s.w.Simulator, s.script), nil)

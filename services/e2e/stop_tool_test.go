@@ -19,7 +19,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// usesTool calls the tool that it is told to, and would speak of the result.
+// usesTool calls the tool named in the message, and would then answer.
 const usesTool = `
 rules:
   - when: {user: '^use (?P<tool>\w+)$', result: {}}
@@ -28,8 +28,8 @@ rules:
     then: [{call: {tool: '{{.match.tool}}', args: {}}}]
 `
 
-// hangingEnd is a far end that takes requests and never answers. It knows when
-// their clients have closed them.
+// hangingEnd is a far end that accepts requests and never answers. It records when clients close
+// them.
 type hangingEnd struct {
 	far  *farend.Server
 	hold *farend.Hold
@@ -54,12 +54,12 @@ func newHangingEnd(t *testing.T) *hangingEnd {
 
 // ServeHTTP implements http.Handler.
 func (h *hangingEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20)) // to its end: only then the server sees the client leave
+	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20)) // completely: otherwise the server does not notice that the client leaves
 	if err != nil {
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	// The body of one that acts, the query of one that reads: both have the operation.
+	// The operation is in the body of a tool that acts, and in the query of one that reads.
 	asked := string(body) + r.URL.RawQuery
 	forget := context.AfterFunc(r.Context(), func() {
 		now := time.Now()
@@ -76,7 +76,7 @@ func (h *hangingEnd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.far.ServeHTTP(w, r)
 }
 
-// whenClosed gives the moment at which the client of an operation closes its request.
+// whenClosed returns a channel with the time at which the client closes an operation's request.
 func (h *hangingEnd) whenClosed(operation string) <-chan time.Time {
 	c := make(chan time.Time, 1)
 	h.mu.Lock()
@@ -85,7 +85,7 @@ func (h *hangingEnd) whenClosed(operation string) <-chan time.Time {
 	return c
 }
 
-// start starts a world whose tools act upon the far end.
+// start starts a world whose tools use the far end.
 func (h *hangingEnd) start(ctx context.Context, o world.Options) (*world.World, error) {
 	o.Program = func(service string, _ int) string {
 		if service != subject.ToolExecutor {
@@ -102,8 +102,8 @@ func (h *hangingEnd) start(ctx context.Context, o world.Options) (*world.World, 
 	return world.Start(ctx, o)
 }
 
-// The request of a tool that hangs is closed, whatever its effect, and the run ends;
-// its model is not asked again.
+// whileToolRuns checks that the request of a hanging tool is closed, whatever its effect, that the
+// run ends, and that its model is not called again.
 func (s *stopTest) whileToolRuns(far *hangingEnd) {
 	const times = 24
 	own := *s
@@ -130,7 +130,7 @@ func (s *stopTest) whileToolRuns(far *hangingEnd) {
 		case at := <-closed:
 			took[i] = at.Sub(begin)
 		case <-time.After(2 * time.Second):
-			s.Fatalf("the request of %s is open 2 s after the stop, want it closed within 250 ms", tools[i%len(tools)])
+			s.Fatalf("the request of %s was still open 2 s after the stop, want it closed within 250 ms", tools[i%len(tools)])
 		}
 		if last := s.end(stream); !strings.HasPrefix(last, "done ") || !strings.Contains(last, `"cancelled"`) {
 			s.Errorf("the stream of a run that used %s ends with %s, want done, cancelled", tools[i%len(tools)], last)
@@ -138,13 +138,13 @@ func (s *stopTest) whileToolRuns(far *hangingEnd) {
 		s.stopped(run)
 	}
 	if again := s.requests() - asked; again != times {
-		s.Errorf("the provider was asked %d times, want once for each of %d runs", again, times)
+		s.Errorf("the provider got %d requests, want one for each of %d runs", again, times)
 	}
 	slices.Sort(took)
 	s.Logf("from the request to the tool's closed socket: p50 %s, p99 %s, max %s of %d", took[times/2], took[times*99/100], took[times-1], times)
 }
 
-// using is a run whose call of a tool has come to the far end.
+// using returns a run whose tool call has reached the far end.
 func (s *stopTest) using(far *hangingEnd, tool string) (run world.Run, session, operation string) {
 	s.Helper()
 	var made struct{ Session struct{ ID string } }
@@ -161,7 +161,7 @@ func (s *stopTest) using(far *hangingEnd, tool string) (run world.Run, session, 
 	select {
 	case operation = <-far.hold.Reached():
 	case <-s.ctx.Done():
-		s.Fatalf("no call of %s came to the far end", tool)
+		s.Fatalf("no call of %s reached the far end", tool)
 	}
 	return run, session, operation
 }

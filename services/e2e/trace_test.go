@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// collector is an OpenTelemetry collector that keeps which services, and what of
-// them, took part in each trace.
+// collector is an OpenTelemetry collector that records the services and operations of each
+// trace.
 type collector struct {
 	url    string
 	server *httptest.Server
@@ -76,7 +76,7 @@ func (c *collector) take(w http.ResponseWriter, r *http.Request) {
 	c.changed = make(chan struct{})
 }
 
-// await returns when one trace has all of want; what the best one lacks otherwise.
+// await waits until one trace has all of want. Otherwise it returns what the best one lacks.
 func (c *collector) await(ctx context.Context, want []string) (missing []string) {
 	for {
 		c.mu.Lock()
@@ -99,7 +99,7 @@ func (c *collector) await(ctx context.Context, want []string) (missing []string)
 	}
 }
 
-// One trace follows a message through all services, the bus and Postgres.
+// TestTrace checks that one trace follows a message through all services, the bus and Postgres.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	w := cluster.up(t)

@@ -15,25 +15,25 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// previousVariable names the commit to take for the previous one; the parent of
-// this one when it is not set.
+// previousVariable names the commit to use as the previous one. The default is the parent of
+// this one.
 const previousVariable = "SIGNALBOX_E2E_PREVIOUS"
 
 func previousCommit() string { return cmp.Or(os.Getenv(previousVariable), "HEAD~1") }
 
-// TestTwoVersions tells the stories in a cluster whose first replicas are those of
-// the previous commit: a deployment half way. Each replica calls the other
-// version of its peers, and the schema is the newer one.
+// TestTwoVersions runs the stories in a cluster whose first replicas are from the previous
+// commit, as halfway through a deployment. Each replica calls the other version of its peers,
+// and the schema is the newer one.
 func TestTwoVersions(t *testing.T) {
 	t.Parallel()
 	if _, err := git(t.Context(), "rev-parse", "--verify", "--quiet", previousCommit()+"^{commit}"); err != nil {
-		t.Skip("the history does not reach back to the previous commit: git fetch --deepen=1")
+		t.Skip("the history lacks the previous commit: git fetch --deepen=1")
 	}
-	tell(t, mixed.up(t))
+	runStories(t, mixed.up(t))
 }
 
 // mixed is made of two versions.
-var mixed = &house{name: "mixed", start: startMixed}
+var mixed = &sharedWorld{name: "mixed", start: startMixed}
 
 func startMixed(ctx context.Context, o world.Options) (*world.World, error) {
 	previous := filepath.Join(o.Dir, "previous")
@@ -43,7 +43,7 @@ func startMixed(ctx context.Context, o world.Options) (*world.World, error) {
 	o.Program = func(service string, replica int) string {
 		path := filepath.Join(previous, service)
 		if _, err := os.Stat(path); err != nil || replica != 1 || !slices.Contains(world.Services(), service) {
-			return "" // the previous commit may not have it
+			return "" // the previous commit may lack it
 		}
 		return path
 	}

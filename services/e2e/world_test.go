@@ -16,10 +16,10 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// patient bounds every wait; reaching it is a failure.
-const patient = world.Patient
+// timeout bounds every wait; reaching it is a failure.
+const timeout = world.Timeout
 
-// bin is where the programs are, made by TestMain.
+// bin is the folder of the programs, created by TestMain.
 var bin string
 
 func TestMain(m *testing.M) {
@@ -36,16 +36,16 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		code := m.Run()
-		for _, h := range []*house{standalone, cluster, mixed, stopping, fewSlots} {
+		for _, h := range []*sharedWorld{standalone, cluster, mixed, stopping, fewSlots} {
 			h.stop()
 		}
 		return code
 	}())
 }
 
-// house is a world that is started for the first story that needs it and stopped
+// sharedWorld is a world that is started for the first story that needs it and stopped
 // by TestMain.
-type house struct {
+type sharedWorld struct {
 	name  string
 	start func(context.Context, world.Options) (*world.World, error)
 
@@ -56,12 +56,12 @@ type house struct {
 }
 
 var (
-	standalone = &house{name: "standalone", start: world.StartStandalone}
-	cluster    = &house{name: "cluster", start: world.Start}
+	standalone = &sharedWorld{name: "standalone", start: world.StartStandalone}
+	cluster    = &sharedWorld{name: "cluster", start: world.Start}
 )
 
-// up returns when the world is ready.
-func (h *house) up(t *testing.T) *house {
+// up starts the world if necessary and returns when it is ready.
+func (h *sharedWorld) up(t *testing.T) *sharedWorld {
 	t.Helper()
 	h.once.Do(func() {
 		h.traces = newCollector()
@@ -78,7 +78,7 @@ func (h *house) up(t *testing.T) *house {
 	return h
 }
 
-func (h *house) stop() {
+func (h *sharedWorld) stop() {
 	if h.World != nil {
 		if err := h.Close(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", h.name, err)
@@ -89,9 +89,9 @@ func (h *house) stop() {
 	}
 }
 
-// newMember makes a member with `signalbox token`, as a person at a terminal does,
-// in a workspace of their own if none is given.
-func (h *house) newMember(workspace, role string) (world.Member, error) {
+// newMember creates a member with `signalbox token`, as a person at a terminal does,
+// in a new workspace if none is given.
+func (h *sharedWorld) newMember(workspace, role string) (world.Member, error) {
 	var m world.Member
 	if workspace == "" {
 		workspace = id.New[id.Workspace]().String()

@@ -340,7 +340,7 @@ func (r *rig) rotate(args ...string) []byte {
 
 func TestSecretsStayWithTheBroker(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Timeout)
 	defer cancel()
 	r := start(ctx, t)
 	if err := r.PutScript(ctx, "say", script); err != nil {

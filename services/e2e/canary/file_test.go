@@ -237,7 +237,7 @@ func (s *single) ask(path string) (status int, text string) {
 // TestSecretsStayWithTheFile is a single user's.
 func TestSecretsStayWithTheFile(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Timeout)
 	defer cancel()
 	s := newSingle(ctx, t)
 	house := s.leak.text // a provider of that name is in all that is counted, listed and recorded

@@ -83,7 +83,7 @@ func (r *rig) in(t *testing.T) *rig {
 
 func start(t *testing.T) *rig {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*world.Patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*world.Timeout)
 	t.Cleanup(cancel)
 	r := &rig{t: t, ctx: ctx, far: newFar(t), answers: &transcript{}, bus: t.TempDir()}
 	var targets atomic.Pointer[[]*url.URL]

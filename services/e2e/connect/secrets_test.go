@@ -65,7 +65,7 @@ func (r *rig) search(place string, text []byte, secrets []string) {
 // tables reads every table of all schemas.
 func (r *rig) tables(secrets []string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), world.Patient) // the test's is over
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), world.Timeout) // the test's is over
 	defer cancel()
 	db, err := pgx.Connect(ctx, r.Database)
 	if err != nil {

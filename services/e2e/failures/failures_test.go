@@ -21,11 +21,11 @@ import (
 
 // A run ends within this, whatever its provider does: all tries of runner and broker
 // together take a third of it.
-const deadline = world.Patient
+const deadline = world.Timeout
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Patient)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Timeout)
 	defer cancel()
 	// The broker soon loses patience with a provider, the runner only after the broker.
 	r := newRig(ctx, t, map[string][]string{
@@ -221,7 +221,7 @@ func (s *standing) requests() (n int64) {
 // known returns what is stored of the accounts, by workspace, as soon as all that is to
 // come is there: brokers write it behind.
 func (r *rig) known(ctx context.Context, all []*meeting) (map[string]*standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, world.Patient)
+	ctx, cancel := context.WithTimeout(ctx, world.Timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -132,7 +132,7 @@ func (r *rig) freeze(t *testing.T, p *world.Proc, d time.Duration) {
 // transaction's last statement.
 func (r *rig) freezeInTransaction(t *testing.T, p *world.Proc, lock string, d time.Duration) {
 	t.Helper()
-	for deadline := time.Now().Add(world.Patient); ; {
+	for deadline := time.Now().Add(world.Timeout); ; {
 		from := r.load.underWay()
 		signal(t, p, syscall.SIGSTOP)
 		wait(t.Context(), 120*time.Millisecond) // what others have open ends in this time
@@ -257,7 +257,7 @@ func (r *rig) whenBusy(t *testing.T, p *world.Proc) {
 	case subject.AgentRunner:
 		metric = "signalbox_runs_in_hand" // most do not come by the bus
 	}
-	for deadline := time.Now().Add(world.Patient); ; {
+	for deadline := time.Now().Add(world.Timeout); ; {
 		n, err := r.metric(t.Context(), p, metric)
 		if n > 0 {
 			return
@@ -310,7 +310,7 @@ func (r *rig) rows(t *testing.T, tasks []*task) map[string]string {
 // wrote into the log, readers see one dense stream, with the same end.
 func (r *rig) reread(t *testing.T, tasks []*task) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), world.Patient)
+	ctx, cancel := context.WithTimeout(t.Context(), world.Timeout)
 	defer cancel()
 	for _, k := range tasks {
 		for door := range r.doors {

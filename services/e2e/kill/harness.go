@@ -75,7 +75,7 @@ func (h *harness) start(ctx context.Context) error {
 		return err
 	}
 	h.far = farend.New()
-	web := &http.Server{Handler: h.far, ReadHeaderTimeout: world.Patient}
+	web := &http.Server{Handler: h.far, ReadHeaderTimeout: world.Timeout}
 	go func() { _ = web.Serve(far) }() // it ends with Close
 	h.closers = append(h.closers, func() error { h.far.Close(); return web.Close() })
 	h.world, err = world.Start(ctx, world.Options{

@@ -248,7 +248,7 @@ func (c *crowd) compare(ctx context.Context) error {
 
 // await waits until ok, which is called under the lock, says so.
 func (c *crowd) await(ctx context.Context, ok func() bool) error {
-	deadline := time.NewTimer(world.Patient)
+	deadline := time.NewTimer(world.Timeout)
 	defer deadline.Stop()
 	look := time.NewTicker(50 * time.Millisecond) // events alone do not wake it
 	defer look.Stop()

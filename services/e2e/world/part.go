@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Patient is the timeout of every wait for a part.
-const Patient = 60 * time.Second
+// Timeout is the timeout of every wait for a part.
+const Timeout = 60 * time.Second
 
 // Part is a part of a world that can be stopped and restarted.
 type Part interface {
@@ -184,14 +184,14 @@ func (p *Proc) Stop() error {
 			return fmt.Errorf("%s did not end well: %w\n%s", p.name, err, p.Tail(4000))
 		}
 		return nil
-	case <-time.After(Patient):
+	case <-time.After(Timeout):
 		return errors.Join(fmt.Errorf("%s did not end after SIGTERM", p.name), p.Kill())
 	}
 }
 
 // Ready implements Part: the program's health page answers 200.
 func (p *Proc) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, Patient)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	done := p.Done()
 	for {

@@ -81,7 +81,7 @@ func (p *Postgres) Kill() error {
 
 // Stop implements Part.
 func (p *Postgres) Stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), Patient)
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
 	return p.current().Stop(ctx)
 }

@@ -48,7 +48,7 @@ func StartStandalone(ctx context.Context, o Options) (*World, error) {
 
 // readJSON reads a file once it exists: the server listens a moment earlier.
 func readJSON(ctx context.Context, file string, v any) error {
-	ctx, cancel := context.WithTimeout(ctx, Patient)
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	for {
 		b, err := os.ReadFile(file)
