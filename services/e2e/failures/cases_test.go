@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// The answer of every script, and what of it comes before most failures.
+// The complete answer of every script, and the parts before and after most failures.
 const (
 	whole = "One two three four five."
 	begun = `{say: 'One two '}`
 	rest  = `{say: 'three four five.'}`
 )
 
-// Reasons, as operators read them.
+// Reasons, as operators see them.
 const (
 	rateLimited = "RATE_LIMIT_EXCEEDED"
 	authFailed  = "AUTH_FAILED"
@@ -23,29 +23,28 @@ const (
 	good        = "OK"
 )
 
-// tries is how often the runner calls a model.
+// tries is the number of the runner's attempts to call a model.
 const tries = 3
 
-// failure is one way in which a provider fails, and what the table of errors makes of it.
+// failure is one way in which a provider fails, with the expected reactions.
 type failure struct {
 	name string
-	// then is how the provider of the first account answers, as a script's actions;
-	// openai says it for that dialect where it differs. In place of § comes how often.
+	// then is the answer of the first account's provider, as a script's actions; openai is the
+	// one for that dialect if it differs. § stands for the number of times.
 	then, openai string
-	// base is the account's base URL where that is not the simulator's.
+	// base returns the account's base URL if it is not the simulator's.
 	base func(*rig) string
-	// signedIn is for an account with an access token that can be renewed.
+	// signedIn means that the account has a renewable access token.
 	signedIn bool
-	lasts    bool // it cannot happen once only
+	lasts    bool // it cannot happen only once
 
-	// Where nobody else can be asked: the run's error, empty for none; how often the
-	// provider is asked, and how often what was shown of it is taken back.
+	// With no other account: the run's error code, empty for none; the number of requests to
+	// the provider, and the number of retractions.
 	code         string
 	asked, shown int
-	final        bool // the runner does not try again
+	final        bool // the runner does not retry
 
-	// As which failure it counts for the account; switches says that another account is
-	// tried; parked is for how long this one is not.
+	// The counted reason; whether another account is tried; and how long this one is parked.
 	reason   string
 	switches bool
 	parked   time.Duration
@@ -58,7 +57,7 @@ func midway(fault string) string { return "[" + begun + ", " + fault + ", " + re
 func failures() []failure {
 	return []failure{
 		{
-			name: "connect refused", then: first(`{wait: 0s}`), base: func(*rig) string { return nobody }, lasts: true,
+			name: "connect refused", then: first(`{wait: 0s}`), base: func(*rig) string { return noServer }, lasts: true,
 			code: "MODEL_NETWORK", reason: unreachable,
 		},
 		{
@@ -90,7 +89,7 @@ func failures() []failure {
 			code: "MODEL_RATE_LIMIT", asked: tries, reason: rateLimited, switches: true, parked: 2 * time.Second,
 		},
 		{
-			// The broker says how long it holds the account back, and the runner waits for that.
+			// The broker says how long the account is parked, and the runner waits for that.
 			name: "429 without Retry-After", then: first(`{fail: {kind: rate_limit§}}`),
 			code: "MODEL_RATE_LIMIT", asked: tries, reason: rateLimited, switches: true, parked: 30 * time.Second,
 		},
@@ -98,7 +97,7 @@ func failures() []failure {
 		{name: "503", then: first(`{fail: {kind: server_error, status: 503§}}`), code: "MODEL_OVERLOADED", asked: tries, reason: service},
 		{name: "529", then: first(`{fail: {kind: overloaded, status: 529§}}`), code: "MODEL_OVERLOADED", asked: tries, reason: service},
 		{
-			// The token is renewed once, which costs nothing, and then refused again.
+			// The token is renewed once, which is not counted, and then refused again.
 			name: "401 of a token", then: first(`{fail: {kind: unauthorized§}}`), signedIn: true,
 			code: "MODEL_AUTH", asked: 2, reason: authFailed, switches: true, parked: 5 * time.Second, final: true,
 		},
@@ -121,42 +120,42 @@ func failures() []failure {
 			code:   "MODEL_OVERLOADED", asked: tries, reason: overloaded, switches: true,
 		},
 		{
-			// The account has done its work: what it sent came through as it was.
+			// The account is not at fault: its answer was passed on unchanged.
 			name: "malformed JSON", then: midway(`{event: {name: content_block_delta, data: '{"type":"content_block_delta","choices":[{'}}`), lasts: true,
 			code: "MODEL_SERVER", asked: tries, shown: tries - 1, reason: good,
 		},
 		{
-			// Slower as a whole than any patience, and never silent for long.
+			// Longer in total than any timeout, and never silent for long.
 			name: "slow trickle", then: `[{say: {text: '` + whole + `', chunk: 1, delay: 200ms}}]`, lasts: true,
 			asked: 1, reason: good,
 		},
 	}
 }
 
-// setting is who meets a failure.
+// setting is the accounts that a failure affects.
 type setting string
 
 const (
-	alone  setting = "alone"  // the only account, for ever
-	two    setting = "two"    // the first of two accounts, for ever; the second is well
+	alone  setting = "alone"  // the only account, permanently
+	two    setting = "two"    // the first of two accounts, permanently; the second one works
 	passes setting = "passes" // the only account, once
 )
 
-// want is what a failure comes to in a setting.
+// want is the expected result of a failure in a setting.
 type want struct {
 	code      string
 	asked     map[string]int // by account
 	shown     int
 	stats     map[string]map[string]int64 // by account, then by reason
 	parked    time.Duration               // of the first account
-	refreshed bool                        // its token was
+	refreshed bool                        // its token was renewed
 }
 
 func (f *failure) want(s setting) want {
-	reports := int64(f.asked) // how many of the requests count
+	reports := int64(f.asked) // the number of counted requests
 	switch {
 	case f.base != nil:
-		reports = tries + 1 // also for the models that it lists
+		reports = tries + 1 // one for the list of models
 	case f.signedIn:
 		reports = 1
 	}
@@ -173,7 +172,7 @@ func (f *failure) want(s setting) want {
 		}
 		w.asked[secondAccount] = 1
 		w.stats = map[string]map[string]int64{firstAccount: {f.reason: 1}, secondAccount: {good: 1}}
-	case s == passes && f.signedIn: // the 401 counts for nothing
+	case s == passes && f.signedIn: // the 401 is not counted
 		w.code, w.parked, w.stats = "", 0, map[string]map[string]int64{firstAccount: {good: 1}}
 	case s == passes && !f.final:
 		w.code, asked, w.shown, w.parked = "", 2, min(f.shown, 1), 0
@@ -182,7 +181,7 @@ func (f *failure) want(s setting) want {
 	switch {
 	case f.base == nil: // it has listed its models
 		w.stats[firstAccount][good]++
-	case s == two: // the server that cannot be reached is left at once, for a minute
+	case s == two: // an unreachable server parks the account at once, for a minute
 		w.code, w.parked, w.asked = "", time.Minute, map[string]int{secondAccount: 1}
 		w.stats = map[string]map[string]int64{firstAccount: {f.reason: 1}, secondAccount: {good: 2}}
 	}
@@ -192,7 +191,7 @@ func (f *failure) want(s setting) want {
 	return w
 }
 
-// settings are those in which a failure can be met.
+// settings returns the settings that a failure can have.
 func (f *failure) settings() []setting {
 	if f.lasts {
 		return []setting{alone, two}
@@ -200,7 +199,7 @@ func (f *failure) settings() []setting {
 	return []setting{alone, two, passes}
 }
 
-// script is what the provider plays for a failure.
+// script returns the provider's script for a failure.
 func (f *failure) script(dialect string, s setting) string {
 	then, often := f.then, ""
 	if dialect == "openai" && f.openai != "" {
@@ -214,7 +213,7 @@ func (f *failure) script(dialect string, s setting) string {
 		"  - {name: " + firstAccount + ", then: " + strings.ReplaceAll(then, "§", often) + "}\n"
 }
 
-// Accounts by their labels, with which their keys begin.
+// The accounts' labels, with which their keys begin.
 const (
 	firstAccount  = "first"
 	secondAccount = "second"

@@ -19,27 +19,27 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// A run ends within this, whatever its provider does: all tries of runner and broker
-// together take a third of it.
+// deadline is the time in which a run must end, whatever its provider does: all attempts of runner
+// and broker take a third of it.
 const deadline = world.Timeout
 
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*world.Timeout)
 	defer cancel()
-	// The broker soon loses patience with a provider, the runner only after the broker.
+	// The broker's timeouts for a provider are short, and the runner's are longer.
 	r := newRig(ctx, t, map[string][]string{
-		world.SimulatorName: {"SIMULATOR_REQUESTS=2000"}, // all of them are counted
+		world.SimulatorName: {"SIMULATOR_REQUESTS=2000"}, // enough to count all of them
 		subject.AgentRunner: {"AGENT_RUNNER_MODEL_BACKOFF=50ms", "AGENT_RUNNER_FIRST_BYTE=30s", "AGENT_RUNNER_IDLE=30s"},
 		subject.CredentialBroker: {
 			"CREDENTIAL_BROKER_HEADERS_TIMEOUT=3s", "CREDENTIAL_BROKER_GATE_TIMEOUT=500ms", "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT=3s", "CREDENTIAL_BROKER_IDLE_TIMEOUT=3s",
 		},
 	})
-	var all []*meeting
+	var all []*trial
 	for i, f := range failures() {
 		for _, dialect := range []string{"anthropic", "openai"} {
 			for _, s := range f.settings() {
-				all = append(all, &meeting{failure: &f, dialect: dialect, setting: s, script: fmt.Sprintf("failure-%d-%s-%s", i, dialect, s)})
+				all = append(all, &trial{failure: &f, dialect: dialect, setting: s, script: fmt.Sprintf("failure-%d-%s-%s", i, dialect, s)})
 			}
 		}
 	}
@@ -47,11 +47,11 @@ func TestFailures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All at once, because most of them wait, each in a workspace of its own.
+	// All at once, because most of them wait, each in a separate workspace.
 	var wg sync.WaitGroup
 	for i, m := range all {
 		m.Client = r.Client(0, owners[i])
-		wg.Go(func() { m.err = r.meet(ctx, m) })
+		wg.Go(func() { m.err = r.try(ctx, m) })
 	}
 	wg.Wait()
 	known, err := r.known(ctx, all)
@@ -66,8 +66,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// meeting is one run that meets a failure, and what came of it.
-type meeting struct {
+// trial is one run that experiences a failure, with its result.
+type trial struct {
 	world.Client
 	failure *failure
 	dialect string
@@ -75,18 +75,18 @@ type meeting struct {
 	script  string
 
 	run    world.Run
-	seen   string // what the viewer has at the end
+	seen   string // the viewer's text at the end
 	last   string // event
-	shown  int    // how often what had been shown was taken back
+	shown  int    // the number of retractions (step-retry)
 	stored string // of the assistant's messages
 	asked  map[string]int
-	tokens int // credentials that the provider has seen of the first account
+	tokens int // the number of different credentials of the first account that the provider got
 	took   time.Duration
 	err    error
 }
 
-// meet stores the accounts and has a run meet the failure.
-func (r *rig) meet(ctx context.Context, m *meeting) error {
+// try stores the accounts and runs into the failure.
+func (r *rig) try(ctx context.Context, m *trial) error {
 	if err := r.PutScript(ctx, m.script, m.failure.script(m.dialect, m.setting)); err != nil {
 		return err
 	}
@@ -123,8 +123,8 @@ func (r *rig) meet(ctx context.Context, m *meeting) error {
 	return r.count(ctx, m)
 }
 
-// store adds the accounts, the one that fails first.
-func (r *rig) store(ctx context.Context, m *meeting) error {
+// store adds the accounts, the failing one first.
+func (r *rig) store(ctx context.Context, m *trial) error {
 	base := r.Simulator
 	if m.failure.base != nil {
 		base = m.failure.base(r)
@@ -141,8 +141,8 @@ func (r *rig) store(ctx context.Context, m *meeting) error {
 	return r.add(ctx, m.Who, m.dialect, "", secondAccount, r.Simulator+mount[m.dialect])
 }
 
-// watch reads the events as a viewer does: step-retry voids what the step has shown.
-func (m *meeting) watch(s *world.Stream) error {
+// watch reads the events as a viewer does: step-retry retracts the text of the step.
+func (m *trial) watch(s *world.Stream) error {
 	for {
 		ev, err := s.Next()
 		if errors.Is(err, io.EOF) {
@@ -166,8 +166,8 @@ func (m *meeting) watch(s *world.Stream) error {
 	}
 }
 
-// count asks the simulator whom the requests came from.
-func (r *rig) count(ctx context.Context, m *meeting) error {
+// count gets the number of requests by account from the simulator.
+func (r *rig) count(ctx context.Context, m *trial) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.Simulator+"/simulator/requests?limit=100&script="+url.QueryEscape(m.script), nil)
 	if err != nil {
 		return err
@@ -198,10 +198,10 @@ func (r *rig) count(ctx context.Context, m *meeting) error {
 	return nil
 }
 
-// standing is what is stored of a workspace's accounts.
-type standing struct {
+// accountState is the stored state of a workspace's accounts.
+type accountState struct {
 	stats  map[string]map[string]int64 // by account and reason
-	parked map[string]parking          // by account; those that are
+	parked map[string]parking          // by account; only parked ones
 }
 
 type parking struct {
@@ -209,7 +209,7 @@ type parking struct {
 	length time.Duration
 }
 
-func (s *standing) requests() (n int64) {
+func (s *accountState) requests() (n int64) {
 	for _, reasons := range s.stats {
 		for _, k := range reasons {
 			n += k
@@ -218,21 +218,21 @@ func (s *standing) requests() (n int64) {
 	return n
 }
 
-// known returns what is stored of the accounts, by workspace, as soon as all that is to
-// come is there: brokers write it behind.
-func (r *rig) known(ctx context.Context, all []*meeting) (map[string]*standing, error) {
+// known returns the stored state of the accounts by workspace, once all of it is written: brokers
+// write it with a delay.
+func (r *rig) known(ctx context.Context, all []*trial) (map[string]*accountState, error) {
 	ctx, cancel := context.WithTimeout(ctx, world.Timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		known, err := r.standings(ctx)
+		known, err := r.accountStates(ctx)
 		if err != nil {
 			return nil, err
 		}
 		missing := ""
 		for _, m := range all {
-			expected := standing{stats: m.failure.want(m.setting).stats}
+			expected := accountState{stats: m.failure.want(m.setting).stats}
 			if s := known[m.Who.Workspace]; m.err == nil && (s == nil || s.requests() < expected.requests()) {
 				missing = m.script
 			}
@@ -243,16 +243,16 @@ func (r *rig) known(ctx context.Context, all []*meeting) (map[string]*standing, 
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return known, fmt.Errorf("not all that accounts did is written, of %s among others", missing)
+			return known, fmt.Errorf("the statistics of accounts are incomplete, for example of %s", missing)
 		}
 	}
 }
 
-func (r *rig) standings(ctx context.Context) (map[string]*standing, error) {
-	known := map[string]*standing{}
-	of := func(workspace string) *standing {
+func (r *rig) accountStates(ctx context.Context) (map[string]*accountState, error) {
+	known := map[string]*accountState{}
+	of := func(workspace string) *accountState {
 		if known[workspace] == nil {
-			known[workspace] = &standing{map[string]map[string]int64{}, map[string]parking{}}
+			known[workspace] = &accountState{map[string]map[string]int64{}, map[string]parking{}}
 		}
 		return known[workspace]
 	}
@@ -285,7 +285,7 @@ func (r *rig) standings(ctx context.Context) (map[string]*standing, error) {
 	return known, rows.Err()
 }
 
-func (m *meeting) check(t *testing.T, known *standing) {
+func (m *trial) check(t *testing.T, known *accountState) {
 	t.Helper()
 	if m.err != nil {
 		t.Fatal(m.err)
@@ -298,36 +298,36 @@ func (m *meeting) check(t *testing.T, known *standing) {
 		m.checkError(t, w.code)
 	}
 	if m.took > deadline {
-		t.Errorf("it took %s, want no more than %s", m.took, deadline)
+		t.Errorf("it took %s, want at most %s", m.took, deadline)
 	}
 	if diff := cmp.Diff(w.asked, m.asked); diff != "" {
 		t.Errorf("requests to the provider by account (-want +got):\n%s", diff)
 	}
 	if m.shown != w.shown {
-		t.Errorf("what was shown was taken back %d times, want %d", m.shown, w.shown)
+		t.Errorf("text was retracted %d times, want %d", m.shown, w.shown)
 	}
 	if w.refreshed != (m.tokens == 2) {
-		t.Errorf("the provider has seen %d credentials of the first account; its token was to be renewed: %t", m.tokens, w.refreshed)
+		t.Errorf("the provider got %d credentials of the first account; its token should be renewed: %t", m.tokens, w.refreshed)
 	}
 	m.checkAccounts(t, w, known)
 }
 
-// checkAccounts compares what is stored of the accounts.
-func (m *meeting) checkAccounts(t *testing.T, w want, known *standing) {
+// checkAccounts compares the stored state of the accounts.
+func (m *trial) checkAccounts(t *testing.T, w want, known *accountState) {
 	t.Helper()
 	if known == nil {
-		t.Fatal("nothing is stored of the accounts")
+		t.Fatal("the accounts have no stored state")
 	}
 	if m.failure.reason == good && w.code != "" {
-		// The runner stops listening to bytes that it cannot read: before the broker has
-		// passed them all on, or after.
+		// The runner stops reading at bytes that it cannot parse, before or after the broker
+		// has passed on all of them.
 		for _, reasons := range known.stats {
 			reasons[good] += reasons["CANCELLED"]
 			delete(reasons, "CANCELLED")
 		}
 	}
 	if diff := cmp.Diff(w.stats, known.stats); diff != "" {
-		t.Errorf("what the accounts did (-want +got):\n%s", diff)
+		t.Errorf("statistics of the accounts (-want +got):\n%s", diff)
 	}
 	parked := map[string]parking{}
 	if w.parked > 0 {
@@ -338,7 +338,7 @@ func (m *meeting) checkAccounts(t *testing.T, w want, known *standing) {
 	}
 }
 
-func (m *meeting) checkAnswer(t *testing.T) {
+func (m *trial) checkAnswer(t *testing.T) {
 	t.Helper()
 	if m.run.State != "done" || m.run.FinishReason == nil || *m.run.FinishReason != "stop" || m.run.Error != nil {
 		t.Errorf("the run is %+v with the error %+v, want it done", m.run, m.run.Error)
@@ -351,13 +351,13 @@ func (m *meeting) checkAnswer(t *testing.T) {
 	}
 }
 
-func (m *meeting) checkError(t *testing.T, code string) {
+func (m *trial) checkError(t *testing.T, code string) {
 	t.Helper()
 	if m.run.State != "failed" || m.run.Error == nil || m.run.Error.Code != code || m.run.Error.Message == "" {
 		t.Errorf("the run is %+v with the error %+v, want it failed with %s", m.run, m.run.Error, code)
 	}
 	if m.stored != "" || m.run.Text != "" {
-		t.Errorf("the session keeps %q and the run %q of an answer that is not whole", m.stored, m.run.Text)
+		t.Errorf("the session keeps %q and the run %q of a truncated answer", m.stored, m.run.Text)
 	}
 	if !strings.HasPrefix(m.last, "error ") || !strings.Contains(m.last, code) {
 		t.Errorf("the last event is %.300s, want the error %s", m.last, code)

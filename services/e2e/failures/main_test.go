@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// programs is where the programs are, made by TestMain.
+// programs is the folder of the programs, created by TestMain.
 var programs string
 
 func TestMain(m *testing.M) {

@@ -24,7 +24,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// rig is a cluster with one replica of each service, whose broker takes accounts at any
+// rig is a cluster with one replica of each service, whose broker accepts accounts with any
 // address.
 type rig struct {
 	*world.World
@@ -37,10 +37,10 @@ type rig struct {
 	accounts  credentialv1connect.AccountServiceClient
 }
 
-// nobody is where nobody listens.
-const nobody = "http://127.0.0.1:1"
+// noServer is an address on which no server listens.
+const noServer = "http://127.0.0.1:1"
 
-// newRig starts the cluster. env is more environment, by service.
+// newRig starts the cluster. env is additional environment by service.
 func newRig(ctx context.Context, t *testing.T, env map[string][]string) *rig {
 	t.Helper()
 	strange := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -81,7 +81,7 @@ func newRig(ctx context.Context, t *testing.T, env map[string][]string) *rig {
 
 func (r *rig) set(service string, env ...string) { r.env[service] = append(r.env[service], env...) }
 
-// trust gives the services keys of the test's, so that it can call as one of them.
+// trust makes the services trust keys of the test, so that it can call them.
 func (r *rig) trust(t *testing.T) {
 	t.Helper()
 	trusted := map[string]string{}
@@ -99,7 +99,7 @@ func (r *rig) trust(t *testing.T) {
 	}
 }
 
-// via changes no way; it learns where the simulator is before the broker starts.
+// via changes no link; it learns the simulator's address before the broker starts.
 func (r *rig) via(l world.Link) (string, error) {
 	if l.To == world.SimulatorName {
 		r.simulator = "http://" + l.Address
@@ -107,15 +107,14 @@ func (r *rig) via(l world.Link) (string, error) {
 	return l.Address, nil
 }
 
-// mount is what the simulator has a dialect under.
+// mount is the simulator's path of a dialect.
 var mount = map[string]string{"anthropic": "/anthropic", "openai": "/openai/v1"}
 
-// shipped is the request profile that accounts of a dialect are signed in with, among
-// those that come with the product.
+// shipped is the product's request profile for signing in to accounts of a dialect.
 var shipped = map[string]string{"anthropic": "anthropic-oauth", "openai": "openai"}
 
-// describe writes for each dialect an OAuth provider, in whose place the simulator is,
-// and the profile of its accounts: the shipped one, but for where it leads.
+// describe writes an OAuth provider for each dialect, which is the simulator, and the profile of
+// its accounts: the product's, with the simulator's address.
 func (r *rig) describe(t *testing.T) {
 	t.Helper()
 	root, err := world.Checkout()
@@ -150,7 +149,7 @@ func (r *rig) write(t *testing.T, name, text string) {
 	}
 }
 
-// as is the context of a member's calls to the broker.
+// as returns the context for a member's calls to the broker.
 func as(ctx context.Context, who world.Member) (context.Context, error) {
 	ws, err := id.Parse[id.Workspace](who.Workspace)
 	if err != nil {
@@ -160,8 +159,8 @@ func as(ctx context.Context, who world.Member) (context.Context, error) {
 	return identity.With(ctx, identity.Actor{Workspace: ws, Member: member, Role: identity.Owner}), err
 }
 
-// add stores a key, which begins with its label; without a profile, under the provider's
-// own.
+// add stores a key that begins with its label, with the provider's default profile if none is
+// given.
 func (r *rig) add(ctx context.Context, who world.Member, provider, profile, label, base string) error {
 	ctx, err := as(ctx, who)
 	if err != nil {
@@ -173,8 +172,8 @@ func (r *rig) add(ctx context.Context, who world.Member, provider, profile, labe
 
 var pasted = regexp.MustCompile(`<code>(.*)</code>`)
 
-// signIn signs in to the simulator with a pasted code, as if it was an hour ago: a token
-// that was issued a moment ago is not renewed for a 401.
+// signIn signs in to the simulator with a pasted code, and predates the token by an hour: a new
+// token is not renewed after a 401.
 func (r *rig) signIn(ctx context.Context, who world.Member, provider, label string) error {
 	ctx, err := as(ctx, who)
 	if err != nil {
@@ -199,7 +198,7 @@ func (r *rig) signIn(ctx context.Context, who world.Member, provider, label stri
 	}
 	code := pasted.FindSubmatch(page)
 	if code == nil {
-		return fmt.Errorf("the provider shows no code: %s %.200s", res.Status, page)
+		return fmt.Errorf("the provider showed no code: %s %.200s", res.Status, page)
 	}
 	if _, err = r.accounts.CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{Id: login.GetId(), Code: string(code[1])}); err != nil {
 		return err

@@ -27,21 +27,21 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// streamsVariable says how many streams TestStreams has; `make e2e-streams` sets it.
+// streamsVariable is the number of streams of TestStreams; `make e2e-streams` sets it.
 const streamsVariable = "SIGNALBOX_E2E_STREAMS"
 
 const (
 	fewStreams = 3000
-	callers    = 256 // streams at once
+	callers    = 256 // concurrent streams
 )
 
-// While every processor is wanted by eight programs that never rest, a stream that ends
-// cleanly has every byte that the provider sent, and one that the provider broke off
-// never ends cleanly: of both dialects, and over TLS as well as without.
+// TestStreams checks, with eight busy programs per processor, that a stream that ends cleanly has
+// every byte that the provider sent, and that one that the provider broke off never ends cleanly,
+// in both dialects, with and without TLS.
 //
 //nolint:paralleltest // nothing else could be timed beside it
 func TestStreams(t *testing.T) {
-	n, _ := strconv.Atoi(os.Getenv(streamsVariable)) // not set, or wrong, is 0
+	n, _ := strconv.Atoi(os.Getenv(streamsVariable)) // 0 if unset or invalid
 	n = cmp.Or(n, fewStreams)
 	ctx := t.Context()
 	plain, secure := httptest.NewServer(http.HandlerFunc(provide)), httptest.NewTLSServer(http.HandlerFunc(provide))
@@ -65,8 +65,8 @@ func TestStreams(t *testing.T) {
 	start := time.Now()
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	// A server gives up a connection on which nothing was said after 5 s, a client that
-	// has dialled more than it needed should have done so before.
+	// A server closes an unused connection after 5 s. A client that has dialled more
+	// connections than it needed should close them earlier.
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers, IdleConnTimeout: 2 * time.Second}}
 	t.Cleanup(client.CloseIdleConnections)
 	for i := range callers {
@@ -92,7 +92,7 @@ func TestStreams(t *testing.T) {
 	t.Logf("%d streams in %s, %d of them broken off by the provider: %d MiB; %d wrong", out.whole.Load()+out.broken.Load(), time.Since(start).Round(time.Second),
 		out.broken.Load(), out.bytes.Load()>>20, out.failed.Load())
 	if got := out.whole.Load() + out.broken.Load(); got < int64(n) {
-		t.Errorf("%d of %d streams are right", got, n)
+		t.Errorf("%d of %d streams are correct", got, n)
 	}
 }
 
@@ -106,8 +106,8 @@ func certificate(t *testing.T, s *httptest.Server) string {
 	return name
 }
 
-// pool stores several accounts for each dialect, one's under a profile that translates
-// names of tools, and has them chosen by score.
+// pool stores several accounts for each dialect, which are chosen by score. The profile of one
+// dialect translates the names of tools.
 func (r *rig) pool(ctx context.Context, who world.Member, base string) error {
 	operator, err := as(ctx, who)
 	if err != nil {
@@ -136,17 +136,17 @@ const (
 	cut             // a clean end without the last event
 )
 
-// stream is one of the streams, which follows from its number alone.
+// stream is one of the streams, determined by its number.
 type stream struct {
 	n      int
-	chat   bool   // it is a chat completion, not a message
-	sent   []byte // by the provider, as long as it does not break it off
-	want   []byte // the same with the names of tools that the caller knows
+	chat   bool   // a chat completion, not a message
+	sent   []byte // by the provider, unless it breaks off
+	want   []byte // the same, with the caller's names of tools
 	body   int    // bytes of text in the request
 	ending ending
-	stop   int    // how many bytes come before the end, where it is no good one
+	stop   int    // the number of bytes before a bad end
 	early  bool   // the provider answers before it has read the request
-	pieces [2]int // the shortest and longest that it writes at a time
+	pieces [2]int // the minimum and maximum size of a write
 	seed   uint64
 }
 
@@ -169,8 +169,8 @@ func newStream(n int) *stream {
 	return s
 }
 
-// message makes it one of Anthropic's. It returns where it cannot be cut any more
-// without being whole.
+// message makes it an Anthropic message. It returns the offset after which a truncated stream
+// still counts as complete.
 func (s *stream) message(rnd *rand.Rand, eol string) int {
 	tool := rnd.IntN(20)
 	event := func(name, data string) {
@@ -190,7 +190,7 @@ func (s *stream) message(rnd *rand.Rand, eol string) int {
 	return len(s.sent) - len(`{"type":"message_stop"}`)
 }
 
-// completion makes it a chat completion, which may lack its [DONE].
+// completion makes it a chat completion, possibly without [DONE].
 func (s *stream) completion(rnd *rand.Rand, eol string) int {
 	event := func(data string) { s.sent = append(s.sent, "data: "+data+eol+eol...) }
 	event(`{"id":"c","choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)
@@ -209,8 +209,7 @@ func (s *stream) completion(rnd *rand.Rand, eol string) int {
 	return last
 }
 
-// close decides how it is written, and how it ends: before last, where it is no good
-// end.
+// close chooses how it is written and how it ends; a bad end comes before last.
 func (s *stream) close(rnd *rand.Rand, last int) {
 	switch rnd.IntN(8) {
 	case 0:
@@ -231,7 +230,7 @@ func (s *stream) close(rnd *rand.Rand, last int) {
 	}
 }
 
-// provide is the provider.
+// provide implements the provider.
 func provide(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.Atoi(r.Header.Get("X-Stream"))
 	if err != nil {
@@ -262,12 +261,12 @@ func provide(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if s.ending == aborted {
-		_ = rc.Flush() // what was written is sent
+		_ = rc.Flush() // sends what was written
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// caller asks as the agent-runner does, in a session of its own.
+// caller sends requests like agent-runner, in a session of its own.
 type caller struct {
 	url    string
 	actor  identity.Actor
@@ -288,7 +287,7 @@ func (r *rig) newCaller(who world.Member, client *http.Client) (*caller, error) 
 	}, err
 }
 
-// answer is what a caller got; err is how the body ended, nil for a clean end.
+// answer is a response; err is the end of the body, nil for a clean one.
 type answer struct {
 	status int
 	body   []byte
@@ -327,12 +326,12 @@ type outcome struct {
 	whole, broken, bytes, failed atomic.Int64
 }
 
-// check says what is wrong with an answer.
+// check reports what is wrong with an answer.
 func (o *outcome) check(s *stream, a answer) {
 	o.bytes.Add(int64(len(a.body)))
 	wrong := func(what string) {
 		o.failed.Add(1)
-		o.t.Errorf("stream %d: %s: status %d, %d bytes of %d, its end %v: …%.300s", s.n, what, a.status, len(a.body), len(s.want), a.err, a.body[max(0, len(a.body)-300):])
+		o.t.Errorf("stream %d: %s: status %d, %d bytes of %d, end %v: …%.300s", s.n, what, a.status, len(a.body), len(s.want), a.err, a.body[max(0, len(a.body)-300):])
 	}
 	switch {
 	case errors.Is(a.err, errNoAnswer):
@@ -344,7 +343,7 @@ func (o *outcome) check(s *stream, a answer) {
 	case s.ending == complete:
 		wrong("it broke although the provider sent all of it")
 	case a.status == http.StatusBadGateway && a.err == nil:
-		o.broken.Add(1) // nothing of it was shown
+		o.broken.Add(1) // nothing of it reached the caller
 	case a.status != http.StatusOK || a.err == nil:
 		wrong("a part of an answer has a good end")
 	default:

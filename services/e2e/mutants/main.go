@@ -1,4 +1,4 @@
-// Mutants plants faults in the protocols of Signalbox, one at a time, and checks that the tests
+// Mutants introduces faults into the protocols of Signalbox, one at a time, and checks that the tests
 // find each: a test that cannot fail proves nothing.
 //
 // A mutant is an edit of one file or two (table.go), compiled with go's -overlay, so that the
@@ -31,14 +31,14 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// mutant is a planted fault.
+// mutant is an artificial fault.
 type mutant struct {
 	name string
-	what string // the rule that it breaks
+	what string // the rule that it violates
 	file string // from the root of the checkout
 	old  string // occurs once in the file
 	new  string
-	also *edit // a rule that is implemented in two places is broken in both
+	also *edit // for a rule that is implemented in two places
 	// inside and outside are the tests that must fail: of the code, and from outside.
 	inside, outside test
 }
@@ -57,8 +57,7 @@ func (t test) String() string {
 	return t.dir + " " + strings.NewReplacer("^", "", "$", "").Replace(t.run)
 }
 
-// running reports whether the package's tests run programs, which are to be built with
-// the mutant.
+// running reports whether the package's tests run programs, which must be built with the mutant.
 func (t test) running() bool { return strings.HasPrefix(t.dir+"/", "services/e2e/") }
 
 func main() {
@@ -142,8 +141,8 @@ func (m *mutant) mutated(root string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// baseline runs the tests without the mutant, those that are not known to be sound: what
-// fails anyway finds nothing.
+// baseline runs the tests without the mutant, unless they are known to pass: a test that fails
+// anyway finds nothing.
 func (m *mutant) baseline(ctx context.Context, root string, sound map[test]bool) error {
 	for _, t := range []test{m.inside, m.outside} {
 		if sound[t] {
@@ -205,7 +204,7 @@ func (m *mutant) try(ctx context.Context, root string, out io.Writer, show bool)
 	return found, nil
 }
 
-// fails runs tests, with an overlay unless it is "". An error is one of compiling.
+// fails runs tests, with an overlay unless it is "", and reports whether they fail. The error is one of compiling.
 func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Writer, show bool) (bool, error) {
 	env := os.Environ()
 	if t.running() {
@@ -243,8 +242,8 @@ func (t test) fails(ctx context.Context, root, dir, overlay string, out io.Write
 	return true, nil
 }
 
-// reached reports whether a test ran that the whole pattern names: a test without the
-// subtest that is asked for passes.
+// reached reports whether a test matched the whole pattern: a test without the requested subtest
+// would pass.
 func (t test) reached(output []byte) bool {
 	for line := range strings.Lines(string(output)) {
 		name, runs := strings.CutPrefix(line, "=== RUN ")

@@ -12,9 +12,9 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// Every mutant can be planted: the file contains its text once, the result parses, and its tests
-// exist. A change of that text has to change the mutant, too.
-func TestMutantsCanBePlanted(t *testing.T) {
+// TestMutantsApply checks that every mutant applies: its file contains the old text once, the
+// result parses, and its tests exist. A change of that text requires a change of the mutant.
+func TestMutantsApply(t *testing.T) {
 	t.Parallel()
 	root, err := world.Checkout()
 	if err != nil {
@@ -26,7 +26,7 @@ func TestMutantsCanBePlanted(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range mutants {
 		if names[m.name] || m.what == "" {
-			t.Errorf("%s: its name comes twice, or it breaks no rule", m.name)
+			t.Errorf("%s: the name is used twice, or the mutant violates no rule", m.name)
 		}
 		names[m.name] = true
 		files, err := m.mutated(root)

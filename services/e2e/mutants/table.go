@@ -2,10 +2,10 @@ package main
 
 // The packages whose tests find mutants.
 const (
-	zombies    = "services/e2e/zombies" // running programs, lease holders that come back, messages that come twice
-	farend     = "services/e2e/farend"  // running programs, executors that are killed around a call
-	editing    = "services/e2e/editing" // running programs, editors of documents
-	stories    = "services/e2e"         // running programs, what people do
+	zombies    = "services/e2e/zombies" // running programs: lease holders that come back, and duplicate messages
+	farend     = "services/e2e/farend"  // running programs: executors that are killed around a call
+	editing    = "services/e2e/editing" // running programs: editors of documents
+	stories    = "services/e2e"         // running programs: user stories
 	runner     = "services/agent-runner"
 	executor   = "services/tool-executor"
 	gateway    = "services/gateway"
@@ -31,23 +31,23 @@ const (
 )
 
 var mutants = []mutant{
-	// Claims of runs: the number of a claim fences all that its holder writes.
+	// Claims of runs: the epoch fences all writes of a claim's holder.
 	{
-		name: "claim-keeps-epoch", what: "every claim has a number of its own",
+		name: "claim-keeps-epoch", what: "every claim has its own epoch",
 		file:   "services/agent-runner/internal/run/claim.go",
 		old:    `state = 'running', epoch = epoch + 1, fruitless`,
 		new:    `state = 'running', epoch = greatest(epoch, 1), fruitless`,
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
 	},
 	{
-		name: "end-without-fence", what: "a run is ended under the claim that holds",
+		name: "end-without-fence", what: "only the current claim can end a run",
 		file:   "services/agent-runner/internal/run/commit.go",
 		old:    "AND id = @run AND epoch = @epoch AND state = 'running'\n\t\tFOR UPDATE",
 		new:    "AND id = @run AND state = 'running'\n\t\tFOR UPDATE",
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{zombies, "^TestZombies$/^runner$"},
 	},
 	{
-		name: "step-without-fence", what: "a step is committed under the claim that holds",
+		name: "step-without-fence", what: "only the current claim can commit a step",
 		file:   "services/agent-runner/internal/run/commit.go",
 		old:    `fence(@workspace, @session, @run, @epoch, @step, @state)`,
 		new:    `fence(@workspace, @session, @run, (SELECT epoch FROM runs WHERE workspace_id = @workspace AND id = @run), @step, @state)`,
@@ -58,46 +58,46 @@ var mutants = []mutant{
 		file:   "services/agent-runner/internal/loop/answering.go",
 		old:    "case inbox.Stop:\n\t\t\t\tcancel(errStopped)",
 		new:    `case inbox.Stop:`,
-		inside: test{runner, "^TestCancel$"}, outside: test{zombies, "^TestZombies$/^stopped$"},
+		inside: test{runner, "^TestCancel$"}, outside: test{zombies, "^TestZombies$/^stop$"},
 	},
 	{
-		name: "key-answers-anew", what: "an idempotency key does a thing once",
+		name: "key-answers-anew", what: "a request with an idempotency key takes effect once",
 		file:   "services/agent-runner/internal/conversation/submit.go",
 		old:    `if found.same != nil {`,
 		new:    `if found.same != nil && len(found.same.run) == 0 {`,
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestIdempotentSubmit$"},
 	},
 	{
-		name: "turn-not-shared", what: "runs are taken by workspace in turn",
+		name: "turn-not-shared", what: "runs are claimed by workspace in turn",
 		file:   "services/agent-runner/internal/run/turn.go",
 		old:    `ORDER BY held, served NULLS FIRST`,
 		new:    `ORDER BY held DESC, served NULLS LAST`,
 		inside: test{runs, "^TestNextGoesByWorkspace$"}, outside: test{runner, "^TestAFloodIsNotInFront$"},
 	},
-	// The run log, and the way to the viewers.
+	// The run log and its delivery to viewers.
 	{
-		name: "log-without-fence", what: "a claim's first event follows the last one that it has read",
+		name: "log-without-fence", what: "a claim's first event follows the last event that it has read",
 		file:   "services/agent-runner/internal/runlog/runlog.go",
 		old:    `_, err = cfg.Bus.PublishFenced(ctx, cfg.Subject, run.EventID(first), last, first)`,
 		new:    "_ = last\n\t\t_, err = cfg.Bus.Publish(ctx, cfg.Subject, run.EventID(first), first)",
 		inside: test{sim, "^TestSeeds$"}, outside: test{zombies, "^TestZombies$/^contended_log$"},
 	},
 	{
-		name: "outbox-forgets-what-failed", what: "a row leaves the outbox when the bus has taken it",
+		name: "outbox-forgets-what-failed", what: "a row leaves the outbox once the bus has stored it",
 		file:   "services/agent-runner/internal/outbox/outbox.go",
 		old:    "p.setStuck(stream(r.Subject), err)\n\t\treturn false",
 		new:    "p.setStuck(stream(r.Subject), err)\n\t\treturn true",
 		inside: test{outbox, "^TestSilentStream$"}, outside: test{zombies, "^TestZombies$/^outbox$"},
 	},
 	{
-		name: "zombie-shown", what: "events of a claim that is over are ignored",
+		name: "zombie-shown", what: "events of an earlier claim are ignored",
 		file:   "pkg/runorder/order.go",
 		old:    `case s.Epoch < p.Epoch, p.Ended, s.Last <= p.Number && !lost:`,
 		new:    `case p.Ended, s.Last <= p.Number && !lost:`,
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestDuplicatesAndZombiesAreDropped$"},
 	},
 	{
-		name: "repetition-shown", what: "events that were seen are dropped when they come again",
+		name: "repetition-shown", what: "duplicate events are dropped",
 		file: "pkg/runorder/order.go",
 		old:  "p.Ended, s.Last <= p.Number && !lost:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, p.Number + 1 - s.First",
 		new:  "p.Ended:\n\t\treturn Drop, 0\n\tcase lost, s.First > p.Number+1:\n\t\treturn Gap, 0\n\t}\n\treturn Pass, 0",
@@ -109,21 +109,21 @@ var mutants = []mutant{
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestDuplicatesAndZombiesAreDropped$"},
 	},
 	{
-		name: "hole-unnoticed", what: "a hole in the numbers is noticed",
+		name: "hole-unnoticed", what: "a gap in the numbers is noticed",
 		file:   "pkg/runorder/order.go",
 		old:    `case lost, s.First > p.Number+1:`,
 		new:    `case lost:`,
 		inside: test{runorder, "^TestOrder$"}, outside: test{gateway, "^TestJetStreamLosesEverything$"},
 	},
 	{
-		name: "resume-repeats-one", what: "a stream goes on behind the event that the viewer has",
+		name: "resume-repeats-one", what: "a stream resumes after the viewer's last event",
 		file:   "services/gateway/internal/feed/viewer.go",
 		old:    `return v.seek(ctx, p, 1, 0)`,
 		new:    `return v.seek(ctx, p, 0, 0)`,
 		inside: test{feed, "^TestResumeFromTheRecord$"}, outside: test{zombies, "^TestZombies$/^resume$"},
 	},
 	{
-		name: "resume-loses-one", what: "a stream goes on behind the event that the viewer has",
+		name: "resume-loses-one", what: "a stream resumes after the viewer's last event",
 		file:   "services/gateway/internal/feed/viewer.go",
 		old:    `return v.seek(ctx, p, 1, 0)`,
 		new:    `return v.seek(ctx, p, 2, 0)`,
@@ -131,11 +131,11 @@ var mutants = []mutant{
 	},
 	// Tools: the ledger and the bus.
 	{
-		name: "call-of-another-claimed", what: "a call that an executor holds is nobody else's",
+		name: "call-of-another-claimed", what: "no other executor runs a claimed call",
 		file:   "services/tool-executor/internal/ledger/ledger.go",
 		old:    "\n\t\t\t\tAND (outcomes.lease_until = '-infinity' OR outcomes.owner = excluded.owner OR outcomes.work IS NULL AND outcomes.lease_until < clock_timestamp())",
 		new:    ``,
-		inside: test{ledger, "^TestClaims$"}, outside: test{zombies, "^TestZombies$/^call_twice$"},
+		inside: test{ledger, "^TestClaims$"}, outside: test{zombies, "^TestZombies$/^duplicate_call$"},
 	},
 	{
 		name: "record-without-claim", what: "an outcome is recorded once, by the latest claim",
@@ -145,35 +145,35 @@ var mutants = []mutant{
 		inside: test{ledger, "^TestTakeOver$"}, outside: test{zombies, "^TestZombies$/^executor$"},
 	},
 	{
-		name: "unsafe-call-repeated", what: "a call that may have acted, and cannot be asked about, is not run again",
+		name: "unsafe-call-repeated", what: "an unsafe call that may have taken effect is not repeated",
 		file:   "services/tool-executor/internal/execute/execute.go",
 		old:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE {`,
 		new:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE && j.Key == (id.Operation{}) {`,
 		inside: test{execute, "^TestDeathAroundACall$"}, outside: test{farend, "^TestKilledExecutors$"},
 	},
 	{
-		name: "ack-before-the-work", what: "a message is acknowledged when its handler has ended",
+		name: "ack-before-the-work", what: "a message is acknowledged after its handler has returned",
 		file:   "pkg/bus/consume.go",
 		old:    "err := c.call(ctx, d)\n",
 		new:    "_ = msg.Ack()\n\terr := c.call(ctx, d)\n",
 		inside: test{messageBus, "^TestConsumeDecisions$"}, outside: test{messageBus, "^TestConsumeDrains$"},
 	},
 	{
-		name: "slots-not-shared", what: "a free slot goes to the workspace that has fewest",
+		name: "slots-not-shared", what: "a free slot goes to the workspace with the fewest",
 		file:   "pkg/fair/fair.go",
 		old:    `(next == nil || c.held < next.held || c.held == next.held && c.served < next.served)`,
 		new:    `(next == nil || c.held > next.held)`,
 		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAFreeSlotGoesToTheWorkspaceWithoutOne$"},
 	},
 	{
-		name: "slots-unbounded", what: "a workspace has no more slots than it may",
+		name: "slots-unbounded", what: "a workspace has no more slots than its limit",
 		file:   "pkg/fair/fair.go",
 		old:    `ok := s.held < s.limits.Slots && of.held < s.limits.PerKey`,
 		new:    `ok := s.held < s.limits.Slots`,
 		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAWorkspaceThatFloodsDoesNotHoldUpOthers$"},
 	},
 	{
-		name: "service-deletes-streams", what: "no service administers streams",
+		name: "service-deletes-streams", what: "no service can administer streams",
 		file:   "pkg/subject/users.go",
 		old:    `own(t.Queue(Runs)), own(t.Log())),`,
 		new:    `own(t.Queue(Runs)), own(t.Log()), []Call{{Subject: "$JS.API.STREAM.DELETE.*"}}),`,
@@ -181,28 +181,28 @@ var mutants = []mutant{
 	},
 	// Tenants and identity.
 	{
-		name: "tenant-outlives-transaction", what: "what a transaction may see ends with it",
+		name: "tenant-outlives-transaction", what: "a transaction's claims end with it",
 		file:   "pkg/pg/tx.go",
 		old:    "const setClaims = `SELECT set_config('signalbox.workspace', $1, true)",
 		new:    "const setClaims = `SELECT set_config('signalbox.workspace', $1, false)",
 		inside: test{database, "^TestClaimsEndWithTheBatch$"}, outside: test{database, "^TestTenantsOnOneConnection$"},
 	},
 	{
-		name: "token-for-somebody-else", what: "a token is good for its audience",
+		name: "token-for-somebody-else", what: "a token is valid for its audience only",
 		file:   "pkg/identity/token.go",
 		old:    `, jwt.WithAudience(v.cfg.Audience))`,
 		new:    `)`,
 		inside: test{identity, "^TestAccessTokenBySecret$"}, outside: test{gateway, "^TestIdentity$"},
 	},
 	{
-		name: "service-key-as-person", what: "only the role authenticated is a person",
+		name: "service-key-as-person", what: "only tokens with the role authenticated are accepted",
 		file:   "pkg/identity/token.go",
 		old:    `if c.Role != "authenticated" {`,
 		new:    `if c.Role == "" {`,
 		inside: test{identity, "^TestAccessTokenBySecret$"}, outside: test{gateway, "^TestIdentity$"},
 	},
 	{
-		name: "stranger-let-in", what: "who is no member of a workspace stays outside",
+		name: "stranger-let-in", what: "only members have access to a workspace",
 		file:   "services/gateway/internal/auth/auth.go",
 		old:    `return Principal{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "you are not a member of this workspace")`,
 		new:    `role = identity.Viewer`,
@@ -217,7 +217,7 @@ var mutants = []mutant{
 		inside: test{room, "^TestNothingIsVisibleBeforeItIsCommitted$"}, outside: test{zombies, "^TestZombies$/^uncommitted$"},
 	},
 	{
-		name: "operation-repeated", what: "an operation's key does a thing once",
+		name: "operation-repeated", what: "an operation with a key takes effect once",
 		file:   "services/document-sync/internal/store/operate.go",
 		old:    "\t\tif past.request != nil {\n",
 		new:    "\t\tif past.request != nil && len(past.response) == 0 {\n",
@@ -233,14 +233,14 @@ var mutants = []mutant{
 	},
 	// Credentials.
 	{
-		name: "older-token-stored", what: "a renewed token does not replace one that came later",
+		name: "older-token-stored", what: "a renewed token does not replace a newer one",
 		file:   "services/credential-broker/internal/oauth/grants.go",
 		old:    `stored = row.Version == a.base && (row.State == Active || row.State == Reauthorize)`,
 		new:    `stored = row.State == Active || row.State == Reauthorize`,
 		inside: test{oauth, "^TestZombie$"}, outside: test{broker, "^TestSignInDuringRenewal$"},
 	},
 	{
-		name: "sealed-row-opens-elsewhere", what: "a sealed secret opens in its own row only",
+		name: "sealed-row-opens-elsewhere", what: "a sealed secret can be opened in its own row only",
 		file:   "services/credential-broker/internal/vault/vault.go",
 		old:    `return bind("field", p.Workspace.String(), p.Account.String(), p.Field, version)`,
 		new:    `return bind("field", p.Workspace.String(), "", p.Field, version)`,

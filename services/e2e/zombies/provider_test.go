@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// provider is a model provider that speaks Anthropic's Messages API and streams what the
-// test says, call by call.
+// provider is a model provider with Anthropic's Messages API, whose answers the test streams
+// call by call.
 type provider struct {
 	calls  chan *call
 	closed chan struct{}
 	close  func()
 }
 
-// call is one call of the model. Its stream is the test's to write.
+// call is one model call, whose answer the test writes.
 type call struct {
-	asked  string // the text of the last message
+	prompt string // the text of the last message
 	pieces chan string
 	gone   <-chan struct{} // closed when the caller has left
 }
@@ -49,7 +49,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no messages", http.StatusBadRequest)
 		return
 	}
-	c := &call{asked: string(req.Messages[len(req.Messages)-1].Content), pieces: make(chan string), gone: r.Context().Done()}
+	c := &call{prompt: string(req.Messages[len(req.Messages)-1].Content), pieces: make(chan string), gone: r.Context().Done()}
 	p.calls <- c
 	w.Header().Set("Content-Type", "text/event-stream")
 	for {
@@ -74,8 +74,8 @@ func (p *provider) next(t *testing.T) *call {
 	select {
 	case c := <-p.calls:
 		return c
-	case <-time.After(patient):
-		t.Fatal("the model is not called")
+	case <-time.After(timeout):
+		t.Fatal("the model was not called")
 		return nil
 	}
 }
@@ -94,7 +94,7 @@ func (c *call) write(piece string) {
 
 const begin = `,"message":{"id":"msg_1","type":"message","role":"assistant","model":"m","content":[],"stop_reason":null,"usage":{"input_tokens":10,"output_tokens":1}}`
 
-// say begins an answer with a text that may go on.
+// say begins an answer with text; more continues it.
 func (c *call) say(text string) {
 	c.write(event("message_start", begin) + event("content_block_start", `,"index":0,"content_block":{"type":"text","text":""}`))
 	c.more(text)

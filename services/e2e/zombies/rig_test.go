@@ -23,15 +23,15 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// patient is how long something may take that takes a moment.
-const patient = time.Minute
+// timeout bounds every wait.
+const timeout = time.Minute
 
 const partitions = 4
 
-// lease is how long a claim of a run holds without a renewal.
+// lease is the duration of a run's claim without a renewal.
 const lease = 2 * time.Second
 
-// rig is a cluster whose provider and far end are the test's.
+// rig is a cluster whose model provider and far end belong to the test.
 type rig struct {
 	*world.World
 	ctx    context.Context //nolint:containedctx // the test's
@@ -98,7 +98,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// session makes a session, with a tool if one is named.
+// session creates a session with these tools.
 func (r *rig) session(t *testing.T, tools ...string) string {
 	t.Helper()
 	var made struct{ Session struct{ ID string } }
@@ -132,7 +132,7 @@ func (r *rig) ended(t *testing.T, id string) world.Run {
 	return run
 }
 
-// lock runs a statement that locks something, and returns what lets go of it.
+// lock runs a statement that takes a lock, and returns a function that releases it.
 func (r *rig) lock(t *testing.T, sql string, args ...any) (release func()) {
 	t.Helper()
 	tx, err := r.db.Begin(r.ctx)
@@ -143,7 +143,7 @@ func (r *rig) lock(t *testing.T, sql string, args ...any) (release func()) {
 	release = func() {
 		if !once {
 			once = true
-			_ = tx.Rollback(context.WithoutCancel(r.ctx)) // or the connection closes, which is as good
+			_ = tx.Rollback(context.WithoutCancel(r.ctx)) // if it fails, the connection closes, which releases the lock too
 		}
 	}
 	t.Cleanup(release)
@@ -167,7 +167,7 @@ func value[T any](t *testing.T, r *rig, sql string, args ...any) T {
 	return v
 }
 
-// metric adds up a metric of all replicas of a service: of the lines that begin so.
+// metric sums a metric over all replicas of a service: the lines with this prefix.
 func (r *rig) metric(t *testing.T, service, line string) (sum float64) {
 	t.Helper()
 	for n := 1; n <= 2; n++ {
@@ -200,24 +200,24 @@ func (r *rig) metricOf(t *testing.T, p *world.Proc, line string) (sum float64) {
 	return sum
 }
 
-// seen is an event as a viewer sees it.
-type seen struct{ ID, Type, Data string }
+// viewed is an event as a viewer sees it.
+type viewed struct{ ID, Type, Data string }
 
-// watch collects the events of a run from behind an event on until its end.
-func (r *rig) watch(t *testing.T, gateway int, run, after string) (wait func() []seen) {
+// watch collects the events of a run after an event, until the run's end.
+func (r *rig) watch(t *testing.T, gateway int, run, after string) (wait func() []viewed) {
 	t.Helper()
-	var all []seen
+	var all []viewed
 	done := make(chan error, 1)
-	ctx, cancel := context.WithTimeout(r.ctx, patient)
+	ctx, cancel := context.WithTimeout(r.ctx, timeout)
 	go func() {
 		defer cancel()
 		next := func() world.Client { return r.Client(gateway, r.who) }
 		done <- world.Follow(ctx, next, world.RunEvents(run), after, func(ev sse.Event) bool {
-			all = append(all, seen{string(ev.ID), ev.Type, string(ev.Data)})
+			all = append(all, viewed{string(ev.ID), ev.Type, string(ev.Data)})
 			return ev.Type != "done" && ev.Type != "error"
 		})
 	}()
-	return func() []seen {
+	return func() []viewed {
 		t.Helper()
 		if err := <-done; err != nil {
 			t.Fatalf("events of run %s at gateway %d: %v", run, gateway+1, err)
@@ -226,19 +226,19 @@ func (r *rig) watch(t *testing.T, gateway int, run, after string) (wait func() [
 	}
 }
 
-// check checks that events are a run's from its first to its last: numbered without a hole
-// or a repetition.
-func check(t *testing.T, where string, events []seen) {
+// check checks that events are those of a run from its first to its last, numbered without gaps
+// or duplicates.
+func check(t *testing.T, where string, events []viewed) {
 	t.Helper()
 	for i, ev := range events {
 		if _, number, _ := strings.Cut(ev.ID, "-"); number != strconv.Itoa(i) {
-			t.Errorf("%s: event %d (%s) has the id %s: events are missing or come twice", where, i, ev.Type, ev.ID)
+			t.Errorf("%s: event %d (%s) has the id %s: events are missing or duplicated", where, i, ev.Type, ev.ID)
 		}
 	}
 }
 
-// text is what events say at last: what came before a retry of the step is void.
-func text(t *testing.T, events []seen) (said string) {
+// text returns the final text of events: a step-retry retracts the text before it.
+func text(t *testing.T, events []viewed) (said string) {
 	t.Helper()
 	for _, ev := range events {
 		switch ev.Type {
@@ -255,18 +255,18 @@ func text(t *testing.T, events []seen) (said string) {
 	return said
 }
 
-// eventually waits until what holds.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	end := time.NewTimer(patient)
+	end := time.NewTimer(timeout)
 	defer end.Stop()
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-end.C:
-			t.Fatalf("not within %s: %s", patient, what)
+			t.Fatalf("not within %s: %s", timeout, what)
 		}
 	}
 }

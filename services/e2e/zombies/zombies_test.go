@@ -26,61 +26,61 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// settled counts the messages of work queues that were dealt with.
-const settled = "signalbox_bus_deliveries_total"
+// handled is the metric of handled messages of work queues.
+const handled = "signalbox_bus_deliveries_total"
 
-// One cluster for all; what one test does to it is over when the next begins.
+// TestZombies runs all tests on one cluster, one after the other.
 //
 //nolint:paralleltest // see above
 func TestZombies(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("it builds and starts everything")
+		t.Skip("it builds and starts a whole cluster")
 	}
 	r := newRig(t)
 	r.reader = r.bus(t, subject.Gateway)
 	t.Run("runner", r.runner)
-	t.Run("tool call of a zombie", r.zombiesCall)
+	t.Run("tool call of a zombie", r.zombieToolCall)
 	t.Run("contended log", r.contendedLog)
-	t.Run("in turn", r.inTurn)
-	t.Run("stopped", r.stopped)
+	t.Run("run order", r.runOrder)
+	t.Run("stop", r.stop)
 	t.Run("executor", r.executor)
-	t.Run("call twice", r.callTwice)
-	t.Run("events twice", r.eventsTwice)
+	t.Run("duplicate call", r.duplicateCall)
+	t.Run("duplicate events", r.duplicateEvents)
 	t.Run("resume", r.resume)
 	t.Run("uncommitted", r.uncommitted)
 	t.Run("outbox", r.outbox)
 }
 
-// A runner whose lease ran out, and which does not know, answers first: what it says
-// reaches neither the viewers nor the conversation, and costs nobody a second answer.
+// runner lets a runner whose lease has expired unnoticed answer first: its answer reaches neither
+// the viewers nor the conversation, and the new runner's answer is complete.
 func (r *rig) runner(t *testing.T) {
-	var viewers []func() []seen
+	var viewers []func() []viewed
 	session, run, first, second := r.takenOver(t, func(run string, first *call) {
 		first.say("The zombie's")
-		viewers = []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+		viewers = []func() []viewed{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
 	})
-	second.say("The heir's")
+	second.say("The successor's")
 
 	first.more(" answer.")
 	first.end()
 	eventually(t, "the zombie is done", func() bool { return r.metric(t, subject.AgentRunner, "signalbox_runs_in_hand") <= 1 })
 	if got := value[string](t, r, `select state from agent.runs where id = $1`, run); got != "running" {
-		t.Errorf("the run is %s by the zombie's hand", got)
+		t.Errorf("the zombie made the run %s", got)
 	}
 	second.more(" answer.")
 	second.end()
 
 	ended := r.ended(t, run)
-	if ended.State != "done" || ended.Text != "The heir's answer." {
-		t.Errorf("the run ended %s with %q, want the heir's answer", ended.State, ended.Text)
+	if ended.State != "done" || ended.Text != "The successor's answer." {
+		t.Errorf("the run ended %s with %q, want the successor's answer", ended.State, ended.Text)
 	}
 	for i, v := range viewers {
 		where := fmt.Sprintf("viewer at gateway %d", i+1)
 		events := v()
 		check(t, where, events)
-		if got := text(t, events); got != "The heir's answer." {
-			t.Errorf("%s was told %q, and %q is stored", where, got, ended.Text)
+		if got := text(t, events); got != "The successor's answer." {
+			t.Errorf("%s got %q, and %q is stored", where, got, ended.Text)
 		}
 	}
 	messages, err := r.Client(1, r.who).Messages(r.ctx, session)
@@ -91,38 +91,38 @@ func (r *rig) runner(t *testing.T) {
 	for _, m := range messages {
 		said = append(said, m.Role+": "+m.Text())
 	}
-	if diff := cmp.Diff([]string{"user: go", "assistant: The heir's answer."}, said); diff != "" {
+	if diff := cmp.Diff([]string{"user: go", "assistant: The successor's answer."}, said); diff != "" {
 		t.Errorf("the conversation (-want +got):\n%s", diff)
 	}
 	if n := value[int](t, r, `select count(*)::int from agent.usage where run_id = $1 and not wasted`, run); n != 1 {
-		t.Errorf("%d steps are paid for, want 1", n)
+		t.Errorf("%d steps were counted, want 1", n)
 	}
 	if n := value[int](t, r, `select epoch::int from agent.runs where id = $1`, run); n != 2 {
-		t.Errorf("the run was claimed %d times, want 2: each claim has a number of its own", n)
+		t.Errorf("the run's epoch is %d, want 2: each claim has its own", n)
 	}
 }
 
-// A runner whose lease ran out, and which does not know, asks for a tool call: nobody makes
-// the call, and the conversation does not have it.
-func (r *rig) zombiesCall(t *testing.T) {
+// zombieToolCall lets a runner whose lease has expired unnoticed request a tool call: the call is
+// not executed, and the conversation does not contain it.
+func (r *rig) zombieToolCall(t *testing.T) {
 	_, run, first, second := r.takenOver(t, func(string, *call) {}, "test_unsafe")
 	first.use("test_unsafe")
 	eventually(t, "the zombie is done", func() bool {
 		return r.metric(t, subject.AgentRunner, "signalbox_runs_in_hand") <= 1 || len(r.model.calls) > 0
 	})
 	if len(r.model.calls) > 0 {
-		t.Fatal("the zombie made its tool call, and gave the model the result")
+		t.Fatal("the zombie's tool call was executed, and the model got its result")
 	}
-	second.say("The heir's answer.")
+	second.say("The successor's answer.")
 	second.end()
-	if ended := r.ended(t, run); ended.State != "done" || ended.Text != "The heir's answer." || len(ended.ToolCalls) > 0 {
-		t.Errorf("the run ended %s with %q and the calls %+v, want the heir's answer and no call", ended.State, ended.Text, ended.ToolCalls)
+	if ended := r.ended(t, run); ended.State != "done" || ended.Text != "The successor's answer." || len(ended.ToolCalls) > 0 {
+		t.Errorf("the run ended %s with %q and the calls %+v, want the successor's answer and no call", ended.State, ended.Text, ended.ToolCalls)
 	}
 }
 
-// takenOver submits a message and lets the other replica take its run over while the first
-// one's model call goes on; begun is called before that. A replica that takes its own run
-// again ends its former work, so that there is no zombie: then it tries another run.
+// takenOver submits a message and lets the other replica take over its run during the first one's
+// model call; begun is called before that. If the same replica claims the run again, it ends its
+// former work and there is no zombie: then takenOver tries another run.
 func (r *rig) takenOver(t *testing.T, begun func(run string, first *call), tools ...string) (session, run string, first, second *call) {
 	t.Helper()
 	const holder = `select runner from agent.runs where id = $1`
@@ -141,14 +141,14 @@ func (r *rig) takenOver(t *testing.T, begun func(run string, first *call), tools
 		second.end()
 		r.ended(t, run)
 	}
-	t.Fatal("the other replica never takes a run over")
+	t.Fatal("the other replica never took over a run")
 	return "", "", nil, nil
 }
 
-// expire has the lease of a run run out; nobody claims it before the lock is released.
+// expire lets the lease of a run expire. No runner can claim it before the lock is released.
 func (r *rig) expire(t *testing.T, run string) (release func()) {
 	t.Helper()
-	// Whoever holds the row's lock keeps the lease from being renewed.
+	// The lock on the row prevents a renewal of the lease.
 	release = r.lock(t, `select from agent.runs where id = $1 for update`, run)
 	eventually(t, "the lease runs out", func() bool {
 		return value[bool](t, r, `select lease_until < clock_timestamp() from agent.runs where id = $1`, run)
@@ -156,15 +156,15 @@ func (r *rig) expire(t *testing.T, run string) (release func()) {
 	return release
 }
 
-// A zombie that goes on writing while its heir begins does not break the order of what
-// viewers see: the heir begins behind the last event that it has read.
+// contendedLog lets a zombie write while its successor begins. Viewers still see the events in
+// order: the successor begins after the last event that it has read.
 func (r *rig) contendedLog(t *testing.T) {
 	session := r.session(t)
 	run := r.submit(t, session, "go")
 	first := r.model.next(t)
 	first.say("The zombie's")
 	events := r.logged(t, session, "zombie's")
-	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	viewers := []func() []viewed{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
 	release := r.expire(t, run)
 
 	stop := make(chan struct{})
@@ -187,7 +187,7 @@ func (r *rig) contendedLog(t *testing.T) {
 	<-began
 	release()
 	claimed := func() bool { return value[int](t, r, `select epoch::int from agent.runs where id = $1`, run) >= 2 }
-	for begun := time.Now(); !claimed() && time.Since(begun) < patient; {
+	for begun := time.Now(); !claimed() && time.Since(begun) < timeout; {
 		// The zombie may renew its lease before another runner claims the run.
 		select {
 		case <-time.After(lease):
@@ -198,37 +198,37 @@ func (r *rig) contendedLog(t *testing.T) {
 		}
 	}
 	if !claimed() {
-		t.Fatalf("no heir claims the run within %s", patient)
+		t.Fatalf("no other runner claimed the run within %s", timeout)
 	}
 	from := r.head(t, session)
-	eventually(t, "the heir or the zombie has written more", func() bool { return r.head(t, session) > from+200 })
+	eventually(t, "the successor or the zombie has written more", func() bool { return r.head(t, session) > from+200 })
 	close(stop)
 	if err := <-written; err != nil {
 		t.Fatal(err)
 	}
 	second := r.model.next(t)
-	second.say("The heir's answer.")
+	second.say("The successor's answer.")
 	second.end()
 	first.end()
-	if ended := r.ended(t, run); ended.Text != "The heir's answer." {
+	if ended := r.ended(t, run); ended.Text != "The successor's answer." {
 		t.Errorf("the run ended %s with %q", ended.State, ended.Text)
 	}
 	for i, v := range append(viewers, r.watch(t, 0, run, ""), r.watch(t, 1, run, "")) {
 		where, events := fmt.Sprintf("viewer %d", i+1), v()
 		check(t, where, events)
-		if got := text(t, events); got != "The heir's answer." {
-			t.Errorf("%s was told %q", where, got)
+		if got := text(t, events); got != "The successor's answer." {
+			t.Errorf("%s got %q", where, got)
 		}
 	}
 }
 
-// wake announces a run again and again, so that each runner hears of it, and waits until
-// they have dealt with that or somebody calls the model.
+// wake announces a run repeatedly, so that each runner receives a wake-up, and waits until they
+// have handled it or the model is called.
 func (r *rig) wake(t *testing.T, session, run string) {
 	t.Helper()
 	const times = 8
 	writer := r.bus(t, subject.AgentRunner)
-	before := r.metric(t, subject.AgentRunner, settled)
+	before := r.metric(t, subject.AgentRunner, handled)
 	work := &runv1.Work{RunId: run, WorkspaceId: r.who.Workspace, SessionId: session}
 	for i := range times {
 		if _, err := writer.Publish(r.ctx, subject.RunWork(subject.Shard(id.Must[id.Session](session))), fmt.Sprintf("%s-again-%d", run, i), work); err != nil {
@@ -236,12 +236,13 @@ func (r *rig) wake(t *testing.T, session, run string) {
 		}
 	}
 	eventually(t, "the wake-ups are dealt with", func() bool {
-		return r.metric(t, subject.AgentRunner, settled) >= before+times || len(r.model.calls) > 0
+		return r.metric(t, subject.AgentRunner, handled) >= before+times || len(r.model.calls) > 0
 	})
 }
 
-// The runs of a session follow each other, whoever is told to begin one early.
-func (r *rig) inTurn(t *testing.T) {
+// runOrder checks that the runs of a session follow each other even if a runner is told to begin
+// one early.
+func (r *rig) runOrder(t *testing.T) {
 	session := r.session(t)
 	first := r.submit(t, session, "one")
 	c := r.model.next(t)
@@ -249,7 +250,7 @@ func (r *rig) inTurn(t *testing.T) {
 	second := r.submit(t, session, "two")
 	r.wake(t, session, second)
 	if len(r.model.calls) > 0 {
-		t.Fatal("the second run begins while the first one is at work")
+		t.Fatal("the second run began during the first one")
 	}
 	c.end()
 	after := r.model.next(t)
@@ -262,8 +263,8 @@ func (r *rig) inTurn(t *testing.T) {
 	}
 }
 
-// A stop reaches a model call in the middle of its answer.
-func (r *rig) stopped(t *testing.T) {
+// stop checks that a stop reaches a model call in the middle of its answer.
+func (r *rig) stop(t *testing.T) {
 	session := r.session(t)
 	run := r.submit(t, session, "go")
 	c := r.model.next(t)
@@ -286,7 +287,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// head returns the sequence of the last event on a session's log.
+// head returns the sequence of the last event in a session's log.
 func (r *rig) head(t *testing.T, session string) uint64 {
 	t.Helper()
 	stream, subj := r.log(session)
@@ -297,8 +298,8 @@ func (r *rig) head(t *testing.T, session string) uint64 {
 	return last.Seq
 }
 
-// An executor that is stopped while its call is under way, and wakes when others have
-// found that nobody knows what became of it, changes nothing about that any more.
+// executor suspends an executor during a call until another one has recorded that the outcome is
+// unknown: when it resumes, it cannot change that any more.
 func (r *rig) executor(t *testing.T) {
 	hold := r.far.Hold(farend.Received)
 	session := r.session(t, "test_unsafe")
@@ -307,7 +308,7 @@ func (r *rig) executor(t *testing.T) {
 	select {
 	case <-hold.Reached():
 	case <-r.ctx.Done():
-		t.Fatal("the call did not come to the far end")
+		t.Fatal("the call did not reach the far end")
 	}
 	var zombie *world.Proc
 	for n := 1; n <= 2; n++ {
@@ -316,11 +317,11 @@ func (r *rig) executor(t *testing.T) {
 		}
 	}
 	if zombie == nil {
-		t.Fatal("no executor has the call in hand")
+		t.Fatal("no executor works on the call")
 	}
 	r.signal(t, zombie, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = zombie.Signal(syscall.SIGCONT) })
-	after := r.model.next(t) // the run goes on without it
+	after := r.model.next(t) // the run continues without it
 	after.say("done")
 	after.end()
 	outcome := func() int { return value[int](t, r, `select outcome::int from tools.outcomes where run_id = $1`, run) }
@@ -331,7 +332,7 @@ func (r *rig) executor(t *testing.T) {
 		return r.far.Report().Operations[0].Effects == 1 && r.metricOf(t, zombie, "signalbox_bus_in_hand{") == 0
 	})
 	if got := outcome(); got != unknown {
-		t.Errorf("the recorded outcome was %d, and is %d when the zombie has spoken", unknown, got)
+		t.Errorf("the recorded outcome was %d, and is %d after the zombie's report", unknown, got)
 	}
 	end := r.ended(t, run)
 	if end.State != "done" || len(end.ToolCalls) != 1 || *end.ToolCalls[0].State != "unknown" {
@@ -346,8 +347,8 @@ func (r *rig) signal(t *testing.T, p *world.Proc, sig syscall.Signal) {
 	}
 }
 
-// A call that is delivered again while an executor works on it is not run by another one.
-func (r *rig) callTwice(t *testing.T) {
+// duplicateCall delivers a call again while an executor works on it: no other executor runs it.
+func (r *rig) duplicateCall(t *testing.T) {
 	hold := r.far.Hold(farend.Received)
 	session := r.session(t, "test_unsafe")
 	run := r.submit(t, session, "go")
@@ -356,7 +357,7 @@ func (r *rig) callTwice(t *testing.T) {
 	select {
 	case key = <-hold.Reached():
 	case <-r.ctx.Done():
-		t.Fatal("the call did not come to the far end")
+		t.Fatal("the call did not reach the far end")
 	}
 	var call toolv1.Call
 	if err := proto.Unmarshal(value[[]byte](t, r, `select work from tools.outcomes where run_id = $1`, run), &call); err != nil {
@@ -364,12 +365,12 @@ func (r *rig) callTwice(t *testing.T) {
 	}
 	b := r.bus(t, subject.AgentRunner)
 	for i := range 3 {
-		before := r.metric(t, subject.ToolExecutor, settled)
+		before := r.metric(t, subject.ToolExecutor, handled)
 		if _, err := b.Publish(r.ctx, subject.ToolWork(call.GetToolName()), fmt.Sprintf("again-%d", i), &call); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "the call that came again is dealt with", func() bool {
-			return r.metric(t, subject.ToolExecutor, settled) > before || len(hold.Reached()) > 0
+			return r.metric(t, subject.ToolExecutor, handled) > before || len(hold.Reached()) > 0
 		})
 	}
 	hold.Release()
@@ -384,15 +385,15 @@ func (r *rig) callTwice(t *testing.T) {
 	}
 }
 
-// Events that are on the log twice, and what a claim says that is over, are shown to
-// nobody: neither to those who watch nor to those who read afterwards. A second wake-up
-// for a run that is under way begins nothing.
-func (r *rig) eventsTwice(t *testing.T) {
+// duplicateEvents checks that duplicate events in the log and events of an expired claim are shown
+// neither to viewers nor to later readers, and that a second wake-up for a running run has no
+// effect.
+func (r *rig) duplicateEvents(t *testing.T) {
 	session := r.session(t)
 	run := r.submit(t, session, "go")
 	c := r.model.next(t)
 	c.say("One")
-	viewers := []func() []seen{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
+	viewers := []func() []viewed{r.watch(t, 0, run, ""), r.watch(t, 1, run, "")}
 	c.more(" two")
 	events := r.logged(t, session, "two")
 	_, subj := r.log(session)
@@ -411,7 +412,7 @@ func (r *rig) eventsTwice(t *testing.T) {
 	}
 	r.wake(t, session, run)
 	if len(r.model.calls) > 0 {
-		t.Error("a second runner works on the run")
+		t.Error("a second runner started the run")
 	}
 	c.more(" three.")
 	c.end()
@@ -422,13 +423,13 @@ func (r *rig) eventsTwice(t *testing.T) {
 		where, events := fmt.Sprintf("viewer %d", i+1), v()
 		check(t, where, events)
 		if got := text(t, events); got != "One two three." {
-			t.Errorf("%s was told %q", where, got)
+			t.Errorf("%s got %q", where, got)
 		}
 	}
 }
 
-// A stream that goes on behind an event, whichever it is, has all that followed and
-// nothing else, on either gateway.
+// resume checks that a stream that resumes after any event gets exactly the events that follow, on
+// either gateway.
 func (r *rig) resume(t *testing.T) {
 	session := r.session(t)
 	run := r.submit(t, session, "go")
@@ -436,7 +437,7 @@ func (r *rig) resume(t *testing.T) {
 	c.say("One")
 	for _, word := range []string{" two", " three", " four", " five."} {
 		c.more(word)
-		r.logged(t, session, word) // so that each is an event of its own
+		r.logged(t, session, word) // so that each is a separate event
 	}
 	c.end()
 	r.ended(t, run)
@@ -445,17 +446,17 @@ func (r *rig) resume(t *testing.T) {
 	for i, ev := range all[:len(all)-1] {
 		for gateway := range 2 {
 			if diff := cmp.Diff(all[i+1:], r.watch(t, gateway, run, ev.ID)()); diff != "" {
-				t.Errorf("behind %s at gateway %d (-want +got):\n%s", ev.ID, gateway+1, diff)
+				t.Errorf("after %s at gateway %d (-want +got):\n%s", ev.ID, gateway+1, diff)
 			}
 		}
 	}
 	if _, err := r.Client(1, r.who).Watch(r.ctx, world.RunEvents(run), all[len(all)-1].ID); err != world.ErrNothingMore { //nolint:errorlint // it is returned as it is
-		t.Errorf("behind the last event: %v, want nothing more", err)
+		t.Errorf("after the last event: %v, want nothing more", err)
 	}
 }
 
-// While Postgres takes no updates of documents, nobody sees what somebody types, not even
-// by asking for the document anew; afterwards everybody does.
+// uncommitted blocks updates of documents in Postgres: nobody sees another editor's typing, even
+// after requesting the document again. Afterwards everybody does.
 func (r *rig) uncommitted(t *testing.T) {
 	var made struct{ Document struct{ ID string } }
 	if err := r.Client(0, r.who).Call(r.ctx, world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]any{"name": "tea", "content": "Tea."}}, &made); err != nil {
@@ -465,7 +466,7 @@ func (r *rig) uncommitted(t *testing.T) {
 	defer cancel()
 	open := func(name string, gateway int) *editing.Editor {
 		e := editing.NewEditor(name, uint64(gateway), func() string { return editing.Place(r.World, gateway, r.who, made.Document.ID) })
-		go func() { _ = e.Run(ctx) }() // its error shows: it is never synced
+		go func() { _ = e.Run(ctx) }() // after an error it is never synced
 		eventually(t, name+" is synced", e.Synced)
 		return e
 	}
@@ -485,11 +486,11 @@ func (r *rig) uncommitted(t *testing.T) {
 		reader.Cut(false)
 		eventually(t, "the reader is synced again", reader.Synced)
 		if n := reader.Seen()[writer.ClientID()]; n > 0 {
-			t.Fatalf("the reader has %d pieces of what is not committed", n)
+			t.Fatalf("a new reader has %d pieces of uncommitted text", n)
 		}
 	}
 	if n := beside.Seen()[writer.ClientID()]; n > 0 {
-		t.Fatalf("an editor on the same instance has %d pieces of what is not committed", n)
+		t.Fatalf("an editor on the same instance has %d pieces of uncommitted text", n)
 	}
 	release()
 	eventually(t, "all have it", func() bool {
@@ -498,14 +499,14 @@ func (r *rig) uncommitted(t *testing.T) {
 	})
 }
 
-// log returns where the events of a session are.
+// log returns the stream and the subject of a session's events.
 func (r *rig) log(session string) (stream, subj string) {
 	s := id.Must[id.Session](session)
 	p := subject.Partition(s, partitions)
 	return subject.EventStream(p), subject.Events(p, id.Must[id.Workspace](r.who.Workspace), s)
 }
 
-// logged waits until a text is on a session's log, and returns all that is.
+// logged waits until a session's log contains a text, and returns all of its events.
 func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event) {
 	t.Helper()
 	stream, subj := r.log(session)
@@ -535,8 +536,8 @@ func (r *rig) logged(t *testing.T, session, text string) (events []*runv1.Event)
 	return events
 }
 
-// What is to be announced while NATS is away is announced when it is back, also by a runner
-// that knows of it from the database alone: here the message and the end of a run that was
+// outbox checks that events committed during an outage of NATS are published after it, even by a
+// runner that knows them only from the database: here the message and the end of a run that was
 // stopped in the queue.
 func (r *rig) outbox(t *testing.T) {
 	session := r.session(t)
@@ -550,7 +551,7 @@ func (r *rig) outbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the queued run is stopped", func() bool {
-		_ = r.Client(0, r.who).Call(r.ctx, world.Request{ // it may be refused while NATS is missed
+		_ = r.Client(0, r.who).Call(r.ctx, world.Request{ // it may be refused during the outage
 			Method: http.MethodPost, Path: "/api/sessions/" + session + "/cancel", Body: map[string]any{"run_id": queued},
 		}, nil)
 		return value[string](t, r, `select state from agent.runs where id = $1`, queued) == "cancelled"
