@@ -22,16 +22,16 @@ const plainKind = "y-websocket"
 
 var providerKinds = []string{"hocuspocus2", "hocuspocus3", "hocuspocus4"}
 
-// TestClients has unmodified npm clients use the whole system: they come in at two
-// gateways, and each of these has another instance of document-sync behind it. It is
-// not for beside TestEditing, which is a load.
+// TestClients runs unmodified npm clients against the whole system. They connect to two gateways,
+// each of which uses another instance of document-sync. It does not run in parallel with
+// TestEditing, which is a load.
 func TestClients(t *testing.T) {
-	h := newHouse(t)
+	h := newSetup(t)
 	t.Run("together", func(t *testing.T) {
 		for name, story := range map[string]func(*party){
-			"agent's caret":      (*party).agentsCaret, // takes longest
+			"agent's caret":      (*party).agentCaret, // takes longest
 			"mixed":              (*party).mixed,
-			"patch against keys": (*party).patchAgainstKeys,
+			"patch against keys": (*party).patchDuringTyping,
 			"undone":             (*party).undone,
 			"several documents":  (*party).severalDocuments,
 			"refused":            (*party).refused,
@@ -67,15 +67,15 @@ func TestClients(t *testing.T) {
 	})
 }
 
-// Clients that type at once on both gateways end up with the same state, and so does
-// who comes late.
+// converge checks that clients that type at once on both gateways end up with the same state, and
+// so does a client that joins later.
 func (p *party) converge(kind func(int) string) {
 	doc := p.create("")
 	var all []*client
 	for i := range 3 {
 		all = append(all, p.open(seat{kind: kind(i), gateway: i % 2, document: doc}).opened())
 	}
-	var typing []func() seen
+	var typing []func() status
 	for i, c := range all {
 		typing = append(typing,
 			c.begin("type", args{"text": string(rune('a' + i)), "count": 40}),
@@ -86,7 +86,7 @@ func (p *party) converge(kind func(int) string) {
 		wait()
 	}
 	if s := same(p.t, all...); s.Text == "" || strings.Count(s.XML, "block of") != 3 {
-		p.t.Errorf("they have the same, and it is %v", s)
+		p.t.Errorf("they have the same state, but it is %v", s)
 	}
 	for g := range 2 {
 		late := p.open(seat{kind: kind(3 + g), gateway: g, document: doc}).opened()
@@ -94,11 +94,11 @@ func (p *party) converge(kind func(int) string) {
 		all = append(all, late)
 	}
 	if s := same(p.t, all...); !strings.Contains(s.Text, "late 0") || !strings.Contains(s.Text, "late 1") {
-		p.t.Errorf("they have the same, and it is %v", s)
+		p.t.Errorf("they have the same state, but it is %v", s)
 	}
 }
 
-// What was typed while the connection was away comes in when it is back.
+// offline checks that text typed while disconnected arrives after the reconnect.
 func (p *party) offline(kind func(int) string) {
 	doc := p.create("")
 	a := p.open(seat{kind: kind(1), gateway: 0, document: doc}).opened()
@@ -113,7 +113,7 @@ func (p *party) offline(kind func(int) string) {
 	for _, c := range []*client{a, b} {
 		c.until(args{"text": "online base offline ", "synced": true, "settled": true})
 	}
-	b.do("cut", nil) // which is no wish of its own
+	b.do("cut", nil) // not requested by the client
 	b.do("insert", args{"at": 0, "text": "cut "})
 	for _, c := range []*client{a, b} {
 		c.until(args{"text": "cut online base offline ", "synced": true, "settled": true})
@@ -121,8 +121,8 @@ func (p *party) offline(kind func(int) string) {
 	same(p.t, a, b)
 }
 
-// Everybody sees who is there, on both instances, and who goes is gone because the
-// system says so.
+// awareness checks that clients see each other on both instances, and that the server announces a
+// client that leaves, however it leaves.
 func (p *party) awareness(kind func(int) string) {
 	doc := p.create("")
 	var all []*client
@@ -139,7 +139,7 @@ func (p *party) awareness(kind func(int) string) {
 		p.t.Helper()
 		for _, c := range clients {
 			if s := c.until(args{"names": names}); len(s.Lapsed) > 0 {
-				p.t.Errorf("%v has not heard of %v for too long", c, s.Lapsed)
+				p.t.Errorf("%v had to time out %v", c, s.Lapsed)
 			}
 		}
 	}
@@ -153,15 +153,15 @@ func (p *party) awareness(kind func(int) string) {
 	c.do("offline", nil)
 	see("A at work,D", a, d)
 	c.do("online", nil)
-	// Who comes back sees others, and is seen, when these and they move, as y-protocols
-	// has it: what they had shown before is old.
+	// With y-protocols, a client that returns sees others, and is seen, once they change
+	// their states: the earlier ones are outdated.
 	for name, c := range map[string]*client{"A again": a, "C again": c, "D again": d} {
 		c.do("aware", args{"state": args{"name": name}})
 	}
 	see("A again,C again,D again", a, c, d)
 }
 
-// A viewer sees everything, is seen, and changes nothing.
+// viewers checks that a viewer sees everything, is visible, and cannot change anything.
 func (p *party) viewers(kind func(int) string) {
 	doc := p.create("Read me.\n")
 	editor := p.open(seat{kind: kind(0), document: doc}).opened()
@@ -171,13 +171,13 @@ func (p *party) viewers(kind func(int) string) {
 	}
 	viewer.do("block", args{"text": "Never."})
 	viewer.do("aware", args{"state": args{"name": "V"}})
-	editor.until(args{"names": "V"}) // what was typed came before it
+	editor.until(args{"names": "V"}) // the text was sent before it
 	editor.do("block", args{"text": "Seen by all."})
 	s := viewer.until(args{"has": []string{"Seen by all.", "Never."}})
 	if kind(1) != plainKind && s.Unsynced != 1 {
-		p.t.Errorf("%v has %d changes that are not stored, want the refused one", viewer, s.Unsynced)
+		p.t.Errorf("%v has %d unsynced changes, want the refused one", viewer, s.Unsynced)
 	}
-	viewer.do("offline", nil) // and what it brings back is refused, too
+	viewer.do("offline", nil) // its offline changes are refused too
 	viewer.until(args{"synced": false})
 	viewer.do("block", args{"text": "Never again."})
 	viewer.do("online", nil)
@@ -191,8 +191,8 @@ func (p *party) viewers(kind func(int) string) {
 	}
 }
 
-// Many documents on one connection, with the token in the URL or in the Auth messages
-// only; one of them is none, one is deleted, and the others do not notice.
+// severalDocuments opens many documents on one connection, with the token in the URL or in the
+// Auth messages only. One does not exist and one is deleted, which does not affect the others.
 func (p *party) severalDocuments() {
 	for i, kind := range providerKinds {
 		var docs []string
@@ -218,12 +218,12 @@ func (p *party) severalDocuments() {
 			}
 		}
 		if s := never.until(args{"told": "denied"}); !strings.Contains(s.denied(), "not exist") {
-			p.t.Errorf("%v was told %q", never, s.denied())
+			p.t.Errorf("%v got the reason %q", never, s.denied())
 		}
 		p.remove((i+1)%2, docs[0])
 		for _, c := range []*client{here[0], there[0], read[0]} {
 			if s := c.until(args{"told": "denied"}); !strings.Contains(s.denied(), "deleted") {
-				p.t.Errorf("%v was told %q", c, s.denied())
+				p.t.Errorf("%v got the reason %q", c, s.denied())
 			}
 		}
 		for n, doc := range docs[1:] {
@@ -233,7 +233,7 @@ func (p *party) severalDocuments() {
 			}
 			want := []string{fmt.Sprintf("Document %d.", n), fmt.Sprint("Written in ", n), fmt.Sprint("There, too, in ", n), ""}
 			got := strings.Split(strings.ReplaceAll(p.everywhere(doc, here[n], there[n]), "\n\n", "\n"), "\n")
-			slices.Sort(got[1:3]) // who was first, was first
+			slices.Sort(got[1:3]) // in any order
 			slices.Sort(want[1:3])
 			if diff := cmp.Diff(want, got); diff != "" {
 				p.t.Errorf("document %d (-want +got):\n%s", n, diff)
@@ -242,7 +242,7 @@ func (p *party) severalDocuments() {
 	}
 }
 
-// Different clients, REST and an agent write in one document, and nothing is lost.
+// mixed lets different clients, REST and an agent write to one document: nothing is lost.
 func (p *party) mixed() {
 	doc := p.create("# Plan\n\nAlpha.\n\nBravo.\n\nCharlie.\n")
 	y := p.open(seat{kind: plainKind, gateway: 0, document: doc})
@@ -257,7 +257,7 @@ func (p *party) mixed() {
 	for _, c := range all {
 		c.until(args{"has": []string{"Delta, not Charlie.", "two"}})
 	}
-	at := []func() seen{
+	at := []func() status{
 		y.begin("keys", args{"behind": "Alpha", "text": " as y-websocket types it"}),
 		hocus.begin("keys", args{"behind": "Bravo", "text": " as Hocuspocus types it"}),
 		older.begin("keys", args{"behind": "Delta", "text": ", as an older one has it"}),
@@ -275,16 +275,16 @@ func (p *party) mixed() {
 	}
 }
 
-// Whole contents that are set by REST, while others type, may undo what these have
-// just typed, but everybody sees the same in the end.
-func (p *party) patchAgainstKeys() {
+// patchDuringTyping replaces the content over REST while others type. That may remove text that was
+// just typed, but in the end everybody sees the same.
+func (p *party) patchDuringTyping() {
 	doc := p.create("Alpha.\n\nBravo.\n")
 	y := p.open(seat{kind: plainKind, gateway: 0, document: doc})
 	hocus := p.open(seat{kind: "hocuspocus3", gateway: 1, document: doc})
 	for _, c := range []*client{y, hocus} {
 		c.until(args{"has": []string{"Bravo."}, "synced": true})
 	}
-	at := []func() seen{
+	at := []func() status{
 		y.begin("keys", args{"behind": "Alpha", "text": strings.Repeat(" and more", 10)}),
 		hocus.begin("keys", args{"behind": "Bravo", "text": strings.Repeat(" and on", 10)}),
 	}
@@ -300,7 +300,7 @@ func (p *party) patchAgainstKeys() {
 	}
 }
 
-// slowly is a script of an agent that writes, and then takes its time.
+// slowly is the script of an agent that writes and then continues for a while.
 const slowly = `
 rules:
   - when: {user: 'in (?P<doc>\S+)$', result: {tool: doc_append}}
@@ -309,9 +309,9 @@ rules:
     then: [{call: {tool: doc_append, args: {id: '{{.match.doc}}', content: 'Written by an agent.'}}}]
 `
 
-// An agent is seen while its run works on the document, with its caret behind what it
-// has written, on both instances; later it is gone.
-func (p *party) agentsCaret() {
+// agentCaret checks that an agent is visible on both instances while its run works on the
+// document, with its caret after its text, and disappears later.
+func (p *party) agentCaret() {
 	if err := p.w.PutScript(p.t.Context(), "slowly", slowly); err != nil {
 		p.t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func (p *party) agentsCaret() {
 		p.open(seat{kind: plainKind, gateway: 0, document: doc}), p.open(seat{kind: plainKind, gateway: 1, who: p.viewer, document: doc}),
 		p.open(seat{kind: "hocuspocus4", gateway: 0, document: doc}), p.open(seat{kind: "hocuspocus2", gateway: 1, document: doc}),
 	}
-	var sees []func() seen
+	var sees []func() status
 	for _, c := range all {
 		sees = append(sees, c.opened().begin("until", args{"writes": "Agent", "has": []string{"Written by an agent."}}))
 	}
@@ -340,24 +340,24 @@ func (p *party) agentsCaret() {
 		}
 	}
 	if got, err := c.Run(p.t.Context(), run.ID); err != nil || got.Ended() {
-		p.t.Errorf("when all see the agent its run is %+v, %v; want it at work", got, err)
+		p.t.Errorf("the agent is visible, but its run is %+v, %v; want it running", got, err)
 	}
 	if err := c.Cancel(p.t.Context(), run.SessionID); err != nil {
 		p.t.Error(err)
 	}
 	for _, c := range all {
 		if s := c.until(args{"users": ""}); len(s.Lapsed) > 0 {
-			p.t.Errorf("%v has not heard of the agent for too long, want to be told that it is gone", c)
+			p.t.Errorf("%v had to time out the agent, want its removal announced", c)
 		}
 	}
 }
 
-// Whom the system does not let in is told why, by a code, and its client gives up where
-// it knows how.
+// refused checks that a refused client gets a close code and a reason, and stops reconnecting if it
+// supports that.
 func (p *party) refused() {
 	doc := p.create("Private.\n")
 	stranger := p.member("", "owner")
-	stranger.Workspace = p.owner.Workspace // where nobody knows them
+	stranger.Workspace = p.owner.Workspace // of which they are no member
 	elsewhere := p.member("", "owner")
 	expired, _, err := identity.DevToken(p.secret(), id.New[id.Member](), -time.Hour)
 	if err != nil {
@@ -386,7 +386,7 @@ func (p *party) refused() {
 				c := p.open(tc.seat)
 				s := c.until(args{"told": "denied"})
 				if s.denied() == "" || s.Synced || s.XML != "" {
-					p.t.Errorf("%s: %v: %v, want to be told why", tc.name, c, s)
+					p.t.Errorf("%s: %v: %v, want a reason", tc.name, c, s)
 				}
 				if tc.code != 4404 { // the whole connection is refused
 					c.until(args{"ended": tc.code})
@@ -406,11 +406,11 @@ func (p *party) secret() conf.Secret {
 	return ""
 }
 
-// leeway is for how long a token is good after its end: clocks may be apart.
+// leeway is how long a token is accepted after its expiry, since clocks may differ.
 const leeway = 30 * time.Second
 
-// Whose right ends while the document is open is told so: the token runs out, the
-// membership ends, the document is deleted.
+// ended checks the close codes of clients that lose access to an open document: the token expires,
+// the membership ends, or the document is deleted.
 func (p *party) ended() {
 	doc, gone := p.create("Here.\n"), p.create("Soon gone.\n")
 	leaver, short := p.member(p.owner.Workspace, "editor"), p.member(p.owner.Workspace, "editor")
@@ -427,7 +427,7 @@ func (p *party) ended() {
 	if short.Token, _, err = identity.DevToken(p.secret(), id.Must[id.Member](short.ID), 3*time.Second-leeway); err != nil {
 		p.t.Fatal(err)
 	}
-	for gateway := range 2 { // they may be too late already: that is the same code
+	for gateway := range 2 { // which may be too late already: the code is the same
 		expire = append(expire, p.open(seat{kind: plainKind, gateway: gateway, who: short, document: doc}),
 			p.open(seat{kind: "hocuspocus4", gateway: gateway, who: short, auth: true, document: doc}))
 	}
@@ -437,12 +437,12 @@ func (p *party) ended() {
 	p.remove(0, gone)
 	for _, c := range lose {
 		if s := c.until(args{"ends": 1}); !slices.Equal(s.codes(), []int{4404}) || !strings.Contains(s.Ends[0].Reason, "deleted") {
-			p.t.Errorf("%v ended with %v, want 4404: it was deleted", c, s.Ends)
+			p.t.Errorf("%v ended with %v, want 4404 for a deleted document", c, s.Ends)
 		}
 	}
 	back := p.open(seat{kind: plainKind, gateway: 1, document: gone})
 	if s := back.until(args{"ends": 1}); !slices.Equal(s.codes(), []int{4404}) {
-		p.t.Errorf("a document that was deleted: %v, want 4404", s.Ends)
+		p.t.Errorf("a deleted document: %v, want 4404", s.Ends)
 	}
 	for _, c := range leave {
 		if s := c.until(args{"ends": 1}); s.codes()[0] != 4403 {
@@ -456,13 +456,13 @@ func (p *party) ended() {
 	}
 	for _, c := range stay {
 		if s := c.do("state", nil); len(s.Ends) > 0 {
-			p.t.Errorf("%v ended as well: %v", c, s.Ends)
+			p.t.Errorf("%v ended too: %v", c, s.Ends)
 		}
 	}
 }
 
-// oldProgram is the previous version of document-sync, which still runs while this one
-// starts: its statements, as it sends them.
+// oldProgram stands for an older version of document-sync, which still runs while this one starts:
+// it sends the same statements.
 type oldProgram struct {
 	*party
 	db *pgx.Conn
@@ -503,7 +503,7 @@ func (o oldProgram) create(content string) (doc string) {
 	return doc
 }
 
-// edit replaces one text by another in what the old program sees of a document.
+// edit replaces a text in the document's content as the old program sees it.
 func (o oldProgram) edit(doc, old, with string) {
 	o.t.Helper()
 	var content string
@@ -522,8 +522,8 @@ func (o oldProgram) edit(doc, old, with string) {
 	o.exec(oldVersion, args)
 }
 
-// What the previous version of the program has written is there when it is opened, once,
-// whoever opens it; and what it writes into an open document comes in.
+// oldRows checks that text written by the old program appears once when the document is opened, by
+// whichever client, and that its later edits appear in the open document.
 func (p *party) oldRows() {
 	old := p.oldProgram()
 	for _, kinds := range [][2]string{{plainKind, "hocuspocus4"}, {"hocuspocus2", plainKind}, {"hocuspocus3", "hocuspocus3"}} {
@@ -551,17 +551,17 @@ func (p *party) oldRows() {
 	// REST, before any client has opened it.
 	doc := old.create("Old and unopened.\n")
 	if got := p.markdown(0, doc); got != "Old and unopened.\n" {
-		p.t.Errorf("REST reads %q of a document that nobody has opened", got)
+		p.t.Errorf("REST returns %q for a document that was never opened", got)
 	}
 	p.patch(1, doc, "Old and unopened.\n\nNo more.\n")
 	c := p.open(seat{kind: plainKind, gateway: 0, document: doc}).opened()
 	if got := p.everywhere(doc, c); got != "Old and unopened.\n\nNo more.\n" {
-		p.t.Errorf("after PATCH it is %q", got)
+		p.t.Errorf("after PATCH it returns %q", got)
 	}
 }
 
-// An instance that is restarted tells its clients, and nothing is lost that anybody
-// writes meanwhile.
+// restart checks that a restarted instance closes its connections with a code, and that nothing
+// written meanwhile is lost.
 func (p *party) restart() {
 	doc := p.create("Log.\n")
 	var all []*client
@@ -570,7 +570,7 @@ func (p *party) restart() {
 			all = append(all, p.open(seat{kind: kind, gateway: gateway, document: doc}).opened())
 		}
 	}
-	// A gateway has the instance with the other number behind it.
+	// A gateway uses the instance with the other number.
 	p.restartUnder(doc, 2, all[:len(all)/2], all[len(all)/2:])
 	for _, c := range all[len(all)/2:] {
 		if s := c.do("state", nil); len(s.Ends) > 0 {
@@ -581,13 +581,13 @@ func (p *party) restart() {
 	p.everywhere(doc, all...)
 }
 
-// restartUnder restarts an instance while all write: those who are on it, for the first
-// time told to go, and those who are not.
+// restartUnder restarts an instance while all clients write. on are the clients connected to it,
+// off the others.
 func (p *party) restartUnder(doc string, replica int, on, off []*client) {
 	part := p.w.Replica(subject.DocumentSync, replica)
 	all := slices.Concat(on, off)
 	length := len(all[0].do("state", nil).Text)
-	var writing []func() seen
+	var writing []func() status
 	var blocks []string
 	write := func(when string) {
 		for _, c := range all {
@@ -609,7 +609,7 @@ func (p *party) restartUnder(doc string, replica int, on, off []*client) {
 			p.t.Errorf("the first connection of %v ended with %v, want 1012", c, s.Ends[0])
 		}
 	}
-	same(p.t, off...) // they go on as if nothing had happened
+	same(p.t, off...) // they are not affected
 	p.markdown(off[0].gateway, doc)
 	if err := part.Restart(); err != nil {
 		p.t.Fatal(err)
@@ -623,7 +623,7 @@ func (p *party) restartUnder(doc string, replica int, on, off []*client) {
 	}
 	for _, block := range blocks {
 		if n := strings.Count(s.XML, block); n != 1 {
-			p.t.Errorf("%q is there %d times, want once", block, n)
+			p.t.Errorf("%q occurs %d times, want once", block, n)
 		}
 	}
 }

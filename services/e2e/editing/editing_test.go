@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// programs is where the programs are, made by TestMain.
+// programs is the folder of the programs, created by TestMain.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -45,17 +45,17 @@ func TestMain(m *testing.M) {
 const (
 	editors  = 20
 	watchers = 3
-	// patient is how long anything may take to be as it should be.
-	patient = 90 * time.Second
+	// timeout bounds every wait.
+	timeout = 90 * time.Second
 )
 
-// operations is how many edits there are: `make e2e-editing` wants more.
+// operations returns the number of edits: `make e2e-editing` sets more.
 func operations() int64 {
-	n, _ := strconv.ParseInt(os.Getenv("SIGNALBOX_E2E_EDITS"), 10, 64) // not set, or wrong, is 0
+	n, _ := strconv.ParseInt(os.Getenv("SIGNALBOX_E2E_EDITS"), 10, 64) // 0 if unset or invalid
 	return cmp.Or(n, 5000)
 }
 
-// TestEditing is the whole story: see the package comment.
+// TestEditing checks the guarantees of the package comment.
 func TestEditing(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -77,7 +77,7 @@ func TestEditing(t *testing.T) {
 	t.Logf("%d edits, kills: %v, %d blackouts, %d editors went for ever", operations(), s.kills, s.blackouts, len(s.gone))
 }
 
-// scene is a document, and who is in it.
+// scene is a document with its editors and watchers.
 type scene struct {
 	t        *testing.T
 	w        *world.World
@@ -95,10 +95,10 @@ type scene struct {
 	mu       sync.Mutex // guards what follows
 	working  []*worker
 	watching []*editing.Editor
-	gone     map[uint64]bool // the ids of editors that went for ever
+	gone     map[uint64]bool // the client ids of editors that left permanently
 }
 
-// worker is an editor at work.
+// worker is a working editor.
 type worker struct {
 	*editing.Editor
 	leave context.CancelFunc
@@ -135,7 +135,7 @@ func begin(t *testing.T) *scene {
 	return s
 }
 
-// unlimited lifts the limits of one person: here they are all the same one.
+// unlimited lifts the limits per member: all editors are the same member here.
 func unlimited(service string, _ int) []string {
 	if service != subject.Gateway {
 		return nil
@@ -143,14 +143,14 @@ func unlimited(service string, _ int) []string {
 	return []string{"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=10000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000", "GATEWAY_MEMBER_STREAMS=1000", "GATEWAY_MEMBER_SOCKETS=1000"}
 }
 
-// place returns where to connect to: one gateway after the other.
+// place returns a function that returns the next URL, of the gateways in turn.
 func (s *scene) place(who world.Member) func() string {
 	var n atomic.Int64
 	n.Store(rand.Int64N(2))
 	return func() string { return editing.Place(s.w, int(n.Add(1)%2), who, s.document) }
 }
 
-// run keeps somebody connected until the returned function is called, or the test ends.
+// run keeps an editor connected until the returned function is called or the test ends.
 func (s *scene) run(ctx context.Context, e *editing.Editor) (leave context.CancelFunc) {
 	ctx, leave = context.WithCancel(ctx)
 	s.running.Go(func() {
@@ -170,7 +170,7 @@ func (s *scene) watch() *editing.Editor {
 	return e
 }
 
-// hire has one more editor write until there is nothing left to write.
+// hire starts another editor, which writes until no edits are left.
 func (s *scene) hire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func (s *scene) hire() {
 	})
 }
 
-// comeAndGo cuts editors off for a while, and has some go for ever and others come.
+// comeAndGo disconnects editors for a while, removes some and adds others.
 func (s *scene) comeAndGo(ctx context.Context) {
 	rnd := rand.New(rand.NewPCG(s.seed, 2))
 	for turn := 1; pause(ctx, time.Second+rand.N(time.Second)); turn++ {
@@ -230,7 +230,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// havoc kills parts, one after the other, until ctx is done.
+// havoc kills one part after the other until ctx is done.
 func (s *scene) havoc(ctx context.Context) {
 	rnd := rand.New(rand.NewPCG(s.seed, 3))
 	victims := []string{"document-sync-1", "document-sync-2", "gateway-1", "gateway-2", world.NATSName, world.PostgresName, "document-sync-1", "document-sync-2"}
@@ -243,7 +243,7 @@ func (s *scene) havoc(ctx context.Context) {
 	}
 }
 
-// kill kills a part, and starts it again after a while.
+// kill kills a part and restarts it after a while.
 func (s *scene) kill(ctx context.Context, name string, away time.Duration) {
 	s.kills[name]++
 	for _, p := range s.w.Parts() {
@@ -259,8 +259,8 @@ func (s *scene) kill(ctx context.Context, name string, away time.Duration) {
 	}
 }
 
-// revive starts a part until it stays up: what ends because another part is away is
-// started again, as a supervisor would.
+// revive starts a part until it stays up, like a supervisor: it may end because another part is
+// unavailable.
 func (s *scene) revive(ctx context.Context, p world.Part) {
 	var err error
 	for range 100 {
@@ -271,11 +271,11 @@ func (s *scene) revive(ctx context.Context, p world.Part) {
 		}
 		pause(ctx, 100*time.Millisecond)
 	}
-	s.t.Errorf("%s does not come back: %v", p.Name(), err)
+	s.t.Errorf("%s does not stay up: %v", p.Name(), err)
 }
 
-// blackout cuts all editors off and kills what keeps the document; what any watcher
-// has seen must be there afterwards, and nobody who could send it again is.
+// blackout disconnects all editors and kills the processes that hold the document. Afterwards the
+// document must have everything that any watcher has seen, although no editor can resend it.
 func (s *scene) blackout(ctx context.Context, everything bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -305,21 +305,21 @@ func (s *scene) blackout(ctx context.Context, everything bool) {
 	}
 }
 
-// holds sees that a state has all that was seen.
+// holds checks that a state has everything that was seen.
 func (s *scene) holds(when string, has, seen yjs.StateVector) {
 	s.t.Helper()
 	for client, clock := range seen {
 		if has[client] < clock {
-			s.t.Errorf("%s: of client %d the document has what is before %d, and others have seen %d", when, client, has[client], clock)
+			s.t.Errorf("%s: the document has client %d up to %d, but others have seen %d", when, client, has[client], clock)
 		}
 	}
 }
 
 func (s *scene) until(what string, ok func() bool) bool {
 	s.t.Helper()
-	for deadline := time.Now().Add(patient); !ok(); {
+	for deadline := time.Now().Add(timeout); !ok(); {
 		if time.Now().After(deadline) {
-			s.t.Errorf("not within %v: %s", patient, what)
+			s.t.Errorf("not within %v: %s", timeout, what)
 			return false
 		}
 		pause(s.t.Context(), 20*time.Millisecond)
@@ -327,7 +327,7 @@ func (s *scene) until(what string, ok func() bool) bool {
 	return true
 }
 
-// settle brings everybody back and compares what they have.
+// settle reconnects everybody and compares their states.
 func (s *scene) settle() {
 	everyone := append([]*editing.Editor{}, s.watching...)
 	for _, w := range s.working {
@@ -339,7 +339,7 @@ func (s *scene) settle() {
 		s.run(s.t.Context(), late)
 		everyone = append(everyone, late)
 	}
-	own := yjs.StateVector{} // what each editor has made, which it must find in all others
+	own := yjs.StateVector{} // the edits of each editor, which all others must have
 	s.until("all have the same", func() bool {
 		first, ok := s.state(everyone[0])
 		for _, e := range everyone[1:] {
@@ -371,7 +371,7 @@ func (s *scene) state(e *editing.Editor) (state []byte, synced bool) {
 	return state, synced
 }
 
-// explain says how those who should be equal differ.
+// explain logs how states that should be equal differ.
 func (s *scene) explain(everyone []*editing.Editor) {
 	first, _ := s.state(everyone[0])
 	for _, e := range everyone {

@@ -32,7 +32,7 @@ type Editor struct {
 	place func() string // returns the URL for the next connection
 	rnd   *rand.Rand    // of the goroutine that edits
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	doc    *yjs.Doc
 	conn   *websocket.Conn // nil while disconnected
 	synced bool            // the server has answered on this connection
@@ -92,8 +92,7 @@ func (e *Editor) isCut() bool {
 	return e.cut
 }
 
-// Cut breaks the connection, and keeps it from being made again until it is called
-// with false.
+// Cut breaks the connection and prevents reconnects until it is called with false.
 func (e *Editor) Cut(cut bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,8 +103,8 @@ func (e *Editor) Cut(cut bool) {
 	}
 }
 
-// session connects once and reads until the connection breaks. Its error is one that
-// no next connection would mend.
+// session connects once and reads until the connection breaks. It returns only errors that a
+// reconnect would not fix.
 func (e *Editor) session(ctx context.Context) error {
 	dialer := websocket.Dialer{HandshakeTimeout: 5 * time.Second}
 	conn, _, err := dialer.DialContext(ctx, e.place(), nil)
@@ -151,7 +150,7 @@ func (e *Editor) take(conn *websocket.Conn, b []byte) error {
 	}
 	n, size := binary.Uvarint(b[2:])
 	if size <= 0 || len(b) != 2+size+int(n) { //nolint:gosec // compared
-		return fmt.Errorf("the server sent a message of %d bytes that says it has %d", len(b), n)
+		return fmt.Errorf("the server sent a message of %d bytes whose length field is %d", len(b), n)
 	}
 	body := b[2+size:]
 	e.mu.Lock()
@@ -176,7 +175,7 @@ func (e *Editor) take(conn *websocket.Conn, b []byte) error {
 	return nil
 }
 
-// Edit changes the document in one of the ways in which people do.
+// Edit makes a random change like people do.
 func (e *Editor) Edit() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -185,10 +184,9 @@ func (e *Editor) Edit() error {
 	return err
 }
 
-// State returns the editor's whole state as one who opens the document now would have
-// it, and whether the editor is connected and synced. What was typed in pieces is
-// stored in pieces by who saw it coming, and as one by who loads it: that is no
-// difference in the document.
+// State returns the editor's state in the encoding of a new client that loads it, and whether the
+// editor is connected and synced. Text that was typed in pieces is stored in pieces by clients that
+// received them, and merged by clients that load it, which is not a difference of the documents.
 func (e *Editor) State() (state []byte, synced bool, err error) {
 	e.mu.Lock()
 	synced = e.synced && !e.doc.Pending()
@@ -211,7 +209,7 @@ func (e *Editor) Seen() yjs.StateVector {
 // ClientID returns the editor's client id in the document.
 func (e *Editor) ClientID() uint64 { return e.doc.ClientID() }
 
-// Synced reports whether the server has answered on the present connection.
+// Synced reports whether the server has answered on the current connection.
 func (e *Editor) Synced() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

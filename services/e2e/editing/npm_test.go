@@ -20,26 +20,26 @@ import (
 
 const clientsDir = "../yclients"
 
-// npm is a program in Node that has npm clients in it, and does with them what it is
-// told (clients.mjs says what there is). It may be used by many goroutines.
+// npm is a Node program with npm clients, which executes commands (see clients.mjs). It is safe for
+// concurrent use.
 type npm struct {
 	t  *testing.T // the one that started it
 	in io.WriteCloser
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	next    int
 	waiting map[int]chan answer
-	ended   error // set when the program is gone
+	ended   error // set when the program has ended
 }
 
-// answer is what becomes of a command.
+// answer is the result of a command.
 type answer struct {
-	seen
+	status
 	err error
 }
 
-// seen is a client as it sees itself.
-type seen struct {
+// status is a client's view of the document and its connection.
+type status struct {
 	Client    uint64
 	Text, XML string
 	Scope     string
@@ -53,11 +53,11 @@ type seen struct {
 		Reason string
 	}
 	Told   []map[string]string
-	Lapsed []uint64 // peers of whom nothing was heard for too long
+	Lapsed []uint64 // peers that the client timed out
 }
 
-// String is for messages.
-func (s seen) String() string {
+// String formats the status for messages.
+func (s status) String() string {
 	s.Update, s.Canonical = nil, nil
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -66,24 +66,24 @@ func (s seen) String() string {
 	return string(b)
 }
 
-// codes are those of the ends, in order.
-func (s seen) codes() (codes []int) {
+// codes returns the close codes in order.
+func (s status) codes() (codes []int) {
 	for _, e := range s.Ends {
 		codes = append(codes, e.Code)
 	}
 	return codes
 }
 
-// denied returns why the client was last refused a document, as Hocuspocus says it.
-func (s seen) denied() (why string) {
+// denied returns the reason of the last refusal of a document by Hocuspocus.
+func (s status) denied() (why string) {
 	for _, t := range s.Told {
 		why = cmp.Or(t["denied"], why)
 	}
 	return why
 }
 
-// writer returns who is seen with a caret and that user's name.
-func (s seen) writer(name string) (client string, p peer) {
+// writer returns the client and the state of the user with that name.
+func (s status) writer(name string) (client string, p peer) {
 	for client, p := range s.Peers {
 		if p.User.Name == name && p.Caret != nil {
 			return client, p
@@ -92,7 +92,7 @@ func (s seen) writer(name string) (client string, p peer) {
 	return "", peer{}
 }
 
-// peer is what somebody shows of themselves.
+// peer is a client's awareness state.
 type peer struct {
 	Name string
 	User struct {
@@ -105,7 +105,7 @@ type peer struct {
 	}
 }
 
-// startNPM starts the program, which goes when the test ends.
+// startNPM starts the program, which ends with the test.
 func startNPM(t *testing.T) *npm {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(clientsDir, "node_modules", ".installed")); err != nil {
@@ -141,7 +141,7 @@ func startNPM(t *testing.T) *npm {
 	return n
 }
 
-// read hands out answers until the program ends.
+// read delivers answers until the program ends.
 func (n *npm) read(out io.Reader) error {
 	lines := bufio.NewReaderSize(out, 1<<20)
 	for {
@@ -154,15 +154,15 @@ func (n *npm) read(out io.Reader) error {
 			return err
 		}
 		var a struct {
-			seen
+			status
 			N     int
 			Error string
 		}
 		if err := json.Unmarshal(line, &a); err != nil || a.N == 0 {
-			n.t.Errorf("the npm clients say: %s (%v)", line, err)
+			n.t.Errorf("the npm clients printed: %s (%v)", line, err)
 			continue
 		}
-		got := answer{seen: a.seen}
+		got := answer{status: a.status}
 		if a.Error != "" {
 			got.err = errors.New(a.Error)
 		}
@@ -176,7 +176,7 @@ func (n *npm) read(out io.Reader) error {
 	}
 }
 
-// end tells those who wait that there will be no answer.
+// end fails all waiting commands.
 func (n *npm) end() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -223,38 +223,38 @@ func (c *client) String() string {
 	return fmt.Sprintf("%s %s on gateway %d", c.kind, c.id, c.gateway+1)
 }
 
-// begin has the client do something; the function that it returns waits for the answer.
-func (c *client) begin(deed string, with args) (wait func() seen) {
+// begin sends a command to the client; the returned function waits for the answer.
+func (c *client) begin(deed string, with args) (wait func() status) {
 	c.t.Helper()
 	got, err := c.n.send(c.id, deed, with)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return func() seen {
+	return func() status {
 		c.t.Helper()
 		select {
 		case a := <-got:
 			if a.err != nil {
 				c.t.Fatalf("%v: %s %v: %v", c, deed, with, a.err)
 			}
-			return a.seen
-		case <-time.After(patient):
+			return a.status
+		case <-time.After(timeout):
 			if deed == "state" {
 				c.t.Fatalf("%v does not answer", c)
 			}
-			c.t.Fatalf("not within %v: %v: %s %v; it is %v", patient, c, deed, with, c.do("state", nil))
+			c.t.Fatalf("not within %v: %v: %s %v; it is %v", timeout, c, deed, with, c.do("state", nil))
 		}
 		panic("not reached")
 	}
 }
 
-// do has the client do something, and waits for the answer.
-func (c *client) do(deed string, with args) seen { c.t.Helper(); return c.begin(deed, with)() }
+// do sends a command to the client and waits for the answer.
+func (c *client) do(deed string, with args) status { c.t.Helper(); return c.begin(deed, with)() }
 
-// until waits until the client is as with says.
-func (c *client) until(with args) seen { c.t.Helper(); return c.do("until", with) }
+// until waits until the client has this status.
+func (c *client) until(with args) status { c.t.Helper(); return c.do("until", with) }
 
-// opened waits until the client has what the server has, and the server what it has.
+// opened waits until client and server are in sync.
 func (c *client) opened() *client {
 	c.t.Helper()
 	c.until(args{"synced": true, "settled": true})

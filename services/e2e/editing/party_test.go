@@ -20,14 +20,14 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// house is a cluster and a program with npm clients, for many tests.
-type house struct {
+// setup is a cluster and a program with npm clients, shared by many tests.
+type setup struct {
 	*npm
 	w      *world.World
 	opened atomic.Int64
 }
 
-func newHouse(t *testing.T) *house {
+func newSetup(t *testing.T) *setup {
 	t.Helper()
 	w, err := world.Start(t.Context(), world.Options{Dir: t.TempDir(), Programs: programs, Partitions: 2})
 	if w != nil {
@@ -45,11 +45,11 @@ func newHouse(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &house{npm: startNPM(t), w: w}
+	return &setup{npm: startNPM(t), w: w}
 }
 
-// admin connects to the database as nobody of the system does.
-func (h *house) admin(t *testing.T) *pgx.Conn {
+// admin connects to the database as an administrator.
+func (h *setup) admin(t *testing.T) *pgx.Conn {
 	t.Helper()
 	db, err := pgx.Connect(t.Context(), h.w.Database)
 	if err != nil {
@@ -59,16 +59,16 @@ func (h *house) admin(t *testing.T) *pgx.Conn {
 	return db
 }
 
-// party is a workspace, the people in it, and what they do in one test.
+// party is one test's workspace and its members.
 type party struct {
-	*house
+	*setup
 	t             *testing.T
 	owner, viewer world.Member
 }
 
-func (h *house) party(t *testing.T) *party {
+func (h *setup) party(t *testing.T) *party {
 	t.Helper()
-	p := &party{house: h, t: t}
+	p := &party{setup: h, t: t}
 	p.owner = p.member("", "owner")
 	p.viewer = p.member(p.owner.Workspace, "viewer")
 	return p
@@ -83,7 +83,7 @@ func (p *party) member(workspace, role string) world.Member {
 	return m
 }
 
-// call makes a request of the owner's at a gateway.
+// call sends a request of the owner to a gateway.
 func (p *party) call(gateway int, method, path string, body map[string]string, out any) {
 	p.t.Helper()
 	r := world.Request{Method: method, Path: path}
@@ -95,7 +95,7 @@ func (p *party) call(gateway int, method, path string, body map[string]string, o
 	}
 }
 
-// create makes a document of Markdown and returns its id.
+// create creates a document from Markdown and returns its id.
 func (p *party) create(markdown string) string {
 	p.t.Helper()
 	var made struct{ Document struct{ ID string } }
@@ -121,8 +121,7 @@ func (p *party) remove(gateway int, doc string) {
 	p.call(gateway, http.MethodDelete, "/api/documents/"+doc, nil, nil)
 }
 
-// say has an agent do something, in a session of its own; the function that it
-// returns waits for the end of its run.
+// say gives an agent a task in a new session; the returned function waits for the end of its run.
 func (p *party) say(gateway int, text string) (wait func()) {
 	p.t.Helper()
 	c := p.w.Client(gateway, p.owner)
@@ -141,7 +140,7 @@ func (p *party) say(gateway int, text string) (wait func()) {
 		}
 		for _, call := range run.ToolCalls {
 			if call.State == nil || *call.State != "ok" {
-				p.t.Errorf("%q: the tool %s answered %v", text, call.Tool, call.Result)
+				p.t.Errorf("%q: the tool %s returned %v", text, call.Tool, call.Result)
 			}
 		}
 	}
@@ -160,19 +159,19 @@ func (p *party) submit(c world.Client, model, text string) world.Run {
 	return run
 }
 
-// seat says who opens what, and how. What is zero stands for the owner, with the token
-// in the URL, through the first gateway.
+// seat says who opens which document, and how. The defaults are the owner, the token in the URL,
+// and the first gateway.
 type seat struct {
 	kind     string
 	gateway  int
 	who      world.Member
 	document string
-	token    string // in place of the member's
-	auth     bool   // the token comes in the Auth message only
+	token    string // instead of the member's
+	auth     bool   // the token is in the Auth message only
 	socket   string // of Hocuspocus clients that share a connection
 }
 
-// open opens a document with an npm client, which goes when the test ends.
+// open opens a document with an npm client, which is closed when the test ends.
 func (p *party) open(s seat) *client {
 	p.t.Helper()
 	c := &client{t: p.t, n: p.npm, id: fmt.Sprint("client ", p.opened.Add(1)), kind: s.kind, gateway: s.gateway}
@@ -192,7 +191,7 @@ func (p *party) open(s seat) *client {
 		params["token"] = token
 	}
 	if s.socket != "" {
-		with["socket"] = p.t.Name() + s.socket // the program is everybody's
+		with["socket"] = p.t.Name() + s.socket // the program is shared
 	}
 	maps.Copy(with, args{"url": "ws" + strings.TrimPrefix(p.w.Gateways[s.gateway], "http") + path, "params": params})
 	c.do("open", with)
@@ -204,25 +203,25 @@ func (p *party) open(s seat) *client {
 	return c
 }
 
-// eventually waits until something holds, and says what does not hold if it never does.
+// eventually waits until holds returns no complaint.
 func eventually(t *testing.T, holds func() (complaint string)) {
 	t.Helper()
-	for deadline := time.Now().Add(patient); ; pause(t.Context(), 20*time.Millisecond) {
+	for deadline := time.Now().Add(timeout); ; pause(t.Context(), 20*time.Millisecond) {
 		complaint := holds()
 		if complaint == "" {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s", patient, complaint)
+			t.Fatalf("not within %v: %s", timeout, complaint)
 		}
 	}
 }
 
-// same waits until all clients have the same state, which then is everything that any
-// of them has written, and nothing of it waits for the server.
-func same(t *testing.T, clients ...*client) seen {
+// same waits until all clients have the same state, with everything that any of them has written,
+// and no unsynced changes.
+func same(t *testing.T, clients ...*client) status {
 	t.Helper()
-	var first seen
+	var first status
 	eventually(t, func() string {
 		first = clients[0].do("canonical", nil)
 		for _, c := range clients {
@@ -239,8 +238,8 @@ func same(t *testing.T, clients ...*client) seen {
 	return first
 }
 
-// everywhere waits until all clients have the same state, and both gateways answer
-// with its Markdown, which it returns.
+// everywhere waits until all clients have the same state and both gateways return its Markdown,
+// which it returns.
 func (p *party) everywhere(doc string, clients ...*client) string {
 	p.t.Helper()
 	var want string

@@ -31,7 +31,7 @@ func (p *party) history(gateway int, doc string) []version {
 	return got.Versions
 }
 
-// cursor returns what an editor shows whose cursor is in front of a text.
+// cursor returns the awareness state of an editor with its cursor before a text.
 func cursor(t *testing.T, update []byte, name, before string) args {
 	t.Helper()
 	doc := yjs.New(yjs.Options{})
@@ -64,8 +64,8 @@ func cursor(t *testing.T, update []byte, name, before string) args {
 	return args{"state": args{"user": args{"name": name}, "cursor": args{"anchor": at, "head": at}}}
 }
 
-// An agent's edit is taken back as one, while people have the document open: they see
-// it at once, what they typed since stays, and so do their cursors. Then it is done again.
+// undone undoes and redoes an agent's edit as a whole while people have the document open: they see
+// it at once, and what they typed since and their cursors stay.
 func (p *party) undone() {
 	doc := p.create("# Plan\n\nAlpha bravo charlie.\n\nDelta echo.\n")
 	y := p.open(seat{kind: plainKind, gateway: 0, document: doc}).opened()
@@ -76,7 +76,7 @@ func (p *party) undone() {
 		p.t.Helper()
 		s := y.until(args{"writes": "Reader"})
 		if _, r := s.writer("Reader"); r.Caret.Text[:r.Caret.At] != want {
-			p.t.Errorf("the reader's cursor is at %d of %q, want it behind %q", r.Caret.At, r.Caret.Text, want)
+			p.t.Errorf("the reader's cursor is at %d of %q, want it after %q", r.Caret.At, r.Caret.Text, want)
 		}
 	}
 	caret("Delta ")
@@ -98,11 +98,11 @@ func (p *party) undone() {
 		}
 	}
 	if !edit.Undoable {
-		p.t.Fatalf("the agent's edit is not in the history, or not to be undone: %+v", p.history(0, doc))
+		p.t.Fatalf("the agent's edit is not in the history or not undoable: %+v", p.history(0, doc))
 	}
 	undo := func(gateway, version int, want string) {
 		p.t.Helper()
-		var sees []func() seen
+		var sees []func() status
 		for _, c := range []*client{y, hocus, reader} {
 			sees = append(sees, c.begin("until", args{"has": []string{want}}))
 		}
@@ -114,13 +114,13 @@ func (p *party) undone() {
 	const without = "# Plan\n\nAlpha and mine bravo charlie.\n\nDelta and ours echo.\n"
 	undo(0, edit.Version, "bravo charlie")
 	if got := p.everywhere(doc, y, hocus, reader); got != without {
-		p.t.Errorf("without what the agent wrote the document is %q, want %q", got, without)
+		p.t.Errorf("without the agent's text the document is %q, want %q", got, without)
 	}
 	caret("Delta and ours ")
 	newest := p.history(1, doc)
 	if u, typed := newest[0], newest[1]; u.Operation != "undo" || u.Undoes != edit.Version || u.RunID != "" || u.MemberID != p.owner.ID ||
 		typed.Operation != "write" || typed.RunID != "" {
-		p.t.Errorf("history is %+v, want the undo after what was typed", newest)
+		p.t.Errorf("history is %+v, want the undo after the typing", newest)
 	}
 	var refused *world.Refused
 	err := p.w.Client(1, p.owner).Call(p.t.Context(), world.Request{
@@ -131,6 +131,6 @@ func (p *party) undone() {
 	}
 	undo(1, newest[0].Version, "beautiful words")
 	if got, want := p.everywhere(doc, y, hocus, reader), "# Plan\n\nAlpha and mine beautiful words.\n\nDelta and ours echo.\n"; got != want {
-		p.t.Errorf("done again the document is %q, want %q", got, want)
+		p.t.Errorf("after redo the document is %q, want %q", got, want)
 	}
 }

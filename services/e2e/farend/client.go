@@ -23,7 +23,7 @@ func NewClient(base string, h *http.Client) *Client {
 	return &Client{strings.TrimSuffix(base, "/"), h}
 }
 
-// Latency is what a request asks for; nil is what the far end is set to.
+// Latency is the latency that a request sets; nil means the far end's default.
 type Latency struct {
 	BeforeMS *int `json:"before_ms,omitempty"`
 	AfterMS  *int `json:"after_ms,omitempty"`
@@ -35,7 +35,7 @@ func (c *Client) Read(ctx context.Context, operation string) (Effect, error) {
 	return e, err
 }
 
-// Keyed has one effect for each key.
+// Keyed sends a request that takes effect once for each key.
 func (c *Client) Keyed(ctx context.Context, operation, key string, l Latency) (Effect, error) {
 	return c.post(ctx, "/keyed", struct {
 		Operation string `json:"operation"`
@@ -44,7 +44,7 @@ func (c *Client) Keyed(ctx context.Context, operation, key string, l Latency) (E
 	}{operation, key, l})
 }
 
-// Marked has an effect with a marker for Find.
+// Marked sends a request whose effect has a marker for Find.
 func (c *Client) Marked(ctx context.Context, operation, marker string, l Latency) (Effect, error) {
 	return c.post(ctx, "/marked", struct {
 		Operation string `json:"operation"`
@@ -53,7 +53,7 @@ func (c *Client) Marked(ctx context.Context, operation, marker string, l Latency
 	}{operation, marker, l})
 }
 
-// Blind has an effect.
+// Blind sends a request whose effect cannot be looked up.
 func (c *Client) Blind(ctx context.Context, operation string, l Latency) (Effect, error) {
 	return c.post(ctx, "/blind", struct {
 		Operation string `json:"operation"`
@@ -119,10 +119,10 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, int
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody)) // so that the connection is reused
-		return res.StatusCode, fmt.Errorf("%s %s answered %s", method, path, res.Status)
+		return res.StatusCode, fmt.Errorf("%s %s returned %s", method, path, res.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxReport)).Decode(into); err != nil {
-		return res.StatusCode, fmt.Errorf("read the answer to %s %s: %w", method, path, err)
+		return res.StatusCode, fmt.Errorf("read the response to %s %s: %w", method, path, err)
 	}
 	return res.StatusCode, nil
 }

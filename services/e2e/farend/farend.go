@@ -1,4 +1,4 @@
-// Package farend is the external HTTP service that tools call in tests. It knows nothing of our
+// Package farend is the external HTTP service that tools call in tests. It does not know about our
 // retries, completes each request even if the caller is gone, and counts effects.
 //
 //	GET  /pure?operation=     reads: no effect
@@ -26,22 +26,22 @@ import (
 	"time"
 )
 
-// Bounds of what a request may say.
+// Limits of a request.
 const (
 	maxBody    = 64 << 10
 	maxLatency = 5 * time.Minute
 )
 
-// Point is a moment in the life of a request.
+// Point is a point in the processing of a request.
 type Point int
 
 // The points at which a request can be held.
 const (
-	Received Point = iota // and nothing has happened yet
-	Done                  // and not answered
+	Received Point = iota // received, without effect yet
+	Done                  // done, without a response yet
 )
 
-// Operation is what became of one operation.
+// Operation is the requests and effects of one operation.
 type Operation struct {
 	Operation string `json:"operation"`
 	Kind      string `json:"kind"` // pure, keyed, marked, blind
@@ -49,23 +49,23 @@ type Operation struct {
 	Effects   int    `json:"effects"`
 }
 
-// Effect is the answer to a request that acts: the same for the same key.
+// Effect is the response to a request with an effect: the same for the same key.
 type Effect struct {
 	ID string `json:"id"`
 }
 
-// Report is the answer of /report, in the order of the operations' names.
+// Report is the response of /report, sorted by the operations' names.
 type Report struct {
 	Operations []Operation `json:"operations"`
 }
 
-// Settings are the latencies of requests that bring none.
+// Settings are the latencies of requests that set none.
 type Settings struct {
 	BeforeMS int `json:"before_ms"`
 	AfterMS  int `json:"after_ms"`
 }
 
-// request is the body of a request that acts.
+// request is the body of a request with an effect.
 type request struct {
 	Operation string `json:"operation"`
 	Key       string `json:"key"`
@@ -74,7 +74,7 @@ type request struct {
 	AfterMS   *int   `json:"after_ms"`
 }
 
-// Server is the far end, an http.Handler. Close lets go of the requests in hand.
+// Server is the far end, an http.Handler. Close ends the waiting requests.
 type Server struct {
 	mux    *http.ServeMux
 	closed chan struct{}
@@ -88,7 +88,7 @@ type Server struct {
 	holds      map[Point]*Hold
 }
 
-// New returns a far end to which nothing has been done.
+// New returns a far end without requests or effects.
 func New() *Server {
 	s := &Server{
 		mux: http.NewServeMux(), closed: make(chan struct{}),
@@ -119,7 +119,7 @@ func (s *Server) Set(to Settings) {
 	s.settings = to
 }
 
-// Report returns what was asked and done.
+// Report returns the requests and effects so far.
 func (s *Server) Report() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *Server) Report() Report {
 	return out
 }
 
-// Get returns what became of one operation; the zero Operation if nobody has asked for it.
+// Get returns the requests and effects of one operation, zero if there was no request.
 func (s *Server) Get(operation string) Operation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,20 +141,20 @@ func (s *Server) Get(operation string) Operation {
 	return Operation{}
 }
 
-// Hold is a point at which requests that act wait.
+// Hold is a point at which requests with an effect wait.
 type Hold struct {
 	reached chan string
 	release chan struct{}
 	once    func()
 }
 
-// Reached gives the operation of each request that has come to the point.
+// Reached returns a channel with the operation of each request that has reached the point.
 func (h *Hold) Reached() <-chan string { return h.reached }
 
-// Release lets the requests go on, those to come as well.
+// Release lets the requests continue, later ones too.
 func (h *Hold) Release() { h.once() }
 
-// Hold makes requests that act wait at a point, from now on until it is released.
+// Hold makes requests with an effect wait at a point until it is released.
 func (s *Server) Hold(at Point) *Hold {
 	h := &Hold{reached: make(chan string, 1024), release: make(chan struct{})}
 	h.once = sync.OnceFunc(func() { close(h.release) })
@@ -164,8 +164,8 @@ func (s *Server) Hold(at Point) *Hold {
 	return h
 }
 
-// pause waits for as long as settings, request and test want; it returns false when
-// the far end is closed. That the client has gone away does not matter.
+// pause waits as long as settings, request and test require, even if the client has gone. It
+// returns false if the far end is closed.
 func (s *Server) pause(at Point, req request) bool {
 	s.mu.Lock()
 	ms, own, hold := s.settings.BeforeMS, req.BeforeMS, s.holds[at]
@@ -179,7 +179,7 @@ func (s *Server) pause(at Point, req request) bool {
 	if hold != nil {
 		select {
 		case hold.reached <- req.Operation:
-		default: // nobody counts that many
+		default: // no test counts that many
 		}
 		select {
 		case <-hold.release:
@@ -254,7 +254,7 @@ func (s *Server) act(kind string) http.HandlerFunc {
 	}
 }
 
-// do is the effect.
+// do performs the effect.
 func (s *Server) do(kind string, req request) Effect {
 	name := kind + ":" + req.Key + req.Marker
 	s.mu.Lock()

@@ -47,7 +47,7 @@ func TestEffects(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if same := first == second; same != (name == "pure" || name == "keyed") {
-			t.Errorf("%s answered %v, then %v", name, first, second)
+			t.Errorf("%s returned %v, then %v", name, first, second)
 		}
 	}
 	if _, found, err := c.Find(t.Context(), "m"); err != nil || !found {
@@ -74,8 +74,8 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// A client that goes away changes nothing: the effect comes all the same.
-func TestTheEffectOfAClientThatIsGone(t *testing.T) {
+// TestClientGone checks that a request takes effect even if its client has gone.
+func TestClientGone(t *testing.T) {
 	t.Parallel()
 	s, c := serve(t)
 	hold := s.Hold(farend.Received)
@@ -111,10 +111,10 @@ func TestLatency(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := c.Blind(ctx, "slow", farend.Latency{}); err == nil {
-		t.Error("Blind answered at once, want it to take a minute")
+		t.Error("Blind returned at once, want it to take a minute")
 	}
 	none := 0
 	if _, err := c.Blind(t.Context(), "quick", farend.Latency{BeforeMS: &none}); err != nil {
-		t.Errorf("Blind with a latency of its own = %v", err)
+		t.Errorf("Blind with its own latency = %v", err)
 	}
 }

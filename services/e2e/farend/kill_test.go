@@ -26,13 +26,13 @@ rules:
     then: [{call: {tool: '{{.match.tool}}', args: {}}}]
 `
 
-// TestKilledExecutors kills both executors (kill -9) while calls of each effect are
-// at the same point, starts them again, and looks at what they make of the calls.
-// Where kills come at random and one by one is the kill runs' part.
+// TestKilledExecutors kills both executors (kill -9) while calls of each kind of effect are at the
+// same point, restarts them, and checks the outcomes of the calls. Package kill has the random
+// kills of single executors.
 func TestKilledExecutors(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("it builds and starts everything")
+		t.Skip("it builds and starts a whole cluster")
 	}
 	r := newRig(t)
 	for name, at := range map[string]farend.Point{"before the effect": farend.Received, "after the effect": farend.Done} {
@@ -47,7 +47,7 @@ func TestKilledExecutors(t *testing.T) {
 			case key := <-hold.Reached():
 				keys = append(keys, key)
 			case <-r.ctx.Done():
-				t.Fatalf("%s: %d of %d calls came to the far end", name, len(keys), len(runs))
+				t.Fatalf("%s: %d of %d calls reached the far end", name, len(keys), len(runs))
 			}
 		}
 		r.killBoth(t)
@@ -80,7 +80,7 @@ func orNothing(s *string) string {
 	return *s
 }
 
-// rig is a cluster whose executors act upon a far end.
+// rig is a cluster whose tools use a far end.
 type rig struct {
 	ctx       context.Context //nolint:containedctx // the time of the whole test
 	far       *farend.Server
@@ -138,7 +138,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// use begins a run that calls a tool.
+// use starts a run that calls a tool.
 func (r *rig) use(t *testing.T, tool string) (run string) {
 	t.Helper()
 	var made struct {
@@ -157,7 +157,7 @@ func (r *rig) use(t *testing.T, tool string) (run string) {
 	return started.ID
 }
 
-// killBoth kills the executors and starts them again.
+// killBoth kills and restarts the executors.
 func (r *rig) killBoth(t *testing.T) {
 	t.Helper()
 	for _, p := range r.executors {
@@ -172,7 +172,7 @@ func (r *rig) killBoth(t *testing.T) {
 	}
 }
 
-// end waits for the end of a run and returns its one call.
+// end waits for the end of a run and returns its only call.
 func (r *rig) end(t *testing.T, id string) world.ToolCall {
 	t.Helper()
 	for {
