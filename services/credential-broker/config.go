@@ -41,7 +41,7 @@ type Config struct {
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers as the provider simulator and never in place of another; empty for none."`
 
 	Keys        admin.Keys
-	Environment Environment
+	Environment admin.Environment
 	OAuth       admin.OAuth
 
 	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second with the least latency; beyond that, replicas scale better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
@@ -58,21 +58,10 @@ type Config struct {
 	Telemetry telemetry.Config
 }
 
-// Environment are credentials from the environment. They serve every workspace that has
-// neither an account of its own nor a shared one for the provider.
-type Environment struct {
-	AnthropicKey  conf.Secret `env:"ANTHROPIC_API_KEY" doc:"API key for Anthropic, for workspaces without an account of their own."`
-	AnthropicURL  string      `env:"ANTHROPIC_BASE_URL" doc:"Base URL in place of https://api.anthropic.com."`
-	OpenAIKey     conf.Secret `env:"OPENAI_API_KEY" doc:"API key for OpenAI, or a server that speaks its API, for workspaces without an account of their own."`
-	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL in place of https://api.openai.com/v1; a server that needs no key can be set without one."`
-	OpenRouterKey conf.Secret `env:"OPENROUTER_API_KEY" doc:"API key for OpenRouter, for workspaces without an account of their own."`
-	OpenRouterURL string      `env:"OPENROUTER_BASE_URL" doc:"Base URL in place of https://openrouter.ai/api/v1."`
-}
-
 // Validate says what is wrong, and what is allowed.
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
-	_, environment := c.Environment.accounts()
+	_, environment := c.environmentAccounts()
 	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.Check(c.KeyFile), c.checkStorage()}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
@@ -114,31 +103,24 @@ func (c *Config) timers() proxy.Timers {
 	return proxy.Timers{Headers: c.HeadersTimeout, FirstEvent: c.FirstEventTimeout, Idle: c.IdleTimeout, Gate: c.GateTimeout, Write: c.WriteTimeout}
 }
 
-// accounts returns the accounts of the environment. A base URL is enough for one: one's own
-// server may need no key.
-func (e *Environment) accounts() ([]pool.EnvironmentAccount, error) {
+// environmentAccounts returns the accounts of the environment. A base URL is enough for one:
+// one's own server may need no key.
+func (c *Config) environmentAccounts() ([]pool.EnvironmentAccount, error) {
 	var all []pool.EnvironmentAccount
 	var errs []error
-	for _, v := range []struct {
-		provider, variable, base string
-		key                      conf.Secret
-	}{
-		{"anthropic", "ANTHROPIC", e.AnthropicURL, e.AnthropicKey},
-		{"openai", "OPENAI", e.OpenAIURL, e.OpenAIKey},
-		{"openrouter", "OPENROUTER", e.OpenRouterURL, e.OpenRouterKey},
-	} {
-		key := strings.TrimSpace(v.key.Reveal())
-		if key == "" && v.base == "" {
+	for _, k := range c.Environment.Keys() {
+		key := strings.TrimSpace(k.Key.Reveal())
+		if key == "" && k.BaseURL == "" {
 			continue
 		}
 		if err := admin.CheckSecret(key); key != "" && err != nil {
-			errs = append(errs, fmt.Errorf("%s_API_KEY: %w", v.variable, err))
+			errs = append(errs, fmt.Errorf("%s: %w", k.KeyVariable(), err))
 		}
-		a := pool.EnvironmentAccount{Provider: v.provider, Secret: vault.NewSecret(key)}
-		if v.base != "" {
-			u, err := operatorURL(v.variable+"_BASE_URL", v.base)
+		a := pool.EnvironmentAccount{Provider: k.Provider, Secret: vault.NewSecret(key)}
+		if k.BaseURL != "" {
+			u, err := operatorURL(k.URLVariable(), k.BaseURL)
 			if err == nil && strings.HasPrefix(u.Path, proxy.Prefix) {
-				err = fmt.Errorf("%s_BASE_URL leads to a credential broker: name the provider itself", v.variable)
+				err = fmt.Errorf("%s leads to a credential broker: name the provider itself", k.URLVariable())
 			}
 			if err != nil {
 				errs = append(errs, err)

@@ -150,7 +150,7 @@ func (s *Service) newPool(counts *pool.Meter) (*pool.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	environment, err := s.cfg.Environment.accounts()
+	environment, err := s.cfg.environmentAccounts()
 	if err != nil {
 		return nil, err
 	}

@@ -568,7 +568,7 @@ func TestEnvironmentAndSimulator(t *testing.T) {
 	up := provider(t)
 	b := start(t, credentialbroker.Config{
 		SimulatorURL: up,
-		Environment:  credentialbroker.Environment{OpenAIKey: conf.Secret(canary), OpenAIURL: up + "/local/v1"},
+		Environment:  admin.Environment{OpenAIKey: conf.Secret(canary), OpenAIURL: up + "/local/v1"},
 	})
 	a := member(identity.Editor)
 	for path, want := range map[string]string{
@@ -623,7 +623,7 @@ func TestDrain(t *testing.T) {
 	t.Cleanup(up.Close)
 	b := start(t, credentialbroker.Config{
 		Drain:       time.Second,
-		Environment: credentialbroker.Environment{AnthropicURL: up.URL, OpenAIURL: up.URL + "/v1"},
+		Environment: admin.Environment{AnthropicURL: up.URL, OpenAIURL: up.URL + "/v1"},
 	})
 	a := member(identity.Editor)
 	type result struct {

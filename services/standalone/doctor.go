@@ -25,6 +25,7 @@ import (
 	"signalbox.dev/pkg/telemetry"
 	agentrunner "signalbox.dev/services/agent-runner"
 	credentialbroker "signalbox.dev/services/credential-broker"
+	"signalbox.dev/services/credential-broker/admin"
 	documentsync "signalbox.dev/services/document-sync"
 	"signalbox.dev/services/gateway"
 	"signalbox.dev/services/simulator"
@@ -225,14 +226,11 @@ func checkPort(ctx context.Context, address string, running datadir.Running, ali
 	return Check{name, OK, address + " is free", ""}
 }
 
-// providerKeys are the variables with a provider's key.
-var providerKeys = []string{"ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"}
-
 // keysIn returns the provider keys that an environment has.
 func keysIn(environ []string) []string {
 	var there []string
 	for _, kv := range environ {
-		if name, value, _ := strings.Cut(kv, "="); value != "" && slices.Contains(providerKeys, name) {
+		if name, value, _ := strings.Cut(kv, "="); value != "" && slices.Contains(admin.KeyVariables(), name) {
 			there = append(there, name)
 		}
 	}

@@ -26,7 +26,7 @@ const (
 
 // NewAccount is a credential to be stored.
 type NewAccount struct {
-	// Provider is anthropic, openai, openrouter, or a name of one's own.
+	// Provider is one of KeyProviders, another one with a request profile, or a name of one's own.
 	Provider string
 	// Profile is empty for the provider's own.
 	Profile string

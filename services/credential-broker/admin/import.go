@@ -117,7 +117,10 @@ func (from *ImportSources) read() (all []opencode.Found, err error) {
 		}
 		all = append(all, some...)
 	}
-	return append(all, opencode.FromEnvironment(from.Environ)...), nil
+	for _, k := range (&Environment{}).Keys() {
+		all = append(all, opencode.FromVariable(from.Environ, k.KeyVariable(), k.Provider)...)
+	}
+	return all, nil
 }
 
 // present is what is stored already: the scope's keys, and imported credentials of all

@@ -116,19 +116,15 @@ func ReadAccounts(path string) ([]Found, error) {
 	return out, nil
 }
 
-// FromEnvironment reads variables in the form of os.Environ.
-func FromEnvironment(environ []string) []Found {
-	var out []Found
-	for _, v := range []struct{ variable, provider string }{
-		{"ANTHROPIC_API_KEY", "anthropic"}, {"OPENAI_API_KEY", "openai"}, {"OPENROUTER_API_KEY", "openrouter"},
-	} {
-		for _, kv := range environ {
-			if text, ok := strings.CutPrefix(kv, v.variable+"="); ok && secret(text).Reveal() != "" {
-				out = append(out, Found{Source: v.variable, Provider: v.provider, Key: secret(text), Enabled: true})
-			}
+// FromVariable reads the key of a provider from a variable of an environment in the form of
+// os.Environ. It returns nothing if the variable is not set.
+func FromVariable(environ []string, variable, provider string) []Found {
+	for _, kv := range environ {
+		if text, ok := strings.CutPrefix(kv, variable+"="); ok && secret(text).Reveal() != "" {
+			return []Found{{Source: variable, Provider: provider, Key: secret(text), Enabled: true}}
 		}
 	}
-	return out
+	return nil
 }
 
 // Merge combines credentials with the same refresh token, or the same key of a provider, into

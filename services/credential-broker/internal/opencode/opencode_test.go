@@ -120,7 +120,9 @@ func TestMerge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := opencode.FromEnvironment([]string{"OPENAI_API_KEY=sk-1", "OPENROUTER_API_KEY=sk-1", "ANTHROPIC_API_KEY= "})
+	environ := []string{"OPENAI_API_KEY=sk-1", "OPENROUTER_API_KEY=sk-1", "ANTHROPIC_API_KEY= "}
+	env := append(opencode.FromVariable(environ, "OPENAI_API_KEY", "openai"), opencode.FromVariable(environ, "OPENROUTER_API_KEY", "openrouter")...)
+	env = append(env, opencode.FromVariable(environ, "ANTHROPIC_API_KEY", "anthropic")...)
 	got, dropped := opencode.Merge(append(append(auth, accounts...), env...))
 	want := []string{
 		"anthropic new@x key= access=a1 refresh=r1 enabled=false current=false 1700000000000 7",

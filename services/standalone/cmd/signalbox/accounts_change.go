@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,9 +21,9 @@ func (c *cli) accountsAdd() *cobra.Command {
 	var noCheck, gateway bool
 	cmd := c.accountsSub(accountsCommand{
 		use: "add <provider>", short: "Store a key",
-		long: `Stores a key of a provider: anthropic, openai, openrouter, or a name of your
-own with --base-url, for a server that speaks OpenAI's protocol (Ollama, vLLM, LM
-Studio). The key is asked for at the terminal, or read from standard input; never taken
+		long: `Stores a key of a provider (` + strings.Join(admin.KeyProviders(), ", ") + ` and others), or of a name
+of your own with --base-url, for a server that speaks OpenAI's protocol (Ollama, vLLM,
+LM Studio). The key is asked for at the terminal, or read from standard input; never taken
 from an argument, which other people on the machine could read. A server of your own may
 need none. The provider is asked whether it accepts the key before it is stored.
 

@@ -31,7 +31,7 @@ func (c *cli) accountsImport() *cobra.Command {
 
   auth      ~/` + authFile + `
   accounts  ~/` + accountsFile + `
-  env       ANTHROPIC_API_KEY, OPENAI_API_KEY, OPENROUTER_API_KEY
+  env       ` + strings.Join(admin.KeyVariables(), ", ") + `
 
 Duplicates of a credential become one account, and an account that exists already stays
 as it is. If anything else is left out, it is listed, and the exit code is 3. Files are
@@ -126,7 +126,7 @@ func (r *accountsRun) searched(from admin.ImportSources) error {
 		}
 	}
 	if from.Environ != nil {
-		places = append(places, "ANTHROPIC_API_KEY, OPENAI_API_KEY and OPENROUTER_API_KEY")
+		places = append(places, admin.KeyVariables()...)
 	}
 	_, err := fmt.Fprintf(r.screen.out, "There is nothing to import in %s.\n", strings.Join(places, ", "))
 	return err

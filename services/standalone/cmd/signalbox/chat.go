@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone"
 	"signalbox.dev/services/standalone/internal/chat"
 	"signalbox.dev/services/standalone/internal/datadir"
@@ -66,11 +67,11 @@ commands; in a pipe everything is plain text.
 	}
 	dataFlag(cmd, &data)
 	cmd.Flags().StringVar(&session, "session", "", "resume this session: its id, or the beginning or end of it")
-	cmd.Flags().StringVar(&provider, "provider", "", "provider of a new session: anthropic, openai, openrouter")
+	cmd.Flags().StringVar(&provider, "provider", "", "provider of a new session: "+strings.Join(admin.KeyProviders(), ", "))
 	cmd.Flags().StringVar(&model, "model", "", "model of a new session, or provider/model")
 	cmd.Flags().StringVar(&preset, "preset", "", "preset of a new session: workspace, assistant, explorer, browser")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
-	oneOf(cmd, "provider", "anthropic", "openai", "openrouter")
+	oneOf(cmd, "provider", admin.KeyProviders()...)
 	oneOf(cmd, "preset", "workspace", "assistant", "explorer", "browser")
 	_ = cmd.RegisterFlagCompletionFunc("session", c.completeIDs("sessions")) // only an unknown flag is an error
 	return cmd

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone"
 )
 
@@ -26,9 +28,10 @@ func (c *cli) up() *cobra.Command {
 PostgreSQL beside it, and keeps everything in the data folder, where the next start
 finds it. Ctrl-C parks runs and stops; a second one kills.
 
-Environment: DATABASE_URL and NATS_URL name servers to use instead; ANTHROPIC_API_KEY,
-OPENAI_API_KEY and OPENROUTER_API_KEY are credentials, without which the simulated
-provider answers. Every variable of the services works too (gateway --help).`,
+Environment: DATABASE_URL and NATS_URL name servers to use instead. Without a provider's
+key or account, the simulated provider answers; keys are
+` + strings.Join(admin.KeyVariables(), ", ") + `.
+Every variable of the services works too (gateway --help).`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s upSettings
