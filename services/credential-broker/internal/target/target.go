@@ -2,7 +2,7 @@
 // base URL of its accounts; without checks it could reach into the operator's network. The
 // URL is checked when the account is added and when it is read (Policy.Parse, Policy.Check),
 // and every address that its name resolves to again on every dial (Policy.Control), so that a
-// changed DNS record gains nothing.
+// changed DNS record gains nothing. Package netguard knows which addresses are public.
 //
 // Allowed are public addresses, ports 80 and 443. An operator who runs model servers of their
 // own also allows private addresses and any port; cloud metadata addresses stay out of reach.
@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"signalbox.dev/pkg/netguard"
 )
 
 // Policy says what is allowed.
@@ -137,7 +139,7 @@ func (p Policy) allowsPort(port uint16) bool {
 func isPrivateName(host string) bool {
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	if a, err := netip.ParseAddr(host); err == nil {
-		return !isPublic(a)
+		return !netguard.IsPublic(a)
 	}
 	if !strings.Contains(host, ".") {
 		return true // localhost, or a name in the local network or cluster
@@ -168,55 +170,12 @@ func (p Policy) Control(_, address string, _ syscall.RawConn) error {
 }
 
 func (p Policy) checkAddr(a netip.Addr) error {
-	if isPublic(a) {
+	if netguard.IsPublic(a) {
 		return nil
 	}
-	a = unwrap(a)
-	if p.AllowPrivate && a.Zone() == "" && (a.IsLoopback() || a.IsPrivate()) && !within(metadata[:], a) {
+	a = netguard.Unwrap(a)
+	if p.AllowPrivate && a.Zone() == "" && (a.IsLoopback() || a.IsPrivate()) && !netguard.IsMetadata(a) {
 		return nil
 	}
 	return fmt.Errorf("%w: %s is not a public address", ErrAddress, a)
-}
-
-// isPublic reports whether an address is a global unicast address outside the special-purpose
-// ranges.
-func isPublic(a netip.Addr) bool {
-	if a.Zone() != "" {
-		return false
-	}
-	a = unwrap(a)
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() || a.Is6() && !within(globalV6[:], a) {
-		return false
-	}
-	return !within(specialPurpose[:], a) && !within(metadata[:], a)
-}
-
-func within(ranges []string, a netip.Addr) bool {
-	return slices.ContainsFunc(ranges, func(text string) bool { return netip.MustParsePrefix(text).Contains(a) })
-}
-
-// globalV6 is the range from which IPv6 global unicast addresses are allocated.
-var globalV6 = [...]string{"2000::/3"}
-
-// specialPurpose are the ranges of IANA's special-purpose registries that netip's own
-// predicates do not know.
-var specialPurpose = [...]string{
-	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
-	"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-	"2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
-}
-
-// metadata are cloud metadata addresses that are private (Amazon's, Google's) or look public
-// (Azure's). The others are link-local or special-purpose.
-var metadata = [...]string{"fd00:ec2::/32", "fd20:ce::/32", "168.63.129.16/32"}
-
-// unwrap returns the IPv4 address inside a mapped or NAT64 one, where a connection would end
-// up.
-func unwrap(a netip.Addr) netip.Addr {
-	a = a.Unmap()
-	if netip.MustParsePrefix("64:ff9b::/96").Contains(a) {
-		b := a.As16()
-		return netip.AddrFrom4([4]byte(b[12:16]))
-	}
-	return a
 }
