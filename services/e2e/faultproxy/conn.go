@@ -11,16 +11,15 @@ import (
 	"time"
 )
 
-// conn is one client's connection and, unless the line forgot it before, the one to
-// the target.
+// conn is one client's connection and, unless it was forgotten before, the one to the target.
 type conn struct {
 	p         *Proxy
 	ctx       context.Context //nolint:containedctx // the connection's life: abort ends it
 	stop      context.CancelFunc
 	client    net.Conn
-	forgotten atomic.Bool // nothing of it comes through any more
+	forgotten atomic.Bool // it passes nothing any more
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	server net.Conn
 	gone   bool
 }
@@ -41,7 +40,7 @@ func (c *conn) meet(f Fault) {
 	}
 }
 
-// join adds the target's side; false when the client's has been cut meanwhile.
+// join adds the target's side. It returns false if the client's has been cut meanwhile.
 func (c *conn) join(server net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +95,7 @@ func (c *conn) run() {
 type half struct {
 	*conn
 	direction Direction
-	from, to  net.Conn // to is nil when the target was never reached
+	from, to  net.Conn // to is nil if the target was never reached
 	pushed    chan struct{}
 	taken     chan struct{}
 
@@ -104,12 +103,12 @@ type half struct {
 	queue []piece
 	size  int
 
-	free time.Time // when the rate allows the next write; the writer's alone
+	free time.Time // when the rate allows the next write; owned by the writer
 }
 
-// piece is some bytes or, without any, an end.
+// piece is some bytes or, if there are none, an end.
 type piece struct {
-	at    time.Time // when it came in
+	at    time.Time // when it arrived
 	bytes []byte
 	end   error // io.EOF for a clean one
 }
@@ -161,11 +160,11 @@ func (h *half) push(p piece) {
 func tap(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it has been tapped already
+	default: // a wake-up is pending already
 	}
 }
 
-// write empties the queue as the line allows until the connection ends.
+// write sends the queue as the fault allows until the connection ends.
 func (h *half) write() {
 	for {
 		p, ok := h.next()
@@ -227,8 +226,8 @@ func (h *half) next() (piece, bool) {
 // tick is how often something comes out of a line with a rate.
 const tick = 50 * time.Millisecond
 
-// take takes the first piece of the queue, or as much of it as the rate allows. When
-// none is due it says how long to wait for that; 0 when only a change can help.
+// take takes the first piece of the queue, or as much of it as the rate allows. If none is due it
+// returns how long to wait, 0 if only a change can help.
 func (h *half) take(l *line, now time.Time) (p piece, wait time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -2,26 +2,24 @@ package faultproxy
 
 import "time"
 
-// Fault is how bad a line is. The zero value is a good line; what is set works
-// together.
+// Fault describes the faults of a line, which are combined. The zero value is a good line.
 type Fault struct {
-	// Latency is added in each direction. What is on its way is bounded (8 MiB for
-	// each direction of a connection) and otherwise not slowed down.
+	// Latency is added in each direction. It does not limit the throughput, apart from the
+	// buffer of 8 MiB for each direction of a connection.
 	Latency time.Duration
 	// Rate limits each direction of each connection, in bytes per second; 0 means no limit.
 	Rate int
-	// Silent says in which directions nothing comes through. What is said is held
-	// back, in the order it came, and comes when the line is good again: packets
-	// that are lost and sent again.
+	// Silent names the directions in which nothing passes. The bytes are held back in order and
+	// pass when the line is good again, like packets that are lost and retransmitted.
 	Silent Direction
-	// BlackHole swallows whatever is said, and accepts whoever dials. Connections
-	// that were there meanwhile are forgotten for good, like those of a firewall that
-	// starts anew: they stay open and silent, also when the line is good again, until
-	// one of their ends closes; the other end hears of that when the line is good.
+	// BlackHole drops all bytes and accepts new connections. Connections that exist meanwhile
+	// are forgotten permanently, as by a restarted firewall: they stay open and silent, even when
+	// the line is good again, until one end closes, which the other end notices when the line is
+	// good.
 	BlackHole bool
 	// Reset resets all connections, and new ones as soon as they are accepted.
 	Reset bool
-	// Refuse refuses new connections; open ones go on.
+	// Refuse refuses new connections; open ones continue.
 	Refuse bool
 	// SlowClose delays the close of an end.
 	SlowClose time.Duration
@@ -40,7 +38,7 @@ const (
 // line is the fault that connections read.
 type line struct {
 	Fault
-	changed chan struct{} // closed when another took its place
+	changed chan struct{} // closed when it is replaced
 }
 
 // room is how many bytes a direction of a connection may buffer.

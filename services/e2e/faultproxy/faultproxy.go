@@ -35,7 +35,7 @@ type Proxy struct {
 	work   sync.WaitGroup
 	line   atomic.Pointer[line]
 
-	mu       sync.Mutex // guards what follows, and changes of line
+	mu       sync.Mutex // guards the rest, and changes of line
 	listener net.Listener
 	refusing bool
 	conns    map[*conn]struct{}
@@ -46,7 +46,7 @@ type Proxy struct {
 // unix:path; the port to listen on may be 0. The caller closes the proxy.
 func Listen(ctx context.Context, from, to string) (*Proxy, error) {
 	network, at := split(from)
-	// Settled with the first listener, so that the address stays when the line refuses for a while.
+	// Chosen with the first listener, so that the address stays the same after a Refuse.
 	listen := func(ctx context.Context) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, network, at)
 		if err == nil {
@@ -67,9 +67,8 @@ func split(addr string) (network, at string) {
 	return "tcp", addr
 }
 
-// Start is Listen for other kinds of connection: listen is called again when a line
-// that refused is made good. The values of ctx go to both functions; its end does
-// not end the proxy.
+// Start is Listen for other kinds of connections: listen is called again after a Refuse. Both
+// functions get the values of ctx, whose end does not end the proxy.
 func Start(ctx context.Context, listen func(context.Context) (net.Listener, error), dial func(context.Context) (net.Conn, error)) (*Proxy, error) {
 	p := &Proxy{listen: listen, dial: dial, conns: map[*conn]struct{}{}}
 	p.ctx, p.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -81,7 +80,7 @@ func Start(ctx context.Context, listen func(context.Context) (net.Listener, erro
 	return p, nil
 }
 
-// Addr is the proxy's address: host:port or the path of a Unix socket.
+// Addr returns the proxy's address: host:port or the path of a Unix socket.
 func (p *Proxy) Addr() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,9 +100,8 @@ func (p *Proxy) Stats() Stats {
 	return Stats{Open: len(p.conns), Accepted: p.accepted}
 }
 
-// Set makes the line so from now on. An error means that the line cannot be made to
-// accept again, because somebody else took its address meanwhile, or that the proxy
-// is closed.
+// Set changes the fault of open and new connections. An error means that the proxy is closed, or
+// cannot listen again because another process took its address meanwhile.
 func (p *Proxy) Set(f Fault) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +116,7 @@ func (p *Proxy) Set(f Fault) error {
 	switch {
 	case f.Refuse && !p.refusing:
 		p.refusing = true
-		_ = p.listener.Close() // who waited to be accepted is reset by that
+		_ = p.listener.Close() // this resets connections that wait to be accepted
 	case !f.Refuse && p.refusing:
 		if err := p.open(); err != nil {
 			return err
@@ -137,8 +135,8 @@ func (p *Proxy) Reset() {
 	}
 }
 
-// Close stops listening, cuts all connections and waits until nothing of the proxy
-// runs any more. Closing twice is harmless.
+// Close stops listening, cuts all connections and waits for all goroutines. It may be called
+// twice.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.stop()
@@ -155,7 +153,7 @@ func (p *Proxy) Close() error {
 func (p *Proxy) open() error {
 	l, err := p.listen(p.ctx)
 	if err != nil {
-		return fmt.Errorf("listen for a bad line: %w", err)
+		return fmt.Errorf("listen again: %w", err)
 	}
 	p.listener = l
 	p.work.Go(func() { p.accept(l) })
@@ -170,7 +168,7 @@ func (p *Proxy) accept(l net.Listener) {
 			return
 		}
 		if err != nil {
-			// Out of files, or the client is gone: the next attempt may succeed.
+			// Too many open files, or the client has gone: the next attempt may succeed.
 			select {
 			case <-time.After(10 * time.Millisecond):
 				continue

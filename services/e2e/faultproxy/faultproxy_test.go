@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// These stories run in a bubble, over pipes: their times are exact.
+// These tests run over pipes in a synctest bubble, so that times are exact.
 
 // rig is a proxy between pipes.
 type rig struct {
@@ -111,7 +111,7 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 func (l *pipeListener) Close() error   { l.close(); return nil }
 func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// say writes from one end while the test goes on.
+// say writes to one end in the background.
 func say(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(c, text); err != nil {
@@ -123,11 +123,11 @@ func hear(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	got := make([]byte, len(want))
 	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
-		t.Fatalf("heard %q, %v, want %q", got[:n], err, want)
+		t.Fatalf("read %q, %v, want %q", got[:n], err, want)
 	}
 }
 
-// silent fails when something is heard within d.
+// silent fails if anything arrives within d.
 func silent(t *testing.T, c net.Conn, d time.Duration) {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(d)); err != nil {
@@ -136,7 +136,7 @@ func silent(t *testing.T, c net.Conn, d time.Duration) {
 	var b [1]byte
 	n, err := c.Read(b[:])
 	if ne, ok := errors.AsType[net.Error](err); n != 0 || !ok || !ne.Timeout() {
-		t.Fatalf("heard %q, %v, want silence", b[:n], err)
+		t.Fatalf("read %q, %v, want nothing", b[:n], err)
 	}
 	if err := c.SetReadDeadline(time.Time{}); err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestLatency(t *testing.T) {
 		client, server := r.pair(t)
 		r.set(t, faultproxy.Fault{Latency: 2 * time.Second})
 		start := time.Now()
-		// Four megabytes leave at once, and arrive together: latency is no bound on throughput.
+		// Four megabytes are sent at once and arrive together: latency does not limit throughput.
 		text := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
 		if _, err := client.Write(text); err != nil {
 			t.Fatal(err)
@@ -191,17 +191,17 @@ func TestLatency(t *testing.T) {
 		}
 		hear(t, server, string(text))
 		if took := time.Since(start); took != 2*time.Second {
-			t.Errorf("the way up took %v, want 2 s", took)
+			t.Errorf("the way to the target took %v, want 2 s", took)
 		}
 		say(t, server, "answer")
 		hear(t, client, "answer")
 		if took := time.Since(start); took != 4*time.Second {
-			t.Errorf("there and back took %v, want 4 s", took)
+			t.Errorf("the round trip took %v, want 4 s", took)
 		}
 	})
 }
 
-// What is on its way when the line is made good comes at once, in order.
+// TestLatencyLifted checks that bytes in transit arrive at once, in order, when the latency ends.
 func TestLatencyLifted(t *testing.T) {
 	t.Parallel()
 	story(t, func(t *testing.T, r *rig) {
@@ -228,7 +228,7 @@ func TestRate(t *testing.T) {
 		start := time.Now()
 		say(t, client, string(make([]byte, 4000)))
 		hear(t, server, string(make([]byte, 4000)))
-		// The first piece goes at once: a tick less.
+		// The first piece is sent at once: one tick less.
 		if took, want := time.Since(start), 3950*time.Millisecond; took != want {
 			t.Errorf("4,000 bytes at 1,000 a second took %v, want %v", took, want)
 		}
@@ -238,7 +238,7 @@ func TestRate(t *testing.T) {
 		r.set(t, faultproxy.Fault{})
 		hear(t, server, string(make([]byte, 40_000)))
 		if took := time.Since(start); took != 0 {
-			t.Errorf("after the bound was lifted it took %v, want no time", took)
+			t.Errorf("without the rate it took %v, want no time", took)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func TestSilence(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		silent   faultproxy.Direction
-		up, down bool // what comes through
+		up, down bool // the directions that pass
 	}{
 		{"up", faultproxy.Up, false, true},
 		{"down", faultproxy.Down, true, false},
@@ -293,16 +293,16 @@ func TestBlackHole(t *testing.T) {
 		r.set(t, faultproxy.Fault{BlackHole: true})
 		during := r.connect(t)
 		for _, c := range []net.Conn{client, server, during} {
-			say(t, c, string(make([]byte, 1<<20))) // swallowed, however much it is
+			say(t, c, string(make([]byte, 1<<20))) // dropped, whatever its size
 			silent(t, c, time.Minute)
 		}
 		left.Close()
 		silent(t, abandoned, time.Minute)
 		r.set(t, faultproxy.Fault{})
 		if _, err := abandoned.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			t.Errorf("the target of a client that left reads %v once the line is good, want the end", err)
+			t.Errorf("the target of a client that left reads %v when the line is good, want the end", err)
 		}
-		// Forgotten for good, while new ones work.
+		// Forgotten permanently, while new connections work.
 		say(t, client, "still there?")
 		silent(t, server, time.Hour)
 		silent(t, during, time.Hour)
@@ -348,18 +348,18 @@ func TestSlowClose(t *testing.T) {
 		client.Close()
 		hear(t, server, "last words")
 		if took := time.Since(start); took != 0 {
-			t.Errorf("the last words took %v, want no time", took)
+			t.Errorf("the last bytes took %v, want no time", took)
 		}
 		if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 			t.Errorf("Read = %v, want EOF", err)
 		}
 		if took := time.Since(start); took != time.Hour {
-			t.Errorf("the news of the close took %v, want an hour", took)
+			t.Errorf("the close took %v, want an hour", took)
 		}
 	})
 }
 
-// A target that does not read stops who writes: the proxy holds only so much.
+// TestBounded checks that a target that does not read blocks the writer: the buffer is bounded.
 func TestBounded(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -382,7 +382,7 @@ func TestBounded(t *testing.T) {
 				}
 				n, err := client.Write(make([]byte, 64<<20))
 				if err == nil || n > tt.most {
-					t.Errorf("Write took %d bytes, %v; want at most %d and then no more", n, err, tt.most)
+					t.Errorf("Write accepted %d bytes, %v; want at most %d", n, err, tt.most)
 				}
 			})
 		})

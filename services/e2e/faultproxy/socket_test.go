@@ -12,9 +12,9 @@ import (
 	"signalbox.dev/services/e2e/faultproxy"
 )
 
-// What the kernel does, over real sockets.
+// These tests use real sockets, for the parts that the kernel does.
 
-// between returns a proxy to a listener of its own.
+// between returns a proxy to a new listener.
 func between(t *testing.T, from, network, at string) (*faultproxy.Proxy, net.Listener) {
 	t.Helper()
 	target, err := new(net.ListenConfig).Listen(t.Context(), network, at)
@@ -54,7 +54,7 @@ func accept(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
-// bound keeps a failing test from hanging, and closes.
+// bound sets a deadline, so that a failing test does not hang, and closes the connection.
 func bound(t *testing.T, c net.Conn) {
 	t.Helper()
 	t.Cleanup(func() { c.Close() })
@@ -146,7 +146,7 @@ func TestReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, server = speaking(t, p, target)
-	// A reset of one end is a reset for the other.
+	// A reset of one end resets the other.
 	if err := server.(*net.TCPConn).SetLinger(0); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestRefuse(t *testing.T) {
 	speaking(t, p, target)
 }
 
-// A target that is not there looks like a connection that is reset.
+// TestNoTarget checks that an unreachable target looks like a reset connection.
 func TestNoTarget(t *testing.T) {
 	t.Parallel()
 	p, target := between(t, "127.0.0.1:0", "tcp", "127.0.0.1:0")
@@ -188,7 +188,7 @@ func TestClose(t *testing.T) {
 	p.Close()
 	p.Close()
 	if _, err := client.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection goes on after Close")
+		t.Error("a connection still works after Close")
 	}
 	if err := p.Set(faultproxy.Fault{}); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Set after Close = %v, want %v", err, net.ErrClosed)

@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// counts is what a cluster holds: goroutines by process, connections by who has them.
+// counts has a cluster's goroutines by process, and its connections by user and link.
 type counts struct {
 	goroutines map[string]int
 	postgres   map[string]int // by login
@@ -27,7 +27,7 @@ type counts struct {
 	links      map[string]int // through the proxies, without those to Postgres
 }
 
-// count counts everything. What does not answer is missing.
+// count counts everything. Parts that do not answer are left out.
 func (r *rig) count() counts {
 	ctx, cancel := context.WithTimeout(r.ctx, 10*time.Second)
 	defer cancel()
@@ -51,7 +51,7 @@ func (r *rig) count() counts {
 		}
 	}
 	r.mu.Unlock()
-	_ = errors.Join(r.countBackends(ctx, c.postgres), r.countClients(ctx, c.nats, c.interest)) // missing is no return
+	_ = errors.Join(r.countBackends(ctx, c.postgres), r.countClients(ctx, c.nats, c.interest)) // the missing ones count as not returned
 	return c
 }
 
@@ -71,7 +71,7 @@ func (r *rig) get(ctx context.Context, url string, read func(io.Reader) error) e
 	return read(res.Body)
 }
 
-// metric reads a number from a process's metrics: of the line that begins so.
+// metric reads a number from a process's metrics: from the line with this prefix.
 func (r *rig) metric(ctx context.Context, p *world.Proc, line string) (n int, err error) {
 	err = r.get(ctx, p.Ops+"/metrics", func(body io.Reader) error {
 		for lines := bufio.NewScanner(body); lines.Scan(); {
@@ -121,16 +121,16 @@ func (r *rig) countClients(ctx context.Context, conns, interest map[string]int) 
 	})
 }
 
-// Tolerances: how much more than before is no leak.
+// Tolerances: increases that are no leak.
 const (
 	someGoroutines    = 12 // of one process
 	someConnections   = 2  // of one link
 	someSubscriptions = 4  // of one user
-	idleGoroutines    = 40 // of one process, with what it keeps for later
+	idleGoroutines    = 40 // of one process, with cached resources
 )
 
-// returned says what is more than it was: nothing when everything has returned. What
-// is kept for a while after its last use may be left out.
+// returned lists the counts that are still higher than before. Resources that are cached for a
+// while may be left out.
 func (r *rig) returned(kept bool) []string {
 	now := r.count()
 	var more []string
@@ -150,7 +150,7 @@ func (r *rig) returned(kept bool) []string {
 		check("goroutines", r.before.goroutines, now.goroutines, idleGoroutines)
 	}
 	for login := range r.before.postgres {
-		// One more for each process: a runner shows with it that it is there.
+		// One more for each process: a runner's presence connection.
 		if n, may := now.postgres[login], (conns+1)*len(r.doors); n > may {
 			more = append(more, fmt.Sprintf("postgres connections of %s: %d, its processes may have %d", login, n, may))
 		}
@@ -158,15 +158,15 @@ func (r *rig) returned(kept bool) []string {
 	return more
 }
 
-// How long to wait for what was held to be given back: idle is more than what is
-// kept is kept after its last use (HTTP connections for 90 to 180 s, a watched session
-// for 60 s), soon is for the rest.
+// How long to wait for the release of resources: idle is longer than resources are cached after
+// their last use (HTTP connections for 90 to 180 s, a watched session for 60 s), soon is for the
+// rest.
 const (
 	idle = 200 * time.Second
 	soon = 20 * time.Second
 )
 
-// settle stops the load and waits until everything has returned to where it was.
+// settle stops the load and waits until all counts have returned to normal.
 func (r *rig) settle(t *testing.T, within time.Duration) {
 	t.Helper()
 	r.load.stop()
@@ -178,7 +178,7 @@ func (r *rig) settle(t *testing.T, within time.Duration) {
 			return
 		}
 		if time.Since(begun) > within || !wait(r.ctx, time.Second) {
-			t.Errorf("%s after the load there is still more than before:\n%s", within, strings.Join(more, "\n"))
+			t.Errorf("%s after the load these counts are still higher than before:\n%s", within, strings.Join(more, "\n"))
 			return
 		}
 	}

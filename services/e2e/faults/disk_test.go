@@ -16,7 +16,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The disk under NATS is full for a while.
+// TestFullDisk fills the disk of NATS for a while.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	needFull(t)
@@ -41,9 +41,8 @@ func TestFullDisk(t *testing.T) {
 	r.settle(t, idle)
 }
 
-// supervise does what an orchestrator does with a liveness probe: a NATS server that
-// says of itself that it is not well is started again. A server whose disk was full
-// takes no more messages before that, however much room there is.
+// supervise restarts an unhealthy NATS server, like an orchestrator with a liveness probe. After a
+// full disk the server accepts no messages before a restart, even with free space.
 func (r *rig) supervise(ctx context.Context, t *testing.T) {
 	nats := r.Proc(world.NATSName)
 	for bad := 0; wait(ctx, time.Second); {
@@ -66,8 +65,8 @@ func (r *rig) supervise(ctx context.Context, t *testing.T) {
 	}
 }
 
-// disk is a small file system of its own, in a mount namespace that a shell holds:
-// as root, or as anybody where the system lets people have user namespaces.
+// disk is a small file system in the mount namespace of a shell. That requires root, or user
+// namespaces.
 type disk struct {
 	dir string
 	pid int
@@ -98,7 +97,7 @@ func newDisk(t *testing.T) *disk {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err1 != nil || err2 != nil || err != nil {
-		t.Fatalf("a file system of its own needs unshare (util-linux) on Linux: %v %v %v", err, err1, err2)
+		t.Fatalf("the test's file system needs unshare (util-linux) on Linux: %v %v %v", err, err1, err2)
 	}
 	t.Cleanup(func() {
 		_ = in.Close()
@@ -107,12 +106,12 @@ func newDisk(t *testing.T) *disk {
 	d.pid, d.in, d.out = cmd.Process.Pid, in, bufio.NewReader(out)
 	if line, err := d.out.ReadString('\n'); line != "ready\n" {
 		_ = cmd.Wait()
-		t.Fatalf("no file system of its own can be had here: run this as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %v %s", err, stderr.String())
+		t.Fatalf("the test's file system cannot be created: run this as root, or allow user namespaces (sysctl kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns): %v %s", err, stderr.String())
 	}
 	return d
 }
 
-// tell gives an order and waits until it is done.
+// tell sends a command to the shell and waits until it is done.
 func (d *disk) tell(t *testing.T, order string) {
 	t.Helper()
 	if _, err := fmt.Fprintln(d.in, order); err != nil {
@@ -125,7 +124,7 @@ func (d *disk) tell(t *testing.T, order string) {
 	t.Logf("%s: %s", order, strings.Join(strings.Fields(line), " "))
 }
 
-// program is world.Options.Program: NATS runs where the file system is.
+// program implements world.Options.Program: NATS runs in the namespace of the file system.
 func (d *disk) program(service string, _ int) string {
 	if service != "nats-server" {
 		return ""
@@ -137,7 +136,7 @@ func (d *disk) program(service string, _ int) string {
 	path := filepath.Join(d.dir, "..", "nats-server-in-its-own")
 	script := fmt.Sprintf("#!/bin/sh\nexec nsenter -t %s %s %s \"$@\"\n", strconv.Itoa(d.pid), flags, filepath.Join(programs, "nats-server"))
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
-		return err.Error() // is no program, and is told of as such
+		return err.Error() // is not a program, so that the start fails with this text
 	}
 	return path
 }

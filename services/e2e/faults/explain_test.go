@@ -13,8 +13,8 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// explain logs what is stored of a task that went wrong: its conversation, and what
-// the run log holds of its run, in the log's order.
+// explain logs the stored conversation of a failed task, and its run's events in the order of the
+// run log.
 func (r *rig) explain(t *testing.T, k *task) {
 	t.Helper()
 	var stored string
@@ -31,7 +31,7 @@ func (r *rig) explain(t *testing.T, k *task) {
 	t.Logf("run %s was asked for at %s, accepted at %s, ended at %s; stored is:\n%s\nand its log:\n%s", k.run, k.asked, k.accepted, k.ended, stored, r.log(t, k))
 }
 
-// log writes a run's events as the log has them: sequence, claim, number, kind.
+// log formats a run's events in the log: sequence, epoch, number, kind.
 func (r *rig) log(t *testing.T, k *task) string {
 	t.Helper()
 	b, err := r.Bus(t.Context(), subject.Gateway)

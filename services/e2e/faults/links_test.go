@@ -10,12 +10,12 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// trouble is something that is wrong with a link for a while.
+// trouble is a fault of a link for a while.
 type trouble struct {
 	name string
 	last time.Duration
-	// begin makes the link bad; what it returns is done when the time is over, before
-	// the link is made good.
+	// begin causes the fault; the returned function is called at the end, before the link is
+	// repaired.
 	begin func(t *testing.T, r *rig, link string)
 }
 
@@ -26,7 +26,7 @@ var troubles = []trouble{
 	{"black hole", 7 * time.Second, func(t *testing.T, r *rig, link string) { r.set(t, link, faultproxy.Fault{BlackHole: true}) }},
 }
 
-// resets cuts all connections again and again.
+// resets cuts all connections repeatedly.
 func resets(t *testing.T, r *rig, link string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 4*time.Second)
@@ -41,7 +41,7 @@ func resets(t *testing.T, r *rig, link string) {
 	}
 }
 
-// suffer lets a trouble happen under load, and checks all that must hold.
+// suffer causes a trouble under load and checks the invariants.
 func (r *rig) suffer(t *testing.T, what string, trouble func()) summary {
 	t.Helper()
 	from := r.load.underWay()
@@ -53,7 +53,7 @@ func (r *rig) suffer(t *testing.T, what string, trouble func()) summary {
 	return r.check(t, what, from, back)
 }
 
-// check judges all that was begun since a task.
+// check judges all tasks from the given one on.
 func (r *rig) check(t *testing.T, what string, from int, back time.Duration) summary {
 	t.Helper()
 	tasks := r.load.finish(t, from)
@@ -83,13 +83,13 @@ func (r *rig) cell(t *testing.T, link string, tr trouble) {
 		<-timer
 		r.set(t, link, faultproxy.Fault{})
 	})
-	// Whoever has a good line to a gateway hears from it, if only that it cannot help.
+	// A client with a good line to a gateway gets a response, even if it is an error.
 	if s.hung > 0 && link != viewers {
-		t.Errorf("%d requests got no answer within %s", s.hung, requestTime)
+		t.Errorf("%d requests got no response within %s", s.hung, requestTime)
 	}
 }
 
-// half is a trouble of one replica's line alone: the others go on, and take over.
+// half causes a trouble on one replica's line only: the others continue and take over.
 func (r *rig) half(t *testing.T, link string, last time.Duration) {
 	t.Helper()
 	one := r.link(t, link)[0]
@@ -104,8 +104,7 @@ func (r *rig) half(t *testing.T, link string, last time.Duration) {
 	})
 }
 
-// Every link with every trouble. The links are split over clusters that run at the
-// same time.
+// TestLinks combines every link with every trouble. The links are split over concurrent clusters.
 //
 //nolint:paralleltest // one trouble at a time: they share a cluster
 func TestLinks(t *testing.T) {
@@ -136,14 +135,14 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// halves are the links of which one line at a time is tried, by the cluster.
+// halves are the links that are tested one line at a time, by cluster.
 var halves = map[string][]string{
 	"services": {"agent-runner → credential-broker", "tool-executor → document-sync"},
 	"bus":      {"agent-runner → nats", "tool-executor → nats", "gateway → nats"},
 	"database": {"agent-runner → postgres", "tool-executor → postgres", "document-sync → postgres"},
 }
 
-// once fails when a note was written twice.
+// once fails if a note was written twice.
 func (r *rig) once(t *testing.T) {
 	t.Helper()
 	rows, err := r.db.Query(t.Context(), `select name, count(*) from documents.documents group by name having count(*) > 1`)

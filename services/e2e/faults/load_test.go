@@ -15,19 +15,19 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// users is how many people send one message after the other.
+// users is the number of people who send one message after the other.
 const users = 4
 
-// load is people at work: each sends a message, watches its run to the end, looks at
-// something else, and sends the next.
+// load simulates people: each sends a message, watches its run to the end, sends another request,
+// and then the next message.
 type load struct {
 	r      *rig
 	cancel context.CancelFunc
-	last   chan struct{} // closed when no more tasks are to be begun
+	last   chan struct{} // closed when no more tasks may start
 	people sync.WaitGroup
 
 	mu    sync.Mutex // guards tasks
-	tasks []*task    // that have been begun, in order
+	tasks []*task    // started tasks, in order
 }
 
 func (r *rig) startLoad(people int) *load {
@@ -39,13 +39,13 @@ func (r *rig) startLoad(people int) *load {
 	return l
 }
 
-// drain ends the load when all tasks under way are over. It is called once.
+// drain ends the load once all running tasks are over. It is called once.
 func (l *load) drain() {
 	close(l.last)
 	l.people.Wait()
 }
 
-// stop ends the load. Tasks that are under way are given up.
+// stop ends the load and abandons the running tasks.
 func (l *load) stop() {
 	l.cancel()
 	l.people.Wait()
@@ -73,7 +73,7 @@ func (l *load) work(ctx context.Context, person int) {
 	}
 }
 
-// newSession insists until there is one.
+// newSession retries until a session is created.
 func (r *rig) newSession(ctx context.Context) string {
 	for door := 0; ; door++ {
 		attempt, cancel := context.WithTimeout(ctx, requestTime)
@@ -105,14 +105,14 @@ func (l *load) underWay() int {
 	return len(l.since(0))
 }
 
-// since returns the tasks that were begun from the n-th on.
+// since returns the tasks from the n-th on.
 func (l *load) since(n int) []*task {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.tasks[n:])
 }
 
-// summary is what became of some tasks.
+// summary counts the results of some tasks.
 type summary struct {
 	ends               map[string]int
 	retries, snapshots int
@@ -140,7 +140,7 @@ func summarize(tasks []*task) summary {
 	return s
 }
 
-// String writes a summary in one line.
+// String formats a summary in one line.
 func (s summary) String() string {
 	line := fmt.Sprintf("ends %s, slowest run %s", tally(s.ends), s.slowest.Round(100*time.Millisecond))
 	for _, n := range []struct {
@@ -165,8 +165,8 @@ func tally(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// finish waits until all tasks from the n-th on that were begun up to now are over,
-// and returns them. Each has its own deadline; reaching this one is a failure.
+// finish waits until all tasks from the n-th on that have started are over, and returns them. Each
+// has its own deadline; reaching this one is a failure.
 func (l *load) finish(t *testing.T, from int) []*task {
 	t.Helper()
 	tasks := l.since(from)
@@ -181,8 +181,8 @@ func (l *load) finish(t *testing.T, from int) []*task {
 	return tasks
 }
 
-// probe runs some tasks at once and returns how long the slowest took, and false
-// when one did not go well.
+// probe runs some concurrent tasks and returns the duration of the slowest, and false if one
+// failed.
 func (r *rig) probe(ctx context.Context) (time.Duration, bool) {
 	const n = 4
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
@@ -204,25 +204,25 @@ func (r *rig) probe(ctx context.Context) (time.Duration, bool) {
 	return slowest, true
 }
 
-// warmUp learns how long a run takes when nothing is wrong, and how many goroutines
-// and connections there are then.
+// warmUp measures the normal duration of a run, and the normal counts of goroutines and
+// connections.
 func (r *rig) warmUp(t *testing.T) {
 	t.Helper()
 	for range 3 {
 		took, ok := r.probe(r.ctx)
 		if !ok {
-			t.Fatal("a run does not go well although nothing is wrong")
+			t.Fatal("a run fails without any trouble")
 		}
 		r.normal = max(r.normal, took)
 	}
 	r.before = r.count()
 }
 
-// recoveryTime bounds how long after a trouble runs may be slow.
+// recoveryTime is the time after a trouble in which runs may be slow.
 const recoveryTime = 30 * time.Second
 
-// recovered waits until new runs are as quick as before, give or take what other
-// tests do to the machine, and returns how long that took.
+// recovered waits until new runs are as fast as before, with a tolerance for other tests on the
+// machine, and returns how long that took.
 func (r *rig) recovered() (time.Duration, error) {
 	begun := time.Now()
 	for {
@@ -231,12 +231,12 @@ func (r *rig) recovered() (time.Duration, error) {
 			return time.Since(begun) - took, nil
 		}
 		if time.Since(begun) > recoveryTime {
-			return 0, fmt.Errorf("%s after the trouble new runs are not as before: one took %s (went well: %v), before it was %s", time.Since(begun).Round(time.Second), took, ok, r.normal)
+			return 0, fmt.Errorf("%s after the trouble new runs have not recovered: one took %s (succeeded: %v), normal is %s", time.Since(begun).Round(time.Second), took, ok, r.normal)
 		}
 	}
 }
 
-// stored compares what the viewers saw of runs with what is stored of them.
+// stored compares the viewers' view of runs with the stored runs.
 func (r *rig) stored(tasks []*task) []string {
 	var out []string
 	for _, k := range tasks {

@@ -10,13 +10,13 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// programs is where the programs are, made by TestMain.
+// programs is the folder of the programs, created by TestMain.
 var programs string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if full() {
-		// The tests wait more than they work: all clusters run at once, on any machine.
+		// The tests mostly wait: all clusters run at once, on any machine.
 		if err := flag.Set("test.parallel", "8"); err != nil {
 			panic(err)
 		}
@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// full reports whether all is asked for.
+// full reports whether the full tests are requested.
 func full() bool { return os.Getenv("SIGNALBOX_E2E_FAULTS") == "full" }
 
-// needFull skips what only `make e2e-faults` has the time for.
+// needFull skips a test that only `make e2e-faults` runs.
 func needFull(t *testing.T) {
 	t.Helper()
 	if !full() {

@@ -18,7 +18,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// Parts that are stopped, started again, or away.
+// TestParts suspends, kills and restarts parts.
 //
 //nolint:paralleltest // one trouble at a time: they share a cluster
 func TestParts(t *testing.T) {
@@ -42,21 +42,21 @@ func TestParts(t *testing.T) {
 	r.settle(t, idle)
 }
 
-// Everything is started anew, one process after the other, as a deploy does it.
+// TestRollingRestart restarts all processes one after the other, like a deployment.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	needFull(t)
 	r := newRig(t, world.Options{})
 	r.roll(t, world.Services())
 	r.load.drain()
-	// Nothing went wrong before, so that all calls of the model are there for a step.
+	// Before, nothing failed, so each model call belongs to a step.
 	if calls, steps := r.modelCalls(t), r.steps(t); calls != steps {
 		t.Errorf("the model was called %d times for %d steps", calls, steps)
 	}
 	r.once(t)
 }
 
-// restart ends a part and starts it again after a while.
+// restart ends a part and restarts it after a while.
 func (r *rig) restart(t *testing.T, p world.Part, end func(world.Part) error) {
 	t.Helper()
 	r.suffer(t, t.Name(), func() {
@@ -70,7 +70,7 @@ func (r *rig) restart(t *testing.T, p world.Part, end func(world.Part) error) {
 	})
 }
 
-// wipe takes all that NATS had stored.
+// wipe deletes the data of NATS.
 func (r *rig) wipe(t *testing.T) {
 	r.suffer(t, "nats wiped", func() {
 		if err := r.WipeNATS(t.Context()); err != nil {
@@ -79,7 +79,7 @@ func (r *rig) wipe(t *testing.T) {
 	})
 }
 
-// anyOrder kills everything and starts the services before what they need.
+// anyOrder kills everything and starts the services before their dependencies.
 func (r *rig) anyOrder(t *testing.T) {
 	r.suffer(t, "started in any order", func() {
 		for _, p := range r.Parts() {
@@ -119,23 +119,22 @@ func (r *rig) anyOrder(t *testing.T) {
 	})
 }
 
-// freeze stops a process with SIGSTOP while it has work in hand, and lets it go on
-// later: a zombie, whose work others have done meanwhile.
+// freeze suspends a busy process with SIGSTOP and resumes it later, as a zombie whose work others
+// have done meanwhile.
 func (r *rig) freeze(t *testing.T, p *world.Proc, d time.Duration) {
 	t.Helper()
 	from, held := r.stopBusy(t, p)
 	r.thaw(t, p, d, from, held)
 }
 
-// freezeInTransaction is freeze in the worst of moments: a transaction is open, and
-// whatever it has locked stays locked until the server ends it. lock is part of a
-// transaction's last statement.
+// freezeInTransaction is freeze during an open transaction, whose locks are held until the server
+// ends it. lock is part of the transaction's last statement.
 func (r *rig) freezeInTransaction(t *testing.T, p *world.Proc, lock string, d time.Duration) {
 	t.Helper()
 	for deadline := time.Now().Add(world.Timeout); ; {
 		from := r.load.underWay()
 		signal(t, p, syscall.SIGSTOP)
-		wait(t.Context(), 120*time.Millisecond) // what others have open ends in this time
+		wait(t.Context(), 120*time.Millisecond) // other open transactions end within this time
 		var open int
 		err := r.db.QueryRow(t.Context(), `
 			select count(*) from pg_stat_activity
@@ -157,24 +156,23 @@ func (r *rig) freezeInTransaction(t *testing.T, p *world.Proc, lock string, d ti
 	}
 }
 
-// thaw lets a stopped process go on after a while, and checks what has become of what
-// it had in hand.
+// thaw resumes a suspended process after a while, and checks what happened to its work.
 func (r *rig) thaw(t *testing.T, p *world.Proc, d time.Duration, from int, held map[string]int) {
 	t.Helper()
 	defer signal(t, p, syscall.SIGCONT)
 	timer := time.After(d)
 
-	// Nobody waits for it: what it had in hand is done while it is stopped.
+	// Others do not wait for it: its work is done while it is suspended.
 	tasks := r.load.finish(t, from)
 	took := summarize(tasks).slowest
 	if took > d {
-		t.Errorf("while %s was stopped a run took %s", p.Name(), took)
+		t.Errorf("while %s was suspended a run took %s", p.Name(), took)
 	}
 	<-timer
 	for run, epoch := range held {
 		var now int
 		if err := r.db.QueryRow(t.Context(), `select epoch from agent.runs where id = $1`, run).Scan(&now); err != nil || now <= epoch {
-			t.Errorf("run %s is at claim %d (%v), it was %d when its runner was stopped: nobody else has claimed it", run, now, err, epoch)
+			t.Errorf("run %s has epoch %d (%v), and had %d when its runner was suspended: no other runner claimed it", run, now, err, epoch)
 		}
 	}
 	before := r.rows(t, tasks)
@@ -187,11 +185,11 @@ func (r *rig) thaw(t *testing.T, p *world.Proc, d time.Duration, from int, held 
 		t.Error(err)
 	}
 	r.check(t, t.Name(), from, back)
-	// What it wrote after it woke changes nothing.
+	// Its writes after it was resumed have no effect.
 	after := r.rows(t, tasks)
 	for run, row := range before {
 		if after[run] != row {
-			t.Errorf("run %s was %q while %s was stopped, and %q after it woke", run, row, p.Name(), after[run])
+			t.Errorf("run %s was %q while %s was suspended, and %q afterwards", run, row, p.Name(), after[run])
 		}
 	}
 	r.reread(t, tasks)
@@ -204,8 +202,8 @@ func signal(t *testing.T, p *world.Proc, sig syscall.Signal) {
 	}
 }
 
-// stopBusy stops a process, a runner in the middle of runs: those are returned, with
-// the numbers of their claims. from is the first task that was under way.
+// stopBusy suspends a busy process and returns the runs of a runner with their epochs. from is the
+// first running task.
 func (r *rig) stopBusy(t *testing.T, p *world.Proc) (from int, held map[string]int) {
 	t.Helper()
 	for range 20 {
@@ -218,13 +216,13 @@ func (r *rig) stopBusy(t *testing.T, p *world.Proc) (from int, held map[string]i
 		if held = r.heldBy(t, p); len(held) > 0 {
 			return from, held
 		}
-		signal(t, p, syscall.SIGCONT) // what it had in hand has ended in that moment
+		signal(t, p, syscall.SIGCONT) // its work ended at that moment
 	}
-	t.Fatalf("%s could not be caught at work", p.Name())
+	t.Fatalf("%s was never busy", p.Name())
 	return 0, nil
 }
 
-// heldBy returns the runs that a runner has claimed, with the numbers of the claims.
+// heldBy returns the runs that a runner has claimed, with their epochs.
 func (r *rig) heldBy(t *testing.T, p *world.Proc) map[string]int {
 	t.Helper()
 	rows, err := r.db.Query(t.Context(), `select id::text, epoch from agent.runs where state = 'running' and runner like '%/' || $1 || '/%'`, strconv.Itoa(p.PID()))
@@ -247,7 +245,7 @@ func (r *rig) heldBy(t *testing.T, p *world.Proc) map[string]int {
 	return held
 }
 
-// whenBusy returns when a process that does work has some in hand.
+// whenBusy waits until a process is busy.
 func (r *rig) whenBusy(t *testing.T, p *world.Proc) {
 	t.Helper()
 	metric := "signalbox_bus_in_hand{"
@@ -255,7 +253,7 @@ func (r *rig) whenBusy(t *testing.T, p *world.Proc) {
 	case subject.Gateway:
 		return // it always has viewers
 	case subject.AgentRunner:
-		metric = "signalbox_runs_in_hand" // most do not come by the bus
+		metric = "signalbox_runs_in_hand" // most runs do not arrive on the bus
 	}
 	for deadline := time.Now().Add(world.Timeout); ; {
 		n, err := r.metric(t.Context(), p, metric)
@@ -263,12 +261,12 @@ func (r *rig) whenBusy(t *testing.T, p *world.Proc) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s has never work in hand: %d, %v", p.Name(), n, err)
+			t.Fatalf("%s was never busy: %d, %v", p.Name(), n, err)
 		}
 	}
 }
 
-// freezeExecutor stops an executor while its calls take time.
+// freezeExecutor suspends an executor during slow calls.
 func (r *rig) freezeExecutor(t *testing.T, d time.Duration) {
 	const link = "tool-executor → document-sync"
 	r.set(t, link, faultproxy.Fault{Latency: 500 * time.Millisecond})
@@ -278,7 +276,7 @@ func (r *rig) freezeExecutor(t *testing.T, d time.Duration) {
 	r.freeze(t, r.Replica(subject.ToolExecutor, 1), d)
 }
 
-// rows returns what is stored of runs.
+// rows returns the stored state of runs.
 func (r *rig) rows(t *testing.T, tasks []*task) map[string]string {
 	t.Helper()
 	var ids []string
@@ -306,8 +304,8 @@ func (r *rig) rows(t *testing.T, tasks []*task) map[string]string {
 	return out
 }
 
-// reread watches runs that have ended once more, at both gateways: whatever a zombie
-// wrote into the log, readers see one dense stream, with the same end.
+// reread watches ended runs again at both gateways: whatever a zombie wrote into the log, readers
+// see one dense stream with the same end.
 func (r *rig) reread(t *testing.T, tasks []*task) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), world.Timeout)
@@ -335,8 +333,8 @@ func (r *rig) reread(t *testing.T, tasks []*task) {
 	}
 }
 
-// roll restarts all replicas of services, one after the other: no request may fail
-// that a retry with the same key does not mend, and no step is run twice.
+// roll restarts all replicas of services, one after the other: a retry with the same key succeeds
+// after any failed request, and no step is run twice.
 func (r *rig) roll(t *testing.T, services []string) {
 	t.Helper()
 	s := r.suffer(t, "everything restarted", func() {
@@ -357,18 +355,18 @@ func (r *rig) roll(t *testing.T, services []string) {
 	})
 	for end, n := range s.ends {
 		if end != "ok" {
-			t.Errorf("%d runs ended with %q: a restart is no reason for that", n, end)
+			t.Errorf("%d runs ended with %q because of a restart", n, end)
 		}
 	}
 	if s.retries > 0 {
-		t.Errorf("%d steps were run again: a runner that drains finishes its step", s.retries)
+		t.Errorf("%d steps were run again, but a runner that drains should finish its step", s.retries)
 	}
 	if s.hung > 0 {
-		t.Errorf("%d requests got no answer", s.hung)
+		t.Errorf("%d requests got no response", s.hung)
 	}
 }
 
-// modelCalls is how often the simulated provider was asked since it was started.
+// modelCalls returns the number of requests to the simulated provider since its start.
 func (r *rig) modelCalls(t *testing.T) (n int) {
 	t.Helper()
 	err := r.get(t.Context(), r.Simulator+"/simulator/streams", func(body io.Reader) error {
@@ -383,7 +381,7 @@ func (r *rig) modelCalls(t *testing.T) (n int) {
 	return n
 }
 
-// steps is how many steps all runs have together.
+// steps returns the number of steps of all runs.
 func (r *rig) steps(t *testing.T) (n int) {
 	t.Helper()
 	if err := r.db.QueryRow(t.Context(), `select coalesce(sum(steps), 0) from agent.runs`).Scan(&n); err != nil {

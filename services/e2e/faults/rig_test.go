@@ -17,15 +17,15 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The runs' deadlines in these worlds. A run that has not ended after runTime and
-// the time that it takes to find out is stuck.
+// The runs' deadlines in these worlds. A run that has not ended after runTime and the time to
+// detect that is stuck.
 const (
 	runTime = 40 * time.Second
 	stuck   = runTime + 20*time.Second
 )
 
-// environment shortens what a run waits for, so that a trouble of seconds is longer
-// than most patience. Leases and beats are as delivered.
+// environment shortens the timeouts of runs, so that a trouble of seconds exceeds most of them.
+// Leases and heartbeats have their defaults.
 func environment(service string, _ int) []string {
 	switch service {
 	case subject.AgentRunner:
@@ -47,7 +47,7 @@ func environment(service string, _ int) []string {
 // partitions of the run log: few, so that a world starts quickly.
 const partitions = 4
 
-// conns is how many connections to Postgres a process may have.
+// conns is the number of a process's connections to Postgres.
 const conns = 8
 
 // viewers is the name of the link from the people to the gateways.
@@ -57,14 +57,14 @@ const viewers = "viewers → gateway"
 type rig struct {
 	*world.World
 	ctx   context.Context //nolint:containedctx // the test's
-	db    *pgxpool.Pool   // of an administrator, past all proxies
-	http  *http.Client    // of people: no connection is used twice
+	db    *pgxpool.Pool   // of an administrator, without a proxy
+	http  *http.Client    // of people; connections are not reused
 	doors []string        // base URLs of the gateways, through proxies
 	who   world.Member
 	load  *load
 
-	normal time.Duration // how long a run takes when nothing is wrong
-	before counts        // of everything, when nothing is wrong
+	normal time.Duration // the normal duration of a run
+	before counts        // the normal counts
 
 	mu    sync.Mutex // guards links
 	links map[string][]*faultproxy.Proxy
@@ -137,7 +137,7 @@ func (r *rig) via(l world.Link) (string, error) {
 	return p.Addr(), nil
 }
 
-// kind is a part's name without the number of the replica.
+// kind returns a part's name without the number of the replica.
 func kind(part string) string {
 	return strings.TrimRight(strings.TrimRight(part, "0123456789"), "-")
 }
@@ -163,7 +163,7 @@ func (r *rig) link(t *testing.T, name string) []*faultproxy.Proxy {
 	return r.links[name]
 }
 
-// set makes a link so, for all replicas.
+// set sets the fault of a link, for all replicas.
 func (r *rig) set(t *testing.T, name string, f faultproxy.Fault) {
 	t.Helper()
 	for _, p := range r.link(t, name) {
@@ -178,7 +178,7 @@ func (r *rig) client(gateway int) world.Client {
 	return world.Client{URL: r.doors[gateway%len(r.doors)], Who: r.who, HTTP: r.http}
 }
 
-// wait lets time pass; false when the test is over before.
+// wait pauses. It returns false if the test ends first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -10,13 +10,13 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// The most telling of all troubles, in a minute: what `make test` has of them.
+// TestFaults runs the most important troubles in a minute, for `make test`.
 //
 //nolint:paralleltest // one trouble at a time: they share a cluster
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	if testing.Short() || full() {
-		t.Skip("the other tests of this package have all of it")
+		t.Skip("the other tests of this package include it")
 	}
 	r := newRig(t, world.Options{Durable: true})
 	quick := func(name string) trouble {

@@ -18,11 +18,11 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// script is what the model does with a message: it writes a note and looks at the
-// clock, and says in some sixty words, over most of a second, how that went. Where a
-// message had no answer, the next one comes in one piece with it: the last one counts.
+// script is the model's reaction to a message: it writes a note and reads the clock, and then
+// reports the result in some sixty words, over most of a second. The provider sees a message
+// without an answer joined with the next one: the last one counts.
 const script = `
-description: Writes a note and tells of it.
+description: Writes a note and reports the result.
 delay: 10ms
 rules:
   - name: failed
@@ -43,33 +43,32 @@ const body = `It has a beginning, a middle and an end, and whoever reads it from
 	`nothing was left out: not a word, not a comma, and not the full stop behind the last of them. If one of these were ` +
 	`missing it would not be the note that was asked for, and somebody would have to say so. This is its last word.`
 
-// Answers that are whole.
+// The complete answers.
 func written(n string) string    { return "Note " + n + " is written. " + body }
 func notWritten(n string) string { return "Note " + n + " is not written. " + body }
 
-// requestTime is how long a gateway may take for an answer, if only an error.
+// requestTime is the time in which a gateway must respond, even if with an error.
 const requestTime = 20 * time.Second
 
-// task is one message: sent until it is accepted, watched until its run has ended,
-// and judged.
+// task is one message, which is sent until it is accepted; its run is watched to its end and
+// judged.
 type task struct {
 	r    *rig
 	n    string // names the note
 	key  string
-	door int // the gateway that is asked first
+	door int // the index of the first gateway
 
 	asked, accepted, ended time.Time
 	session, run           string
 	end                    string // "ok", or the error's code, or the finish reason
 	retries                int    // step-retry events
-	snapshots, watches     int    // snapshot events, and how often the viewer (re)connected
+	snapshots, watches     int    // snapshot events, and the viewer's connections
 
-	problems []string // what must not be
-	hung     int      // requests that got no answer in time
-	refused  []string // answers that asked to come back later
+	problems []string // violated invariants
+	hung     int      // requests without a response in time
+	refused  []string // temporary refusals
 
-	// over is closed when nothing more happens to the task. Before that all of the
-	// above belongs to the goroutine that works on it.
+	// over is closed at the end of the task. Before that its goroutine owns the fields above.
 	over chan struct{}
 }
 
@@ -77,8 +76,8 @@ func (k *task) wrong(format string, args ...any) {
 	k.problems = append(k.problems, fmt.Sprintf("note %s, run %s: ", k.n, k.run)+fmt.Sprintf(format, args...))
 }
 
-// do sends the message and watches its run. A task that ctx interrupts has no end,
-// and no problems from that.
+// do sends the message and watches its run. If ctx is done first, the task has no end, which is
+// not a problem.
 func (k *task) do(ctx context.Context, session string) {
 	k.asked, k.session = time.Now(), session
 	if !k.send(ctx) {
@@ -97,12 +96,11 @@ func (k *task) do(ctx context.Context, session string) {
 	k.ended = time.Now()
 }
 
-// took is how long the run took from when it was asked for.
+// took returns the time from the first attempt to the run's end.
 func (k *task) took() time.Duration { return k.ended.Sub(k.asked) }
 
-// send repeats the message, under one key and at one gateway after the other, until
-// it is accepted; half of the messages ask for a stream, of which only the
-// beginning counts.
+// send repeats the message, with one key and at alternating gateways, until it is accepted. Half of
+// the messages request a stream, of which only the beginning is read.
 func (k *task) send(ctx context.Context) bool {
 	for door := k.door; ; door++ {
 		attempt, cancel := context.WithTimeout(ctx, requestTime)
@@ -131,8 +129,7 @@ func (k *task) send(ctx context.Context) bool {
 	}
 }
 
-// mayPass reports whether a refusal is one that a trouble explains: it says in words
-// that it will pass. An internal error is none.
+// mayPass reports whether a refusal is temporary and has a message. An internal error is neither.
 func mayPass(r *world.Refused) bool {
 	return r.Temporary() && r.Status != http.StatusInternalServerError && r.Message != ""
 }
@@ -149,31 +146,31 @@ func (k *task) try(ctx context.Context, c world.Client) (run string, err error) 
 	}
 	defer stream.Close()
 	if stream.Run == "" {
-		return "", errors.New("the stream does not say of which run it is")
+		return "", errors.New("the stream does not name its run")
 	}
 	return stream.Run, nil
 }
 
-// viewer sees one run from its beginning to its end, however often its stream is cut.
+// viewer watches one run from its beginning to its end, across any number of streams.
 type viewer struct {
 	*task
 	next     int64  // the number of the next event
 	ordinal  string // of the run in its session, as its events say
 	cursor   string // the last event's id
-	hole     bool   // a snapshot took the place of some events: the text is not whole
-	lost     bool   // it does not say of how many
-	text     string // of the step that goes on
-	whole    string // of the last step that is complete
-	writing  *bool  // what the tool said, as seen
+	hole     bool   // a snapshot replaced some events, so the text is incomplete
+	lost     bool   // the number of replaced events is unknown
+	text     string // of the current step
+	whole    string // of the last complete step
+	writing  *bool  // the tool's result as seen
 	terminal bool
 }
 
 func (v *viewer) last() string { return fmt.Sprintf("event %q after %d streams", v.cursor, v.watches) }
 
-// silence is how long a viewer waits for the next event before it asks elsewhere.
+// silence is how long a viewer waits for the next event before it uses another gateway.
 const silence = 8 * time.Second
 
-// watch returns true when the run's end was seen.
+// watch reports whether the run's end was seen.
 func (v *viewer) watch(ctx context.Context) bool {
 	for door := v.door; ; door++ {
 		v.stream(ctx, v.r.client(door))
@@ -222,7 +219,7 @@ func (v *viewer) stream(ctx context.Context, c world.Client) {
 	}
 }
 
-// data is what counts of an event.
+// data has the relevant fields of an event.
 type data struct {
 	Delta        string `json:"delta"`
 	ToolName     string `json:"toolName"`
@@ -245,7 +242,7 @@ func (v *viewer) see(ev sse.Event) {
 		return
 	}
 	if ev.Type == "snapshot" {
-		// It tells of the session, which may be in another run by now.
+		// It describes the session, which may have another active run by now.
 		v.snapshots++
 		v.hole = true
 		if v.lost = v.ordinal != ordinal; !v.lost {
@@ -294,11 +291,10 @@ func (v *viewer) take(kind string, d data) {
 	}
 }
 
-// budgets are reasons to finish that name a spent budget: a part of the answer may
-// have been said.
+// budgets are finish reasons of a spent budget: the answer may be partial.
 var budgets = []string{"max-time", "max-step-time"}
 
-// judge says whether the end is right.
+// judge checks the end.
 func (v *viewer) judge(d data) {
 	v.end = "ok"
 	if slices.Contains(budgets, d.FinishReason) {
@@ -318,8 +314,8 @@ func (v *viewer) judge(d data) {
 	}
 }
 
-// ask asks a gateway for what other services know. Its answer may be an error, but
-// it must be an answer.
+// ask sends a request that the gateway passes on. The response may be an error, but there must be
+// one.
 func (k *task) ask(ctx context.Context, c world.Client, path string) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -335,7 +331,7 @@ func (k *task) ask(ctx context.Context, c world.Client, path string) {
 		k.hung++
 	}
 	if err != nil {
-		return // cut: the line may be so
+		return // cut, which the line's fault may explain
 	}
 	defer res.Body.Close()
 	var b bytes.Buffer

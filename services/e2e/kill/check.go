@@ -43,19 +43,19 @@ func (c *checker) streams() {
 }
 
 func (c *checker) stream(s *seen) {
-	next := map[int64]int64{} // of each run, the number that comes next
-	loose := map[int64]bool{} // runs of which a snapshot may have contained more
+	next := map[int64]int64{} // the next number of each run
+	loose := map[int64]bool{} // runs of which a snapshot may contain more
 	had := map[place]bool{}   // seen already
-	var told place            // by the last snapshot, if there was one
+	var upTo place            // the position of the last snapshot, if any
 	for _, x := range s.sights {
 		if x.snapshot {
-			// The session is as the snapshot says: what is behind it comes now, also where it
-			// was seen before, and newer runs come from their beginning.
-			told = x.place
+			// The events after the snapshot follow, even those seen before, and newer runs from
+			// their beginning.
+			upTo = x.place
 			clear(loose)
-			maps.DeleteFunc(had, func(p place, _ bool) bool { return told.isBefore(p) })
-			maps.DeleteFunc(next, func(run, _ int64) bool { return run > told.run })
-			next[told.run] = told.number + 1
+			maps.DeleteFunc(had, func(p place, _ bool) bool { return upTo.isBefore(p) })
+			maps.DeleteFunc(next, func(run, _ int64) bool { return run > upTo.run })
+			next[upTo.run] = upTo.number + 1
 			continue
 		}
 		if had[x.place] {
@@ -66,11 +66,11 @@ func (c *checker) stream(s *seen) {
 		want := next[x.run]
 		switch {
 		case x.number == want:
-		case s.run != 0 && x.place == told && c.events[x.place].isEnd(): // a run's end is always sent
+		case s.run != 0 && x.place == upTo && c.events[x.place].isEnd(): // a run's end is always sent
 		case x.number < want:
 			c.wrong(twice, "%s saw %s after %d-%d", s.name, x.place, x.run, want-1)
 		case s.sender && c.known(x.run, want, x.number):
-		case x.run < told.run && !loose[x.run]:
+		case x.run < upTo.run && !loose[x.run]:
 		default:
 			c.wrong(hole, "%s saw %s when %d-%d was next", s.name, x.place, x.run, want)
 		}
@@ -82,8 +82,7 @@ func (c *checker) stream(s *seen) {
 // isBefore reports whether a snapshot at p does not contain the event at q.
 func (p place) isBefore(q place) bool { return q.run > p.run || q.run == p.run && q.number > p.number }
 
-// known reports whether all events of a run in a range are such that its sender is
-// not told of them.
+// known reports whether all events of a run in a range are omitted for its sender.
 func (c *checker) known(run, from, to int64) bool {
 	for n := from; n < to; n++ {
 		e := c.events[place{run, n}]
@@ -94,8 +93,8 @@ func (c *checker) known(run, from, to int64) bool {
 	return true
 }
 
-// order checks that all witnesses of the whole session saw the same order: that of the
-// witness who saw the most. Of what came again behind a snapshot the last time counts.
+// order checks that all witnesses of the whole session saw the same order as the witness with the
+// most events. Of events repeated after a snapshot, the last occurrence counts.
 func (c *checker) order() {
 	var longest *seen
 	for _, s := range c.seen {
@@ -147,12 +146,12 @@ func (c *checker) ends() {
 		if len(all) > 1 {
 			c.wrong(twoEnds, "run %d has the ends %v", run, all)
 		} else if newest[run] > all[0].number {
-			c.wrong(twoEnds, "run %d ended with %s and went on to %d", run, all[0], newest[run])
+			c.wrong(twoEnds, "run %d ended with %s and continued to %d", run, all[0], newest[run])
 		}
 	}
 }
 
-// conversation checks that every message is stored once, and no other messages are.
+// conversation checks that each sent message is stored once, and nothing else.
 func (c *checker) conversation() {
 	times := map[string]int{}
 	for _, m := range c.messages {
@@ -165,13 +164,13 @@ func (c *checker) conversation() {
 		delete(times, a.content())
 		switch {
 		case n > 1:
-			c.wrong(repeated, "the message %q is there %d times", a.content(), n)
+			c.wrong(repeated, "the message %q is stored %d times", a.content(), n)
 		case n == 0 && a.run != "" && c.runs[a.run].Ended():
 			c.wrong(lost, "the message %q is not in the conversation; its run is %d", a.content(), a.ordinal)
 		}
 	}
 	for m := range times {
-		c.wrong(differs, "nobody sent the message %q", m)
+		c.wrong(differs, "the message %q was not sent by this talker", m)
 	}
 }
 
@@ -183,7 +182,7 @@ func (c *checker) run(run world.Run) {
 	}
 	end, ok := c.transcript.ends[run.Ordinal]
 	if !ok {
-		c.wrong(lost, "run %d (%s) is %s and nobody saw its end", run.Ordinal, run.ID, run.State)
+		c.wrong(lost, "run %d (%s) is %s and no witness saw its end", run.Ordinal, run.ID, run.State)
 		return
 	}
 	e := c.events[end]
@@ -207,7 +206,7 @@ func (c *checker) run(run world.Run) {
 		c.wrong(differs, "run %d ended with the reason %q", run.Ordinal, reason)
 	}
 	if reason == "cancelled" && len(c.stops) == 0 {
-		c.wrong(falseOK, "run %d was cancelled by nobody", run.Ordinal)
+		c.wrong(falseOK, "run %d was cancelled without a stop", run.Ordinal)
 	}
 }
 
@@ -222,8 +221,8 @@ func (c *checker) stored(run world.Run) map[int]string {
 	return texts
 }
 
-// stepTexts checks that the stream's text of each step, after its last step-retry,
-// is what is stored. A run of which not every event was seen is left out.
+// stepTexts checks that the stream's text of each step, after its last step-retry, equals the
+// stored one. Runs with unseen events are skipped.
 func (c *checker) stepTexts(run world.Run, stored map[int]string) {
 	streamed := map[int]string{}
 	step, now := 0, ""
@@ -248,17 +247,17 @@ func (c *checker) stepTexts(run world.Run, stored map[int]string) {
 	if now != "" {
 		streamed[step] = now
 	}
-	if run.State == "failed" { // a step that an error cut short is not stored
+	if run.State == "failed" { // a step that ended with an error is not stored
 		delete(streamed, step)
 	}
 	for step := range 10 {
 		if streamed[step] != stored[step] {
-			c.wrong(falseOK, "run %d (%s), step %d streamed %q and holds %q", run.Ordinal, run.ID, step, streamed[step], stored[step])
+			c.wrong(falseOK, "run %d (%s), step %d streamed %q and stores %q", run.Ordinal, run.ID, step, streamed[step], stored[step])
 		}
 	}
 }
 
-// whole checks that a successful run has its script's whole answer.
+// whole checks that a successful run has its script's complete answer.
 func (c *checker) whole(run world.Run, stored map[int]string) {
 	var asked, joined *ask
 	for _, a := range c.asks {
@@ -274,7 +273,7 @@ func (c *checker) whole(run world.Run, stored map[int]string) {
 		asked = joined // a steering message is answered last
 	}
 	if asked == nil {
-		c.wrong(differs, "run %d (%s) answers no message of ours", run.Ordinal, run.ID)
+		c.wrong(differs, "run %d (%s) answers no message of this talker", run.Ordinal, run.ID)
 		return
 	}
 	last := -1
@@ -284,20 +283,19 @@ func (c *checker) whole(run world.Run, stored map[int]string) {
 	failed := slices.ContainsFunc(run.ToolCalls, func(t world.ToolCall) bool { return t.State == nil || *t.State != "ok" })
 	got := stored[last]
 	if whole := got == asked.answer() || failed && got == asked.failure(); !whole || got != run.Text {
-		c.wrong(falseOK, "run %d (%s) is done with %q, and its text is %q; the whole answer is %q", run.Ordinal, run.ID, got, run.Text, asked.answer())
+		c.wrong(falseOK, "run %d (%s) is done with %q, and its text is %q; the complete answer is %q", run.Ordinal, run.ID, got, run.Text, asked.answer())
 	}
 }
 
-// effects checks that what a call does was done once where the call says so, and
-// never twice.
+// effects checks that each successful call took effect once, and no call took effect twice.
 func (c *checker) effects() {
 	for _, x := range c.calls {
 		switch {
 		case x.Tool == "test_pure":
 		case x.effects > 1:
-			c.wrong(doubled, "call %s of %s took effect %d times and says %q", x.Key, x.Tool, x.effects, x.State)
+			c.wrong(doubled, "call %s of %s took effect %d times and has the state %q", x.Key, x.Tool, x.effects, x.State)
 		case x.effects == 0 && x.State == "ok":
-			c.wrong(falseOK, "call %s of %s says ok and took no effect", x.Key, x.Tool)
+			c.wrong(falseOK, "call %s of %s has the state ok and took no effect", x.Key, x.Tool)
 		}
 	}
 	c.written()
@@ -317,11 +315,11 @@ func (c *checker) written() {
 		}
 		outcomes := c.outcomes(a)
 		if len(mine) > 1 {
-			c.wrong(doubled, "document %q is there %d times", a.document(), len(mine))
+			c.wrong(doubled, "document %q exists %d times", a.document(), len(mine))
 		}
 		if len(mine) == 0 {
 			if outcomes[a.document()] == "ok" {
-				c.wrong(falseOK, "document %q is not there, and its call said ok", a.document())
+				c.wrong(falseOK, "document %q does not exist, but its call was ok", a.document())
 			}
 			continue
 		}
@@ -330,14 +328,14 @@ func (c *checker) written() {
 			case n > 1:
 				c.wrong(doubled, "document %q has %q %d times:\n%s", a.document(), m, n, mine[0].content)
 			case n == 0 && outcomes[m] == "ok":
-				c.wrong(falseOK, "document %q lacks %q, whose call said ok:\n%s", a.document(), m, mine[0].content)
+				c.wrong(falseOK, "document %q lacks %q, whose call was ok:\n%s", a.document(), m, mine[0].content)
 			}
 		}
 	}
 }
 
-// outcomes returns how the calls of a doc message ended: by marker, and by the
-// document's name for the first.
+// outcomes returns the outcomes of the calls of a doc message, by marker, and by the document's
+// name for the first.
 func (c *checker) outcomes(a *ask) map[string]string {
 	out := map[string]string{}
 	for _, call := range c.runs[a.run].ToolCalls {
@@ -370,8 +368,8 @@ func (t *transcript) snapshots() []snap {
 				last[x.run] = x.number
 				continue
 			}
-			// Every event between what the witness had and what the snapshot tells was
-			// seen by somebody: the log had them.
+			// Some witness saw every event between the previous position and the snapshot's:
+			// the log had them.
 			spared := true
 			for run := max(1, placeOf(x.cursor).run); run <= x.run; run++ {
 				to := t.ends[run].number

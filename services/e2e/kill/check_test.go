@@ -15,11 +15,11 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// clean makes the transcript of a session in which all went well: two texts, the
-// second of which was waiting for the first, and a document.
+// clean returns the transcript of a session without problems: two texts, the second of which
+// waited for the first, and a document.
 func clean() *transcript {
 	b := &builder{transcript: newTranscript("s"), now: time.Unix(1000, 0)}
-	for _, name := range []string{"one who stays", "one who cuts"} {
+	for _, name := range []string{"staying", "reconnecting"} {
 		b.witness(name)
 	}
 	one, two := &ask{id: "a", kind: text, n: 3}, &ask{id: "b", kind: text, n: 2}
@@ -103,8 +103,9 @@ func (b *builder) document(a *ask, content string) {
 	b.readings = append(b.readings, reading{span{b.tick(), b.tick()}, a.document(), content})
 }
 
-// Each fault that is planted in a clean transcript is found, and called by its name.
-func TestCheckFindsPlantedFaults(t *testing.T) {
+// TestCheckFindsFaults checks that each fault inserted into a clean transcript is found, with its
+// name.
+func TestCheckFindsFaults(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		plant func(*transcript)
@@ -178,7 +179,7 @@ func snapshotAt(s *seen, at place) {
 	s.sights = slices.Concat(s.sights[:3], []sight{{place: at, snapshot: true, cursor: "1-2"}}, s.sights[5:])
 }
 
-// again gives a witness a snapshot behind 1-4, and then the events from 1-3 on.
+// again gives a witness a snapshot after 1-4, and then the events from 1-3 on.
 func again(s *seen, at place) {
 	s.sights = slices.Concat(s.sights[:5], []sight{{place: at, snapshot: true, cursor: "1-4"}}, s.sights[3:])
 }
@@ -202,19 +203,19 @@ func overtake(t *transcript) {
 	t.events[place{2, 0}].at = before.Add(time.Second)
 }
 
-// TestHistoryUndecided sees that a history which cannot be checked in time is not
-// taken for a right one.
+// TestHistoryUndecided checks that a history that cannot be checked in time is not considered
+// correct.
 func TestHistoryUndecided(t *testing.T) {
 	t.Parallel()
 	var ops []porcupine.Operation
-	for i := range 24 { // at once, in any order: too many to try
+	for i := range 24 { // concurrent, with too many possible orders
 		ops = append(ops, porcupine.Operation{Input: listOp{fmt.Sprint("m", i)}, Call: 0, Return: 100})
 	}
 	ops = append(ops, porcupine.Operation{Input: listOp{}, Output: "something else", Call: 200, Return: 300})
 	c := &checker{transcript: newTranscript("s")}
 	c.history(listModel, ops, 20*time.Millisecond, func() string { return "…" })
 	if len(c.found) != 1 || c.found[0].Sort != undecided {
-		t.Errorf("history() found %v, want that it is undecided", c.found)
+		t.Errorf("history() found %v, want it undecided", c.found)
 	}
 }
 
@@ -239,7 +240,7 @@ func TestSnapshotsAreClassified(t *testing.T) {
 	}
 	maps.DeleteFunc(tr.events, func(p place, _ *event) bool { return p == place{1, 3} })
 	if got := tr.snapshots(); len(got) != 1 || got[0].spared {
-		t.Errorf("snapshots() = %v, want one of an event that nobody saw", got)
+		t.Errorf("snapshots() = %v, want one of an event that no witness saw", got)
 	}
 }
 
@@ -258,11 +259,11 @@ func TestPauses(t *testing.T) {
 		want     time.Duration
 	}{
 		{0, 900, "r", 0},                           // before
-		{950, 1020, "r", 0},                        // was on its way
-		{1020, 3000, "r", 2 * time.Second},         // from the kill, although something came behind it
+		{950, 1020, "r", 0},                        // in transit
+		{1020, 3000, "r", 2 * time.Second},         // from the kill, although an event followed it
 		{1400, 1600, "x", 0},                       // too short to notice
 		{1600, 2600, "x", 1100 * time.Millisecond}, // nats, just before
-		{2600, 9000, "x", 0},                       // nobody died
+		{2600, 9000, "x", 0},                       // no kill
 	} {
 		if got := p.add(Pause{Run: gap.run, From: after(gap.from), To: after(gap.to)}); got != gap.want {
 			t.Errorf("add(%d to %d) = %s, want %s", gap.from, gap.to, got, gap.want)

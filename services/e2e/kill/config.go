@@ -15,10 +15,10 @@ type Config struct {
 	Kills int
 	// Least and Most are the pause between kills; 0 means 1 s and 2 s.
 	Least, Most time.Duration
-	// Rate is the runs per second that are offered; 0 means 50.
+	// Rate is the number of runs offered per second; 0 means 50.
 	Rate float64
-	// Talkers is how many conversations are held at a time: with fewer than the rate
-	// needs, not all that is offered is carried. 120 when 0.
+	// Talkers is the number of concurrent conversations; 0 means 120. If they are too few for
+	// the rate, some offered runs are dropped.
 	Talkers int
 	// Only lists prefixes of the names of parts to kill; empty means all.
 	Only []string
@@ -27,7 +27,7 @@ type Config struct {
 }
 
 const (
-	// stuckAfter is how long a run may make no progress.
+	// stuckAfter is the time without progress after which a run is stuck.
 	stuckAfter = 60 * time.Second
 	// down is how long a killed part stays down.
 	leastDown, mostDown = 100 * time.Millisecond, time.Second

@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// query reads rows from the database as its administrator. It fails at once where
-// there is no database at the moment.
+// query reads rows from the database as its administrator. It fails at once if the database is
+// down.
 func query[T any](ctx context.Context, h *harness, limit time.Duration, fn pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -27,8 +27,8 @@ func query[T any](ctx context.Context, h *harness, limit time.Duration, fn pgx.R
 	return pgx.CollectRows(rows, fn)
 }
 
-// claimed returns which runs a runner has; none when the database does not say so
-// at once.
+// claimed returns the runs that a runner has claimed, none if the database does not answer at
+// once.
 func (h *harness) claimed(ctx context.Context, p *world.Proc) []string {
 	runs, err := query(ctx, h, 300*time.Millisecond, pgx.RowTo[string],
 		`SELECT id::text FROM agent.runs WHERE state = 'running' AND runner LIKE '%/' || $1::text || '/%'`, fmt.Sprint(p.PID()))

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// keep writes all that is known of a session with problems, or a long pause, into
-// the folder of the logs: what was asked when, what was seen when, by whom, what is stored.
+// keep writes the evidence about a session with problems or a long pause into the folder of the
+// logs: requests, seen events by witness, and the stored state.
 func (t *transcript) keep(dir string, problems []problem) error {
 	name := "problem-"
 	if len(problems) == 0 {
@@ -23,13 +23,13 @@ func (t *transcript) keep(dir string, problems []problem) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	t.tell(f, problems)
+	t.write(f, problems)
 	return nil
 }
 
 const clockFormat = "15:04:05.000"
 
-func (t *transcript) tell(w io.Writer, problems []problem) {
+func (t *transcript) write(w io.Writer, problems []problem) {
 	fmt.Fprintf(w, "session %s\n", t.session)
 	for _, p := range problems {
 		fmt.Fprintf(w, "%s: %s\n", p.Sort, p.What)

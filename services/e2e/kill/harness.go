@@ -29,18 +29,18 @@ type harness struct {
 	world   *world.World
 	members []world.Member
 	pauses  *pauses
-	far     *farend.Server // what the tools of all tests act upon
-	closers []func() error // of what was started, in that order
-	tokens  chan struct{}  // a run may be begun; closed when no more are offered
+	far     *farend.Server // the service that all tools call
+	closers []func() error // in the order of the starts
+	tokens  chan struct{}  // permits to start a run; closed when no more are offered
 	begun   time.Time
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	report Report
 	fail   error // of the harness itself
 }
 
-// Run keeps conversations going while it kills, and returns what it saw. The error
-// says that it could not do so; broken promises are in the report.
+// Run keeps conversations going while it kills parts, and returns a report, which has the violated
+// invariants. The error means that the harness itself failed.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	h := &harness{cfg: cfg, pauses: newPauses(), tokens: make(chan struct{}, max(1, int(cfg.Rate/4))), report: newReport(cfg)}
@@ -127,7 +127,7 @@ func (h *harness) storm(ctx context.Context) error {
 	background, end := context.WithCancel(ctx)
 	offering, enough := context.WithCancel(ctx)
 	others.Go(func() { killer.supervise(background) })
-	others.Go(func() { h.tell(background) })
+	others.Go(func() { h.progress(background) })
 	others.Go(func() { h.offer(offering) })
 	killer.run(ctx)
 	h.count(func(r *Report) { r.Storm = time.Since(h.begun) })
@@ -140,8 +140,7 @@ func (h *harness) storm(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// recount looks for effects that came twice, the second time after their session
-// was checked.
+// recount looks for effects that occurred a second time after their session was checked.
 func (h *harness) recount() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,8 +156,7 @@ func (h *harness) recount() {
 	}
 }
 
-// offer permits runs to begin at the configured rate. A permit that nobody takes is
-// dropped.
+// offer permits runs to start at the configured rate. A permit that no talker takes is dropped.
 func (h *harness) offer(ctx context.Context) {
 	defer close(h.tokens)
 	tick := time.NewTicker(time.Duration(float64(time.Second) / h.cfg.Rate))
@@ -178,7 +176,7 @@ func (h *harness) offer(ctx context.Context) {
 	}
 }
 
-// offered waits for a permit to begin a run; false when no more are offered.
+// offered waits for a permit to start a run. It returns false when no more are offered.
 func (h *harness) offered(ctx context.Context) bool {
 	select {
 	case _, ok := <-h.tokens:
@@ -188,8 +186,8 @@ func (h *harness) offered(ctx context.Context) bool {
 	}
 }
 
-// tell reports the progress.
-func (h *harness) tell(ctx context.Context) {
+// progress reports the progress.
+func (h *harness) progress(ctx context.Context) {
 	for pause(ctx, reportEvery) {
 		h.mu.Lock()
 		r := &h.report
@@ -244,8 +242,8 @@ func (h *harness) client(rnd *rand.Rand, who world.Member) world.Client {
 // attempt is the timeout of one attempt of a request.
 const attempt = 20 * time.Second
 
-// try repeats a request at random gateways until it succeeds. It returns
-// false when ctx is done, or the refusal is for good, which is a problem.
+// try repeats a request at random gateways until it succeeds. It returns false if ctx is done or
+// the refusal is permanent, which is a problem.
 func (k *talker) try(ctx context.Context, request func(context.Context, world.Client) error) bool {
 	for {
 		limited, cancel := context.WithTimeout(ctx, attempt)

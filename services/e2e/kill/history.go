@@ -10,10 +10,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The histories of a session and of a document, as clients saw them, must be those
-// of one queue and one list: there is an order of the operations, each at one
-// moment between its call and its return, in which a single simple thing would
-// have given the same answers.
+// The histories of a session and of a document, as clients saw them, must be linearizable as those
+// of one queue and one list: with each operation at one moment between its call and its return, a
+// single sequential model must give the same results.
 
 // queueOp is an operation on a session's queue of runs.
 type queueOp struct {
@@ -28,11 +27,11 @@ const (
 	submitted opKind = iota // a message was accepted: its run is queued last
 	started                 // its run began: it was the first in the queue, and none was active
 	ended                   // its run ended
-	stopped                 // all that stand there now may end before their turn
+	stopped                 // all queued runs may end before their turn
 )
 
-// queueModel is a queue of runs, written as their ids in order: one that is active
-// has a + behind it, one that was stopped a *.
+// queueModel is a queue of runs, written as their ids in order, followed by + for the active one
+// and by * for a stopped one.
 var queueModel = porcupine.Model{
 	Init: func() any { return "" },
 	Step: func(state, input, _ any) (bool, any) {
@@ -77,40 +76,39 @@ var listModel = porcupine.Model{
 	},
 }
 
-// checkTime is the time limit for a history: a thousand times what it usually takes.
+// checkTime is the time limit for a history, a thousand times the usual duration.
 const checkTime = 10 * time.Second
 
 func (c *checker) histories() {
 	ops := c.queueHistory()
-	c.history(queueModel, ops, checkTime, func() string { return "a queue gives this history of the session's runs:\n" + tellQueue(ops) })
+	c.history(queueModel, ops, checkTime, func() string { return "a queue gives this history of the session's runs:\n" + formatQueue(ops) })
 	for _, a := range c.asks {
 		if a.kind != doc || a.run == "" {
 			continue
 		}
 		ops := c.listHistory(a)
 		c.history(listModel, ops, checkTime, func() string {
-			return fmt.Sprintf("a list gives this history of document %q:\n%s", a.document(), tellList(ops))
+			return fmt.Sprintf("this history of document %q:\n%s", a.document(), formatList(ops))
 		})
 	}
 }
 
-// history checks one history within a time. One for which that is too short is a
-// problem: nobody knows whether it is right.
-func (c *checker) history(model porcupine.Model, ops []porcupine.Operation, limit time.Duration, tell func() string) {
+// history checks one history within a time. A timeout is a problem too, since the result is
+// unknown.
+func (c *checker) history(model porcupine.Model, ops []porcupine.Operation, limit time.Duration, describe func() string) {
 	switch porcupine.CheckOperationsTimeout(model, ops, limit) {
 	case porcupine.Ok:
 	case porcupine.Illegal:
-		c.wrong(unordered, "it is not so that %s", tell())
+		c.wrong(unordered, "no order of the operations explains %s", describe())
 	default:
-		c.wrong(undecided, "in %s it did not turn out whether %s", limit, tell())
+		c.wrong(undecided, "not decided within %s: %s", limit, describe())
 	}
 }
 
 func nanos(t time.Time) int64 { return t.UnixNano() }
 
-// queueHistory is what happened to the session's runs. Their starts and ends are
-// somewhere between the moment that the database noted and the one at which the
-// first witness saw them.
+// queueHistory returns the operations on the session's runs. Their starts and ends are between the
+// time recorded in the database and the one at which the first witness saw them.
 func (c *checker) queueHistory() []porcupine.Operation {
 	var ops []porcupine.Operation
 	for _, a := range c.asks {
@@ -135,7 +133,7 @@ func (c *checker) queueHistory() []porcupine.Operation {
 	return ops
 }
 
-// noticed returns when somebody first saw an event, or otherwise where nobody did.
+// noticed returns when a witness first saw an event, or otherwise if none did.
 func (c *checker) noticed(p place, otherwise int64) int64 {
 	if e := c.events[p]; e != nil {
 		return nanos(e.at)
@@ -148,8 +146,8 @@ func (c *checker) joined(a *ask) bool {
 	return slices.ContainsFunc(c.asks, func(b *ask) bool { return b != a && b.run == a.run })
 }
 
-// listHistory is what happened to a document. A call whose outcome is not ok may
-// have had its effect at any time, also after all else.
+// listHistory returns the operations on a document. A call whose outcome is not ok may have taken
+// effect at any time, even after all others.
 func (c *checker) listHistory(a *ask) []porcupine.Operation {
 	var ops []porcupine.Operation
 	outcomes := c.outcomes(a)
@@ -183,7 +181,7 @@ func markersIn(content string, a *ask) string {
 	return strings.Join(found, " ")
 }
 
-func tellQueue(ops []porcupine.Operation) string {
+func formatQueue(ops []porcupine.Operation) string {
 	var b strings.Builder
 	names := []string{"submitted", "started", "ended", "stopped"}
 	for _, o := range inOrder(ops) {
@@ -197,7 +195,7 @@ func tellQueue(ops []porcupine.Operation) string {
 	return b.String()
 }
 
-func tellList(ops []porcupine.Operation) string {
+func formatList(ops []porcupine.Operation) string {
 	var b strings.Builder
 	for _, o := range inOrder(ops) {
 		if m := o.Input.(listOp).marker; m != "" {

@@ -14,8 +14,8 @@ import (
 
 var seed = flag.Uint64("seed", rand.Uint64N(1_000_000), "where all chance comes from")
 
-// Nothing is lost, doubled or told wrongly while everything is killed for a minute.
-// The long run is `make e2e-kill`.
+// TestKills checks that nothing is lost, duplicated or reported wrongly while all parts are killed
+// for a minute. The long run is `make e2e-kill`.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	programs, dir := t.TempDir(), t.TempDir()
@@ -30,7 +30,7 @@ func TestKills(t *testing.T) {
 	}
 	report.Write(writer{t})
 	if !report.OK() {
-		t.Errorf("seed %d: promises were broken", *seed)
+		t.Errorf("seed %d: invariants were violated", *seed)
 		show(t, dir)
 	}
 	if report.Runs < 100 {

@@ -21,14 +21,14 @@ func kindOf(part string) string {
 	return part
 }
 
-// killer kills and restarts parts. run is its goroutine; each part that is
-// down has one of its own, and each program one that waits for its end.
+// killer kills and restarts parts. run is its goroutine; each part that is down has another one,
+// and each program one that waits for its end.
 type killer struct {
 	*harness
 	rnd *rand.Rand
 
 	wg   sync.WaitGroup
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	busy map[string]bool
 }
 
@@ -99,8 +99,8 @@ func (k *killer) kill(ctx context.Context, victim world.Part, away time.Duration
 	})
 }
 
-// revive starts a part until it stays up, as a supervisor does: a program that ends
-// because what it needs is away is started again.
+// revive starts a part until it stays up, like a supervisor: a program may end because a dependency
+// is down.
 func (k *killer) revive(ctx context.Context, part world.Part) {
 	for range 100 {
 		if err := part.Restart(); err != nil {

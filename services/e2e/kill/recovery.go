@@ -12,16 +12,16 @@ import (
 type death struct {
 	part string
 	at   time.Time
-	runs map[string]bool // those that a runner had, until they are heard of again
+	runs map[string]bool // the runs that a runner had claimed, until their next event
 }
 
 // pauses measures the pauses that kills cause for viewers.
 type pauses struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the rest
 	deaths []*death   // in order
 	// noticed pauses by the part that was killed first in them.
 	by map[string][]time.Duration
-	// longest are the longest of them, as many as keepLongest.
+	// longest has the keepLongest longest ones.
 	longest []Pause
 	// exact are the pauses of the runs that a killed runner had claimed.
 	exact []time.Duration
@@ -35,8 +35,8 @@ type Pause struct {
 	Length   time.Duration `json:"length_ns"`
 	Session  string        `json:"session"`
 	Run      string        `json:"run"`
-	From, To time.Time     // between which events there was nothing
-	Next     string        `json:"next"`  // the kind of the event that came then
+	From, To time.Time     // of the events before and after it
+	Next     string        `json:"next"`  // the kind of the event after it
 	Kills    []string      `json:"kills"` // all from the first one on
 }
 
@@ -58,11 +58,11 @@ func (p *pauses) owned(d *death, runs []string) {
 	}
 }
 
-// wake is how long after a kill events may still come that were on their way.
+// wake is how long after a kill events in transit may still arrive.
 const wake = 200 * time.Millisecond
 
-// add counts the pause of a witness before an event: from the first kill in it, or
-// just before it, to its end. It returns its length, zero for none to speak of.
+// add counts the pause of a witness before an event: from the first kill in it, or just before it,
+// to its end. It returns its length, zero if it is negligible.
 func (p *pauses) add(gap Pause) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

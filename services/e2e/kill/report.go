@@ -19,12 +19,12 @@ type Report struct {
 	// EndedAlone lists programs that ended without a kill.
 	EndedAlone map[string]int `json:"ended_alone"`
 
-	Offered    int `json:"offered"`     // runs that somebody was free to begin
-	NotCarried int `json:"not_carried"` // runs that nobody was
-	Messages   int `json:"messages"`    // sent; each until it was accepted
+	Offered    int `json:"offered"`     // runs that a talker was free to start
+	NotCarried int `json:"not_carried"` // runs for which no talker was free
+	Messages   int `json:"messages"`    // sent until accepted
 	Answered   int `json:"answered"`    // messages whose run was seen to end
 	Retries    int `json:"retries"`
-	// Failures are requests that had to be repeated, by the answer.
+	// Failures counts repeated requests by their response.
 	Failures map[string]int `json:"failures"`
 
 	Sessions  int            `json:"sessions"`
@@ -35,22 +35,22 @@ type Report struct {
 	Sights    int            `json:"sights"` // events that witnesses saw
 	Resumes   int            `json:"resumes"`
 	StepRetry int            `json:"step_retries"`
-	// Snapshots that viewers got in place of events: Needed when nobody saw the
-	// events that it covers, Spared when somebody did, so that the log had them.
+	// Snapshots that viewers got instead of events: Needed if no witness saw the events that it
+	// covers, Spared if one did, so that the log had them.
 	Snapshots struct {
 		Needed int            `json:"needed"`
 		Spared int            `json:"spared"`
 		After  map[string]int `json:"after"` // by the part that was killed last
 	} `json:"snapshots"`
 
-	// Pauses are what witnesses who stay saw between a kill and the next event of a
-	// run, from 0.4 s on, by the part that was killed first. Runners are the pauses of
-	// the runs that a killed runner had, all of them.
+	// Pauses are the pauses of at least 0.4 s between a kill and the next event of a run, seen by
+	// witnesses who stay connected, by the part that was killed first. Runners are all pauses of
+	// the runs that a killed runner had claimed.
 	Pauses  map[string]quantiles `json:"pauses"`
 	All     quantiles            `json:"all_pauses"`
 	Runners quantiles            `json:"runner_pauses"`
 
-	// FarEffectsTwice counts operations that the far end did twice.
+	// FarEffectsTwice counts operations that took effect twice at the far end.
 	FarEffectsTwice int `json:"far_effects_twice"`
 
 	// Longest are the longest pauses.
@@ -103,14 +103,14 @@ func (r *Report) finish(p *pauses) {
 func (r *Report) Write(w io.Writer) {
 	seconds := max(r.Storm.Seconds(), 1e-9)
 	fmt.Fprintf(w, "\n%d kills in %.0f s: %s\n", r.kills(), seconds, counts(r.Kills))
-	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %.0f/s wanted, %d of which nobody was free for; %d requests repeated\n",
+	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %.0f/s wanted, %d without a free talker; %d requests repeated\n",
 		r.Messages, float64(r.Messages)/seconds, r.Rate, r.NotCarried, r.Retries)
 	fmt.Fprintf(w, "requests that failed: %s\n", counts(r.Failures))
 	fmt.Fprintf(w, "programs that ended by themselves: %s\n", counts(r.EndedAlone))
-	fmt.Fprintf(w, "seen: %d sessions, %d runs (%s), %d events, %d times by their viewers, who resumed %d times\n",
+	fmt.Fprintf(w, "seen: %d sessions, %d runs (%s), %d events, delivered %d times to viewers, who resumed %d times\n",
 		r.Sessions, r.Runs, counts(r.Ends), r.Events, r.Sights, r.Resumes)
-	fmt.Fprintf(w, "tool calls: %s; steps begun again: %d\n", counts(r.Tools), r.StepRetry)
-	fmt.Fprintf(w, "snapshots: %d where the log had nothing, %d where it had; after the kill of %s\n", r.Snapshots.Needed, r.Snapshots.Spared, counts(r.Snapshots.After))
+	fmt.Fprintf(w, "tool calls: %s; restarted steps: %d\n", counts(r.Tools), r.StepRetry)
+	fmt.Fprintf(w, "snapshots: %d for events lost from the log, %d for others; after a kill of %s\n", r.Snapshots.Needed, r.Snapshots.Spared, counts(r.Snapshots.After))
 	fmt.Fprintf(w, "\n%-34s %6s %8s %8s %8s\n", "pause of a run, from the kill on", "n", "p50", "p99", "max")
 	line := func(name string, q quantiles) {
 		fmt.Fprintf(w, "%-34s %6d %7.2fs %7.2fs %7.2fs\n", name, q.N, q.P50.Seconds(), q.P99.Seconds(), q.Max.Seconds())
@@ -182,7 +182,7 @@ func (h *harness) judge(t *transcript) {
 	}
 }
 
-// add counts what a transcript has.
+// add adds the counts of a transcript.
 func (r *Report) add(t *transcript) {
 	r.Sessions++
 	r.Runs += len(t.runs)

@@ -13,18 +13,18 @@ var script []byte
 // scriptName is the script's, and so the model is sim/kill.
 const scriptName, model = "kill", "sim/kill"
 
-// tools are those that the script calls.
+// tools are the tools that the script calls.
 var tools = []string{"get_current_datetime", "doc_create", "doc_append", "test_pure", "test_keyed", "test_verify", "test_unsafe"}
 
 // kind is the kind of work that a message asks for.
 type kind string
 
 const (
-	text  kind = "text"  // words, with nothing to it
+	text  kind = "text"  // only words
 	clock kind = "clock" // two calls of a tool that only reads
-	doc   kind = "doc"   // a document is made and added to, by three steps of calls
-	work  kind = "work"  // a call in its middle, at which another message can join
-	far   kind = "far"   // a call of each kind of effect on a far end that counts them
+	doc   kind = "doc"   // three steps of calls that create and extend a document
+	work  kind = "work"  // a call in the middle, during which another message can join
+	far   kind = "far"   // a far-end call of each kind of effect
 	turn  kind = "turn"  // the message that joins
 	long  kind = "long"  // words for half a minute, to be stopped
 )
@@ -33,10 +33,10 @@ const (
 type ask struct {
 	id   string // unique in all runs
 	kind kind
-	n    int // of text: how far it counts
+	n    int // of text: the number to count to
 	key  string
 	mode string
-	span // from the first try to the acceptance, in the talker's eyes
+	span // from the first attempt to the acceptance, as seen by the talker
 	run  string
 	// ordinal of the run, 0 before it is known
 	ordinal int64
@@ -49,7 +49,7 @@ func (a *ask) content() string {
 	return fmt.Sprintf("%s %s", a.kind, a.id)
 }
 
-// answer is the text of the last step, when all went well.
+// answer is the text of the last step after success.
 func (a *ask) answer() string {
 	switch a.kind {
 	case text:
@@ -70,11 +70,11 @@ func (a *ask) answer() string {
 	return ""
 }
 
-// failure is the text of the last step when a tool said that it failed.
+// failure is the text of the last step after a failed tool call.
 func (a *ask) failure() string { return fmt.Sprintf("failed %s: a tool said so. end %s", a.id, a.id) }
 
-// document is the name of the document that a doc message makes, and markers are
-// what is added to it.
+// document is the name of the document that a doc message creates; markers are the texts added to
+// it.
 func (a *ask) document() string  { return "kill " + a.id }
 func (a *ask) markers() []string { return []string{a.id + "-a.", a.id + "-b.", a.id + "-c."} }
 

@@ -13,13 +13,13 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// talker leads conversations, one after the other.
+// talker holds one conversation after the other.
 type talker struct {
 	*harness
 	n   int
 	rnd *rand.Rand
 
-	// Of the conversation at hand.
+	// Of the current conversation.
 	who      world.Member
 	t        *transcript
 	watchers []*watcher
@@ -27,14 +27,14 @@ type talker struct {
 	beside func(func(context.Context))
 }
 
-// run leads conversations until offering is over; ctx is the harness's own.
+// run holds conversations until no more runs are offered; ctx is the harness's own.
 func (k *talker) run(ctx context.Context) {
 	for n := 0; k.offered(ctx); n++ {
 		k.converse(ctx, fmt.Sprintf("t%dc%d", k.n, n))
 	}
 }
 
-// converse leads a conversation: a session with a few exchanges and its witnesses.
+// converse holds a conversation: a session with a few exchanges and its witnesses.
 func (k *talker) converse(ctx context.Context, name string) {
 	k.who = k.members[k.rnd.IntN(len(k.members))]
 	k.t, k.watchers = nil, nil
@@ -68,9 +68,9 @@ func (k *talker) open(ctx context.Context, cuts bool) {
 		open: sync.OnceFunc(func() { close(there) }),
 	}
 	if cuts {
-		w.seen = k.t.witness("one who cuts")
+		w.seen = k.t.witness("reconnecting")
 	} else {
-		w.seen, w.pauses = k.t.witness("one who stays"), k.pauses
+		w.seen, w.pauses = k.t.witness("staying"), k.pauses
 	}
 	k.watchers = append(k.watchers, w)
 	k.beside(w.watch)
@@ -83,8 +83,8 @@ func (k *talker) open(ctx context.Context, cuts bool) {
 // fork returns a random source for another goroutine.
 func (k *talker) fork() *rand.Rand { return rand.New(rand.NewPCG(k.rnd.Uint64(), k.rnd.Uint64())) }
 
-// exchange is a message, or some that belong together, and their answers. It is
-// false when the session cannot go on.
+// exchange sends a message, or a few related ones, and waits for the answers. It returns false if
+// the session cannot continue.
 func (k *talker) exchange(ctx context.Context, id string) bool {
 	switch n := k.rnd.IntN(100); {
 	case n < 42:
@@ -137,7 +137,7 @@ func (k *talker) queue(ctx context.Context, id string) bool {
 	return true
 }
 
-// stop sends a long request, sometimes one behind it, and stops them.
+// stop sends a long request, sometimes with a second one queued, and stops them.
 func (k *talker) stop(ctx context.Context, id string) bool {
 	all := []*ask{{id: id, kind: long}}
 	if k.rnd.IntN(2) == 0 {
@@ -167,15 +167,15 @@ func (k *talker) stop(ctx context.Context, id string) bool {
 	return true
 }
 
-// steer sends a message that joins the active run, or comes too late for it.
+// steer sends a message that joins the active run, unless it is too late.
 func (k *talker) steer(ctx context.Context, id string) bool {
 	a, b := &ask{id: id, kind: work}, &ask{id: id + "s", kind: turn, mode: "steer"}
 	return k.send(ctx, a) && pause(ctx, between(k.rnd, 0, 1500*time.Millisecond)) && k.send(ctx, b) &&
 		k.answered(ctx, a) && k.answered(ctx, b)
 }
 
-// send sends a message until it is accepted: by an answer with its run, or by a
-// stream that begins. Who began a stream follows it.
+// send sends a message until it is accepted: by a response with its run, or by a stream, which is
+// then read.
 func (k *talker) send(ctx context.Context, a *ask) bool {
 	a.key = a.id
 	a.from = time.Now()
@@ -209,7 +209,7 @@ func (k *talker) sendAndFollow(ctx context.Context, a *ask, s world.Sending) boo
 	}
 	var run world.Run
 	if !k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
-		// The same key: it says which run this is, or is the message's first arrival.
+		// With the same key the response names the run, even if the message arrives only now.
 		run, err = c.Submit(ctx, k.t.session, s)
 		return err
 	}) {
@@ -247,8 +247,8 @@ func (k *talker) accepted(ctx context.Context, a *ask, run world.Run) {
 	}
 }
 
-// answered waits until somebody saw the end of a message's run. A run that shows
-// no progress for a minute is stuck.
+// answered waits until a witness saw the end of a message's run. A run without progress for a
+// minute is stuck.
 func (k *talker) answered(ctx context.Context, a *ask) bool {
 	for {
 		k.t.mu.Lock()
@@ -300,7 +300,7 @@ func (k *talker) settle(ctx context.Context) {
 	}
 }
 
-// behind names a witness that has not seen the end of a run that somebody has seen.
+// behind names a witness that has not seen the end of a run that another one has seen.
 func (t *transcript) behind() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -317,8 +317,7 @@ func (t *transcript) behind() string {
 	return ""
 }
 
-// knows reports whether the witness saw an event, or a snapshot after which it
-// need not come.
+// knows reports whether the witness saw an event, or a snapshot that covers it.
 func (s *seen) knows(p place) bool {
 	for _, x := range slices.Backward(s.sights) {
 		if x.snapshot || x.place == p {
@@ -355,8 +354,8 @@ func (k *talker) inspect(ctx context.Context) {
 	k.judge(k.t)
 }
 
-// readLedger reads what the database holds of the session's calls upon the far end,
-// and what the far end says of them.
+// readLedger reads the session's far-end calls from the database, and their effects from the far
+// end.
 func (k *talker) readLedger(ctx context.Context) bool {
 	if !slices.ContainsFunc(k.t.asks, func(a *ask) bool { return a.kind == far && a.run != "" }) {
 		return true
@@ -378,8 +377,8 @@ func (k *talker) readLedger(ctx context.Context) bool {
 	return true
 }
 
-// look reads all documents of a name. The last time around they are kept for the
-// check; before that they are readings in the middle.
+// look reads all documents with a name. The last readings are kept for the check; earlier ones are
+// intermediate readings.
 func (k *talker) look(ctx context.Context, name string, round int) {
 	at := span{from: time.Now()}
 	var list struct {

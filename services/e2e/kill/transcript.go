@@ -49,8 +49,8 @@ type sight struct {
 // seen is what a witness saw, in order.
 type seen struct {
 	name string
-	// whole sessions are watched by most; a run's sender sees that run alone, and of
-	// it not what the sender knows.
+	// Most witnesses watch whole sessions; a sender sees only its own run, without what the sender
+	// knows already.
 	run     int64
 	sender  bool
 	sights  []sight
@@ -80,8 +80,8 @@ type transcript struct {
 	stops    []span
 	readings []reading
 	problems []problem
-	slowest  time.Duration // pause that a witness saw
-	changed  chan struct{} // closed and made anew with each end
+	slowest  time.Duration // the longest pause that a witness saw
+	changed  chan struct{} // closed and replaced at each end of a run
 
 	// Read at the end, from the API.
 	runs      map[string]world.Run
@@ -90,7 +90,7 @@ type transcript struct {
 	calls     []call
 }
 
-// call is a call upon the far end, as the ledger has it, and how often it took effect.
+// call is a far-end call as recorded in the ledger, with the number of its effects.
 type call struct {
 	Key, Tool, State string
 	effects          int
@@ -140,7 +140,7 @@ func (t *transcript) complain(s sort, format string, args ...any) {
 	t.problems = append(t.problems, problem{s, t.session, fmt.Sprintf(format, args...)})
 }
 
-// witness makes a witness's page.
+// witness adds a witness to the transcript.
 func (t *transcript) witness(name string) *seen {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,8 +149,8 @@ func (t *transcript) witness(name string) *seen {
 	return s
 }
 
-// note writes down an event that a witness saw just now; false for one that
-// nobody can place.
+// note records an event that a witness has just seen. It returns false if the event's place is
+// unknown.
 func (t *transcript) note(s *seen, kind, id string, data []byte, cursor string) (at place, ok bool) {
 	now := time.Now()
 	p, ok := parsePlace(id)
@@ -185,10 +185,10 @@ func (t *transcript) note(s *seen, kind, id string, data []byte, cursor string) 
 	return p, true
 }
 
-// field reads a field of an event's data, and leaves into as it is where there is none.
+// field decodes a field of an event's data into a variable, which stays if there is none.
 func (e *event) field(name string, into any) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(e.data, &fields) == nil {
-		_ = json.Unmarshal(fields[name], into) // what it cannot be compared with will tell
+		_ = json.Unmarshal(fields[name], into) // the comparison will show an error
 	}
 }

@@ -23,8 +23,8 @@ type watcher struct {
 	rnd    *rand.Rand
 	cuts   bool                // cut the connection at random moments
 	pauses *pauses             // counts its pauses; may be nil
-	open   func()              // called when the first connection stands
-	last   map[int64]time.Time // of each run, when it was last seen here
+	open   func()              // called when the first connection is open
+	last   map[int64]time.Time // when an event of each run was last seen here
 }
 
 // pause waits, and returns false if ctx is done first.
@@ -52,7 +52,7 @@ func (w *watcher) watch(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errCut): // a break of its own
+		case errors.Is(err, errCut): // its own cut
 		case errors.Is(err, io.EOF) && !errors.Is(err, errNotOpen):
 			w.t.complain(unclean, "%s was told that the session's stream is over, after %s", w.name, after)
 		case err != nil:
@@ -110,7 +110,7 @@ func (w *watcher) connection(ctx context.Context, first *bool, after *string) er
 func (w *watcher) measure(p place, kind string) {
 	now := time.Now()
 	since := w.last[p.run]
-	if since.IsZero() { // its beginning: its turn came with the end of the run before
+	if since.IsZero() { // its first event, which could follow once the previous run had ended
 		since = w.last[p.run-1]
 	}
 	if submitted := w.t.acceptedAt(p.run); submitted.After(since) {
@@ -126,8 +126,8 @@ func (w *watcher) measure(p place, kind string) {
 	w.t.slowest = max(w.t.slowest, length)
 }
 
-// acceptedAt returns when a run's message was accepted or, before that is known,
-// when its sending began; zero for a run that nobody has asked for here.
+// acceptedAt returns when a run's message was accepted or, before that is known, when its sending
+// began; zero for a run without a message of this talker.
 func (t *transcript) acceptedAt(ordinal int64) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,7 +135,7 @@ func (t *transcript) acceptedAt(ordinal int64) time.Time {
 		switch {
 		case a.ordinal == ordinal && a.mode == "":
 			return a.to
-		case a.ordinal == 0: // the last one: they are sent one after the other
+		case a.ordinal == 0: // the last message: they are sent one after the other
 			return a.from
 		}
 	}
@@ -154,8 +154,8 @@ func (t *transcript) runOf(ordinal int64) string {
 	return ""
 }
 
-// sender watches one run for whoever sent its message, from an open stream or,
-// with none, from the run's beginning, until its end.
+// sender watches one run for the sender of its message until its end: from an open stream or, if
+// there is none, from the run's beginning.
 type sender struct {
 	watcher
 	ask *ask
@@ -202,7 +202,7 @@ func (w *sender) read(ctx context.Context, s *world.Stream, after *string) error
 				return nil
 			}
 			if ended && ctx.Err() == nil {
-				return nil // cut behind the end
+				return nil // cut after the end
 			}
 			return err
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What nobody had asked for yet did not keep anybody waiting.
+// TestAcceptedAt checks that a run without a message is not considered awaited.
 func TestAcceptedAt(t *testing.T) {
 	t.Parallel()
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
@@ -22,7 +22,7 @@ func TestAcceptedAt(t *testing.T) {
 	}
 	tr.asks[2].ordinal, tr.asks[2].to = 2, at(21)
 	if got := tr.acceptedAt(2); !got.Equal(at(21)) {
-		t.Errorf("acceptedAt(2) = %s when it is accepted, want %s", got, at(21))
+		t.Errorf("acceptedAt(2) after its acceptance = %s, want %s", got, at(21))
 	}
 	if got := tr.acceptedAt(3); !got.IsZero() {
 		t.Errorf("acceptedAt(3) = %s, want none", got)

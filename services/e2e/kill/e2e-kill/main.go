@@ -1,5 +1,5 @@
-// Command e2e-kill kills Signalbox's processes for as long as it is told, with
-// people talking to it all the while, and counts what is lost: see package kill.
+// Command e2e-kill kills Signalbox's processes under load for a given number of kills, and counts
+// the losses: see package kill.
 package main
 
 import (
