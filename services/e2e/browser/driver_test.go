@@ -15,14 +15,14 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// driver is the program that has the browser. It may be used by many goroutines;
-// what is done in one page is done in order.
+// driver is the program that controls the browser. It is safe for concurrent use; the commands of
+// one page are executed in order.
 type driver struct {
 	t    testing.TB
 	in   io.WriteCloser
-	done chan error // gets what ended the program
+	done chan error // receives the program's error
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	next    int
 	waiting map[int]chan answer
 	ended   error
@@ -34,7 +34,7 @@ type answer struct {
 	Error string          `json:"error"`
 }
 
-// drive starts the program, which goes when the test ends.
+// drive starts the program, which ends with the test.
 func drive(t testing.TB) *driver {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "node", "drive.mjs")
@@ -53,7 +53,7 @@ func drive(t testing.TB) *driver {
 	d := &driver{t: t, in: in, done: make(chan error, 1), waiting: map[int]chan answer{}}
 	go d.read(out, cmd)
 	t.Cleanup(func() {
-		_ = in.Close() // the program may be gone
+		_ = in.Close() // the program may have ended
 		if err := <-d.done; err != nil {
 			t.Errorf("the program that drives the browser: %v", err)
 		}
@@ -67,7 +67,7 @@ func (d *driver) read(out io.Reader, cmd *exec.Cmd) {
 	for lines.Scan() {
 		var a answer
 		if err := json.Unmarshal(lines.Bytes(), &a); err != nil {
-			d.t.Errorf("the driver says %q", lines.Text())
+			d.t.Errorf("the driver printed %q", lines.Text())
 			continue
 		}
 		d.mu.Lock()
@@ -89,8 +89,7 @@ func (d *driver) read(out io.Reader, cmd *exec.Cmd) {
 	d.done <- err
 }
 
-// do has something done in a page and decodes what comes of it into out, unless
-// that is nil.
+// do executes a command in a page and decodes its result into out, unless out is nil.
 func (d *driver) do(page, deed string, with, out any) error {
 	d.mu.Lock()
 	if d.ended != nil {
@@ -118,14 +117,14 @@ func (d *driver) do(page, deed string, with, out any) error {
 	return json.Unmarshal(a.OK, out)
 }
 
-// page is a person's window on a document.
+// page is a person's browser page with a document.
 type page struct {
 	t    testing.TB
 	d    *driver
 	name string
 }
 
-// open opens a page of somebody on a document, through a gateway.
+// open opens a document in a page, through a gateway.
 func (d *driver) open(name, gateway, document string, who world.Member) *page {
 	d.t.Helper()
 	p := &page{d.t, d, name}
@@ -155,10 +154,10 @@ func (p *page) until(call string, is any) {
 	p.must("until", map[string]any{"call": call, "is": is})
 }
 
-// see waits for a text to show.
+// see waits until the page shows a text.
 func (p *page) see(text string) { p.t.Helper(); p.must("see", map[string]any{"text": text}) }
 
-// caret places the caret behind a text, write types at it, with a pause in ms between keys.
+// caret places the caret after a text; write types there, with a pause in ms between keys.
 func (p *page) caret(behind string) { p.t.Helper(); p.call("caret", nil, behind) }
 
 func (p *page) write(text string, pause int) {

@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// programs is where the programs are, made by TestMain.
+// programs is the folder of the programs, created by TestMain.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -62,8 +62,8 @@ Bravo has **bold** words and a [link](https://example.org).
 Omega ends.
 `
 
-// TestTwoPeopleAndAnAgent writes in one document from two pages, each on another
-// gateway, while an agent's runs change it.
+// TestTwoPeopleAndAnAgent writes to one document from two pages on different gateways, while an
+// agent's runs change it.
 func TestTwoPeopleAndAnAgent(t *testing.T) {
 	t.Parallel()
 	s := begin(t)
@@ -74,8 +74,8 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	ben.see("Omega ends.")
 	ben.until("people", []string{"Ann", "Ben"})
 
-	// Before a full stop, and first a comma: a browser may take a space that is typed before
-	// another one, or at the end of its text, in the moment of a redraw, for one that is there.
+	// The text is inserted before a full stop and begins with a comma: during a redraw, a browser
+	// may drop a space that is typed before another space or at the end of a text.
 	ann.caret("Alpha begins")
 	ben.caret("Omega ends")
 	var work sync.WaitGroup
@@ -97,11 +97,11 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 		}
 	}
 	s.same(ann, ben)
-	// The carets are where they were: the agent wrote elsewhere.
+	// The carets have not moved: the agent wrote elsewhere.
 	for p, want := range map[*page]string{ann: "Alpha begins, gently, as Ann types", ben: "Omega ends, with what Ben types"} {
 		var got string
 		if p.call("before", &got); got != want {
-			t.Errorf("before the caret of %s is %q, want %q", p.name, got, want)
+			t.Errorf("the text before the caret of %s is %q, want %q", p.name, got, want)
 		}
 	}
 	markdown := s.read(doc)
@@ -131,8 +131,8 @@ func TestTwoPeopleAndAnAgent(t *testing.T) {
 	}
 }
 
-// noWriteBacks changes the document in every way that an agent has, takes each back and
-// does it again, and sees that no editor writes anything of its own.
+// noWriteBacks makes, undoes and redoes every kind of change that an agent can make, and checks that
+// no editor writes anything in response.
 func (s *scene) noWriteBacks(doc string, pages ...*page) {
 	s.t.Helper()
 	before := map[*page]int{}
@@ -168,12 +168,12 @@ func (s *scene) noWriteBacks(doc string, pages ...*page) {
 	s.same(pages...)
 	for _, p := range pages {
 		if got := p.wrote(); got != before[p] {
-			s.t.Errorf("the editor of %s wrote %d updates of its own after what agents wrote", p.name, got-before[p])
+			s.t.Errorf("the editor of %s wrote %d updates in response to an agent's changes", p.name, got-before[p])
 		}
 	}
 }
 
-// scene is a cluster, a browser, and two people.
+// scene is a cluster with a browser and two people.
 type scene struct {
 	t        testing.TB
 	w        *world.World
@@ -246,8 +246,7 @@ func (s *scene) patch(doc, content string) {
 	}
 }
 
-// undo takes the last operation of a name back that can be, and returns the version
-// that did so.
+// undo undoes the last undoable operation with a name, and returns the version of the undo.
 func (s *scene) undo(doc, operation string) int {
 	s.t.Helper()
 	var history struct {
@@ -265,7 +264,7 @@ func (s *scene) undo(doc, operation string) int {
 			return s.undoVersion(doc, v.Version)
 		}
 	}
-	s.t.Fatalf("there is nothing of %s to undo: %+v", operation, history.Versions)
+	s.t.Fatalf("no %s can be undone: %+v", operation, history.Versions)
 	return 0
 }
 
@@ -281,7 +280,7 @@ func (s *scene) undoVersion(doc string, version int) int {
 	return done.Document.Sequence
 }
 
-// say has the agent do something, and waits for the end of its run.
+// say gives the agent a task and waits for the end of its run.
 func (s *scene) say(text string) {
 	s.t.Helper()
 	c := s.client(s.ann)
@@ -298,7 +297,7 @@ func (s *scene) say(text string) {
 	}
 	for _, call := range run.ToolCalls {
 		if call.State == nil || *call.State != "ok" {
-			s.t.Errorf("%q: the tool %s answered %v", text, call.Tool, call.Result)
+			s.t.Errorf("%q: the tool %s returned %v", text, call.Tool, call.Result)
 		}
 	}
 	if run.State != "done" || len(run.ToolCalls) == 0 {
@@ -306,7 +305,7 @@ func (s *scene) say(text string) {
 	}
 }
 
-// same waits until all pages show the same.
+// same waits until all pages show the same content.
 func (s *scene) same(pages ...*page) {
 	s.t.Helper()
 	first := pages[0].json()

@@ -10,7 +10,7 @@ import (
 
 const apiKey = "sk-a-key-that-nobody-else-sees"
 
-// accountList is what GET /api/accounts answers, as far as it is looked at.
+// accountList is the part of the response of GET /api/accounts that the tests use.
 type accountList struct {
 	Accounts []struct {
 		ID, Provider, Label, Hint, Status, Origin string
@@ -32,11 +32,11 @@ func (b *browser) accounts(query string) accountList {
 	return list
 }
 
-// administer is an account's life, as its owner sees it.
+// administer tests the life cycle of an account through its owner's requests.
 func administer(r *rig) {
 	b := r.browser(r.owner)
 	if list := b.accounts(""); len(list.Accounts) != 0 || list.NextCursor != nil {
-		r.t.Errorf("at first there are %+v", list)
+		r.t.Errorf("at first the accounts are %+v", list)
 	}
 	kinds := b.want(http.StatusOK, http.MethodGet, "/api/accounts/kinds", "").body
 	for _, want := range []string{`"anthropic"`, `"generic"`, `"name":"google","provider":"google","kinds":["browser","device"],"reason":null`, `CREDENTIAL_BROKER_OAUTH_CLIENTS`} {
@@ -49,17 +49,17 @@ func administer(r *rig) {
 	again := b.want(http.StatusCreated, http.MethodPost, "/api/accounts", body, "Idempotency-Key", "once")
 	account, _ := made.object()["account"].(map[string]any)
 	if made.object()["account"].(map[string]any)["id"] != again.object()["account"].(map[string]any)["id"] {
-		r.t.Errorf("the same key again made another account: %s, then %s", made, again)
+		r.t.Errorf("adding the same key again created another account: %s, then %s", made, again)
 	}
 	b.want(http.StatusCreated, http.MethodPost, "/api/accounts", body)
 	path := fmt.Sprintf("/api/accounts/%s", account["id"])
 	first := b.accounts("?limit=1")
 	if len(first.Accounts) != 1 || first.NextCursor == nil || first.Accounts[0].ID != account["id"] {
-		r.t.Fatalf("the first page is %+v", first)
+		r.t.Fatalf("page 1 is %+v", first)
 	}
 	second := b.accounts("?limit=1&cursor=" + *first.NextCursor)
 	if len(second.Accounts) != 1 || second.NextCursor != nil || second.Accounts[0].ID == first.Accounts[0].ID {
-		r.t.Errorf("the second page is %+v", second)
+		r.t.Errorf("page 2 is %+v", second)
 	}
 	if a := first.Accounts[0]; a.Hint != apiKey[len(apiKey)-4:] || a.Status != "ready" || a.Health != 100 || a.Origin != "workspace" || a.Label != "ours" {
 		r.t.Errorf("the account is %+v", a)
@@ -67,7 +67,7 @@ func administer(r *rig) {
 
 	b.want(http.StatusOK, http.MethodPatch, path, `{"enabled":false,"flat_rate":true}`)
 	if a := b.accounts("").Accounts[0]; a.Enabled || a.Status != "disabled" || !a.FlatRate {
-		r.t.Errorf("disabled, the account is %+v", a)
+		r.t.Errorf("after disabling, the account is %+v", a)
 	}
 	b.want(http.StatusOK, http.MethodPatch, path, `{"enabled":true,"flat_rate":false}`)
 	b.want(http.StatusOK, http.MethodPost, path+"/reset", "")
@@ -82,7 +82,7 @@ func administer(r *rig) {
 		r.t.Errorf("the pool is %s", pool)
 	}
 	if got := b.want(http.StatusBadRequest, http.MethodPatch, "/api/accounts/pools/github", `{"settings":{"strategy":"best"}}`).body; !strings.Contains(got, "strategy") {
-		r.t.Errorf("a strategy that is none: %s", got)
+		r.t.Errorf("an unknown strategy: %s", got)
 	}
 	if got := b.want(http.StatusOK, http.MethodGet, "/api/accounts/pools", "").body; !strings.Contains(got, `"provider":"github","accounts":2`) {
 		r.t.Errorf("the pools are %s", got)
@@ -122,12 +122,11 @@ func administer(r *rig) {
 		}
 	}
 	if strings.Contains(string(r.answers.bytes()), apiKey) {
-		r.t.Error("an answer holds the key")
+		r.t.Error("a response contains the key")
 	}
 }
 
-// signIns are accounts that an owner signs in to: with a device, by pasting, and in a
-// browser.
+// signIns tests signing in to accounts: with a device, by pasting, and with a browser.
 func signIns(r *rig) {
 	b := r.browser(r.owner)
 	login := func(body string) map[string]any {
@@ -138,11 +137,11 @@ func signIns(r *rig) {
 	device := login(`{"provider":"google","kind":"device","label":"by device"}`)
 	poll := fmt.Sprintf("/api/accounts/logins/%s/poll", device["id"])
 	if got := b.open(fmt.Sprint(device["url_with_code"])); got.status != http.StatusOK {
-		r.t.Fatalf("the device's page = %s", got)
+		r.t.Fatalf("the device page = %s", got)
 	}
 	err := r.until(func() error {
 		if got := b.want(http.StatusOK, http.MethodPost, poll, ""); got.object()["account"] == nil {
-			return fmt.Errorf("the poll answers %s", got)
+			return fmt.Errorf("the poll returns %s", got)
 		}
 		return nil
 	})
@@ -153,10 +152,10 @@ func signIns(r *rig) {
 	pasted := login(`{"provider":"notion","kind":"paste","label":"by pasting"}`)
 	code := regexp.MustCompile(`<code>(.*)</code>`).FindStringSubmatch(b.follow(fmt.Sprint(pasted["url"])).body)
 	if code == nil {
-		r.t.Fatal("the provider shows no code")
+		r.t.Fatal("the provider showed no code")
 	}
 	complete := fmt.Sprintf("/api/accounts/logins/%s/complete", pasted["id"])
-	for range 2 { // the second time as if the first answer was lost
+	for range 2 { // the second time as if the first response was lost
 		b.want(http.StatusOK, http.MethodPost, complete, fmt.Sprintf(`{"code":%q}`, code[1]))
 	}
 	b.want(http.StatusOK, http.MethodPost, poll, "")
@@ -189,14 +188,14 @@ func signIns(r *rig) {
 		r.t.Errorf("signing in again = %s %q", got, got.header.Get("Location"))
 	}
 	if got := r.browser(r.viewer).connection("notion"); got.State != "connected" || got.Origin != "account" {
-		r.t.Errorf("for the others it is %+v", got)
+		r.t.Errorf("for other members it is %+v", got)
 	}
 	for _, body := range []string{`{"kind":"browser"}`, `{"provider":"google"}`, `{"provider":"google","kind":"letter"}`, `{"provider":"google","kind":"paste"}`, `{"account_id":"x","kind":"device"}`} {
 		b.want(http.StatusBadRequest, http.MethodPost, "/api/accounts/logins", body)
 	}
 }
 
-// follow opens a link and goes where it leads.
+// follow opens a link and follows its redirects.
 func (b *browser) follow(link string) answer {
 	b.r.t.Helper()
 	got := b.open(link)

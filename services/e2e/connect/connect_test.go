@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestConnect has one cluster for all stories.
+// TestConnect runs all stories on one cluster.
 func TestConnect(t *testing.T) {
 	t.Parallel()
 	r := start(t)
@@ -31,15 +31,15 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// life is a connection's: a tool is refused, somebody connects, the tool's request
-// carries their token, they disconnect, the tool is refused.
+// life tests the life cycle of a connection: a tool is refused, a member connects, the tool's
+// request carries the member's token, the member disconnects, and the tool is refused.
 func life(r *rig, provider, title string, revokes bool) {
 	b := r.browser(r.editor)
 	if got, want := b.connection(provider), (connection{State: "not_connected", Title: title}); got != want {
 		r.t.Errorf("at first it is %+v, want %+v", got, want)
 	}
 	if got, want := b.connection("linear").State, "not_configured"; got != want {
-		r.t.Errorf("what the operator has not set up is %q, want %q", got, want)
+		r.t.Errorf("a provider that is not set up is %q, want %q", got, want)
 	}
 	r.wantEgress("before", provider, http.StatusUnauthorized, "no_credential")
 	b.connect(provider)
@@ -61,11 +61,11 @@ func life(r *rig, provider, title string, revokes bool) {
 	}
 	r.wantEgress("disconnected", provider, http.StatusUnauthorized, "no_credential")
 	if got := b.connection(provider).State; got != "not_connected" {
-		r.t.Errorf("disconnected, it is %q", got)
+		r.t.Errorf("after disconnecting, it is %q", got)
 	}
 	b.want(http.StatusNotFound, http.MethodDelete, "/api/connections/"+provider, "")
 
-	// The owner reads who did what.
+	// The owner reads the audit log.
 	rows := r.browser(r.owner).want(http.StatusOK, http.MethodGet, "/api/accounts/audit?limit=100", "").object()["rows"]
 	var actions []string
 	for _, row := range rows.([]any) {
@@ -75,18 +75,18 @@ func life(r *rig, provider, title string, revokes bool) {
 		}
 		actions = append(actions, fmt.Sprint(row["action"]))
 		if row["address"] != somewhere || row["service"] != "gateway" {
-			r.t.Errorf("the audit has %v, want from where it was done", row)
+			r.t.Errorf("the audit has %v, want an origin", row)
 		}
 		if row["action"] == "removed" && strings.HasPrefix(fmt.Sprint(row["detail"]), "revoked at the provider") != revokes {
 			r.t.Errorf("the removal is recorded as %v", row)
 		}
 	}
-	if got := strings.Join(actions, " "); got != "removed changed changed created" { // signed out, and what the provider said to it
-		r.t.Errorf("of the editor the audit has %q", got)
+	if got := strings.Join(actions, " "); got != "removed changed changed created" { // the sign-out, and the provider's response
+		r.t.Errorf("the audit has %q for the editor", got)
 	}
 }
 
-// again is a connection that the provider ends: everybody sees why, and anybody who may
+// again tests a connection that the provider ends: everybody sees why, and any member who may
 // connect can replace it.
 func again(r *rig) {
 	b, owner := r.browser(r.editor), r.browser(r.owner)
@@ -97,18 +97,18 @@ func again(r *rig) {
 	owner.want(http.StatusConflict, http.MethodPost, fmt.Sprintf("/api/accounts/%s/refresh", account["id"]), "")
 	got := r.browser(r.viewer).connection("google")
 	if got.State != "reauthorize" || !strings.Contains(got.Reason, "does not accept the sign-in any more") || got.Subject == "" {
-		r.t.Errorf("after the provider has ended it, it is %+v", got)
+		r.t.Errorf("after the provider ended it, it is %+v", got)
 	}
 	r.wantEgress("ended by the provider", "google", http.StatusConflict, "sign in again")
 	other := r.browser(r.member(r.owner.Workspace, "editor"))
 	other.connect("google")
 	if got := b.connection("google"); got.State != "connected" || got.ConnectedBy != other.who.ID || got.Reason != "" {
-		r.t.Errorf("connected again by another, it is %+v", got)
+		r.t.Errorf("connected again by another member, it is %+v", got)
 	}
 	r.wantEgress("connected again", "google", http.StatusOK, "path")
 }
 
-// whose has members keep their hands off what another one connected, and owners not.
+// whose checks that only owners can change a connection of another member.
 func whose(r *rig) {
 	b, owner, other := r.browser(r.editor), r.browser(r.owner), r.browser(r.member(r.owner.Workspace, "editor"))
 	b.connect("notion")
@@ -120,30 +120,30 @@ func whose(r *rig) {
 	}
 	refused(other.call(http.MethodDelete, "/api/connections/notion", ""), http.StatusForbidden, "CONNECTED_BY_ANOTHER")
 	refused(other.call(http.MethodPost, "/api/connections", `{"provider":"notion"}`), http.StatusForbidden, "CONNECTED_BY_ANOTHER")
-	b.connect("notion") // their own, once more
+	b.connect("notion") // their own, again
 	r.wantEgress("connected twice", "notion", http.StatusOK, "path")
 	owner.want(http.StatusOK, http.MethodDelete, "/api/connections/notion", "")
 
-	// Two begin at the same time: the first who comes back has it.
+	// Two members begin at the same time: the first one to return gets the connection.
 	first, second := b.begin("notion"), other.begin("notion")
 	other.open(other.consent(second))
 	late := b.open(b.consent(first))
 	if late.status != http.StatusConflict || !strings.Contains(late.body, "connected by somebody else meanwhile") {
-		r.t.Errorf("who comes second is told %s", late)
+		r.t.Errorf("the second member gets %s", late)
 	}
 	if got := b.connection("notion").ConnectedBy; got != other.who.ID {
 		r.t.Errorf("it is connected by %s, want %s", got, other.who.ID)
 	}
 
-	// What an owner added as an account is theirs to change.
+	// Only owners can change an account that an owner added.
 	owner.want(http.StatusCreated, http.MethodPost, "/api/accounts", `{"provider":"github","secret":"ghp_0123456789"}`)
 	if got := b.connection("github"); got.State != "connected" || got.Origin != "account" || got.ConnectedBy != "" {
-		r.t.Errorf("with an owner's account, it is %+v", got)
+		r.t.Errorf("with an owner's account, the connection is %+v", got)
 	}
 	refused(b.call(http.MethodDelete, "/api/connections/github", ""), http.StatusConflict, "CONNECTED_AS_ACCOUNT")
 	refused(b.call(http.MethodPost, "/api/connections", `{"provider":"github"}`), http.StatusConflict, "CONNECTED_AS_ACCOUNT")
 
-	// One that an owner has disabled is not for tools, nor to be connected around.
+	// A disabled account is not used by tools, and members cannot connect another one instead.
 	accounts := owner.want(http.StatusOK, http.MethodGet, "/api/accounts", "").object()["accounts"].([]any)
 	for _, a := range accounts {
 		if a := a.(map[string]any); a["provider"] == "notion" {
@@ -151,13 +151,13 @@ func whose(r *rig) {
 		}
 	}
 	if got := b.connection("notion").State; got != "disabled" {
-		r.t.Errorf("with a disabled account, it is %q", got)
+		r.t.Errorf("with a disabled account, the connection is %q", got)
 	}
 	refused(other.call(http.MethodPost, "/api/connections", `{"provider":"notion"}`), http.StatusConflict, "CONNECTION_DISABLED")
 	refused(other.call(http.MethodDelete, "/api/connections/notion", ""), http.StatusForbidden, "CONNECTION_DISABLED")
 }
 
-// problems are all that can go wrong on the way, with what the person is told.
+// problems tests everything that can go wrong on the way, and the messages for it.
 func problems(r *rig) {
 	const provider = "gitea"
 	b := r.browser(r.editor)
@@ -187,12 +187,12 @@ func problems(r *rig) {
 	b.want(http.StatusOK, http.MethodDelete, "/api/connections/"+provider, "")
 	expect("when it was disconnected", b.open(back), http.StatusConflict, "what it was for has changed since")
 
-	// A code that was used, or is none.
+	// A used or invalid code.
 	link := b.begin(provider)
 	wrong := strings.Replace(b.consent(link), "code=", "code=not", 1)
 	expect("a wrong code", b.open(wrong), http.StatusConflict, "did not accept the code")
 
-	// Time runs out.
+	// The sign-in expires.
 	back = b.consent(b.begin(provider))
 	r.exec(`update gateway.sign_ins set expires_at = now() - interval '1 second' where workspace_id = $1`, r.owner.Workspace)
 	expect("too late", b.open(back), http.StatusConflict, "has expired")
@@ -200,17 +200,17 @@ func problems(r *rig) {
 	r.exec(`update credentials.logins set expires_at = now() - interval '1 second' where workspace_id = $1`, r.owner.Workspace)
 	expect("too late at the broker", b.open(back), http.StatusConflict, "it has expired")
 
-	// The provider is away.
+	// The provider is down.
 	back = b.consent(b.begin(provider))
 	r.far.providers[provider].down.Store(true)
 	expect("the provider is down", b.open(back), http.StatusServiceUnavailable, "To try again, reload this page")
 	r.far.providers[provider].down.Store(false)
 	if got := b.open(back); got.status != http.StatusSeeOther {
-		r.t.Errorf("the provider is back: %s", got)
+		r.t.Errorf("after the outage: %s", got)
 	}
 	b.want(http.StatusOK, http.MethodDelete, "/api/connections/"+provider, "")
 
-	// Somebody is no member any more when the browser comes back, or may less.
+	// The member is removed, or has a lower role, when the browser returns.
 	other := r.browser(r.member(r.owner.Workspace, "editor"))
 	back = other.consent(other.begin(provider))
 	r.exec(`update gateway.members set role = 'viewer' where member_id = $1`, other.who.ID)
@@ -220,7 +220,7 @@ func problems(r *rig) {
 	r.exec(`delete from gateway.members where member_id = $1`, other.who.ID)
 	expect("no member", other.open(back), http.StatusConflict, "has expired")
 
-	// A front end's own page sends what came back: for its own member alone.
+	// A front end's page can complete a sign-in for its own member only.
 	u, err := url.Parse(b.consent(b.begin(provider)))
 	if err != nil {
 		r.t.Fatal(err)
@@ -228,14 +228,14 @@ func problems(r *rig) {
 	body := fmt.Sprintf(`{"state":%q,"code":%q}`, u.Query().Get("state"), u.Query().Get("code"))
 	for who, status := range map[*browser]int{r.browser(r.owner): http.StatusConflict, r.browser(r.viewer): http.StatusForbidden} {
 		if got := who.call(http.MethodPost, "/api/connections/"+provider+"/complete", body); got.status != status {
-			r.t.Errorf("completing what another member began = %s, want %d", got, status)
+			r.t.Errorf("completing another member's sign-in = %s, want %d", got, status)
 		}
 	}
 	if got := b.call(http.MethodPost, "/api/connections/google/complete", body); got.status != http.StatusConflict || got.object()["code"] != "LOGIN_UNKNOWN" {
-		r.t.Errorf("completing it as another provider's = %s, want 409", got)
+		r.t.Errorf("completing it with another provider = %s, want 409", got)
 	}
 
-	// And what is wrong from the beginning.
+	// Invalid requests.
 	for body, want := range map[string]string{
 		`{}`:                       "provider is required",
 		`{"provider":"elsewhere"}`: "provider: there is no connection called",
@@ -249,7 +249,7 @@ func problems(r *rig) {
 		}
 	}
 	if got := b.call(http.MethodPost, "/api/connections", `{"provider":"linear"}`); got.status != http.StatusConflict || got.object()["code"] != "OAUTH_CLIENT_MISSING" {
-		r.t.Errorf("connecting what is not set up = %s, want 409", got)
+		r.t.Errorf("connecting a provider that is not set up = %s, want 409", got)
 	}
 	welcome := b.open(b.consent(b.begin(provider, `,"return_to":"/welcome"`)))
 	if got := welcome.header.Get("Location"); welcome.status != http.StatusSeeOther || got != "/welcome?connected="+provider {

@@ -1,5 +1,5 @@
-// Package connect has the stories of tools that people connect, and of accounts that owners
-// administer, over the public API of a cluster: two gateways behind a front that alternates
+// Package connect tests connecting tools and administering accounts over the public API of a
+// cluster: two gateways behind a front that alternates
 // between them, two credential brokers, and a database.
 //
 // The providers are test authorization servers that behave like Google (forms, permanent refresh

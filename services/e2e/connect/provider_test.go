@@ -22,24 +22,24 @@ import (
 
 const clientSecret = "client-secret-that-nobody-else-sees"
 
-// provider is one of the far ends: an authorisation server under /<name>/oauth, and an
-// API under /<name>/api that takes its tokens.
+// provider is an external service: an authorization server under /<name>/oauth, and an API under
+// /<name>/api that accepts its tokens.
 type provider struct {
 	name string
 	auth *authserver.Server
-	down atomic.Bool // its token endpoint answers 503
+	down atomic.Bool // its token endpoint returns 503
 }
 
-// far is all providers behind one listener.
+// far has all providers behind one listener.
 type far struct {
 	*httptest.Server
 	providers map[string]*provider
 
-	mu     sync.Mutex        // guards what follows
+	mu     sync.Mutex        // guards the rest
 	issued []string          // every token and PKCE verifier
-	passed []string          // every state and authorisation code, which browsers get to see
-	tokens map[string]string // by workspace, the one that came last
-	wrong  []string          // requests that are not as the provider wants them
+	passed []string          // every state and authorization code, which browsers see
+	tokens map[string]string // the last token by workspace
+	wrong  []string          // invalid requests
 }
 
 func newFar(t *testing.T) *far {
@@ -50,7 +50,7 @@ func newFar(t *testing.T) *far {
 		"google": {},
 		"notion": {Rotate: true, ReuseEnds: true},
 		"github": {LifeSeconds: -1, NoRefresh: true},
-		"gitea":  {}, // for what goes wrong
+		"gitea":  {}, // for failures
 	} {
 		s.ClientID, s.ClientSecret, s.Interval = "us-"+name, clientSecret, 1
 		p := &provider{name: name, auth: authserver.New(s)}
@@ -63,7 +63,7 @@ func newFar(t *testing.T) *far {
 	return f
 }
 
-// authorise is the authorisation server as the provider's is.
+// authorise is the authorization server.
 func (f *far) authorise(p *provider, w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *far) authorise(p *provider, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer) // the broker left
 }
 
-// pass notes what a browser is sent back with.
+// pass records what a browser is sent back with.
 func (f *far) pass(back string) {
 	u, err := url.Parse(back)
 	if err != nil {
@@ -106,7 +106,7 @@ func (f *far) pass(back string) {
 	}
 }
 
-// look notes what of a token request the provider would not take.
+// look records invalid parts of a token request.
 func (f *far) look(p *provider, r *http.Request, body []byte) {
 	_, _, basic := r.BasicAuth()
 	isJSON := strings.HasPrefix(r.Header.Get("Content-Type"), "application/json")
@@ -122,7 +122,7 @@ func (f *far) look(p *provider, r *http.Request, body []byte) {
 	}
 }
 
-// note keeps what was issued, and puts it in the provider's form.
+// note records issued tokens and formats them like the provider.
 func (f *far) note(p *provider, h http.Header, answer []byte) []byte {
 	var object map[string]any
 	if json.Unmarshal(answer, &object) != nil {
@@ -144,7 +144,7 @@ func (f *far) note(p *provider, h http.Header, answer []byte) []byte {
 	return []byte(form.Encode())
 }
 
-// serve is the API, which says who asks.
+// serve is the API, which returns the caller.
 func (f *far) serve(p *provider, w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -163,18 +163,17 @@ func (f *far) serve(p *provider, w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"provider":%q,"path":%q}`, p.name, r.URL.Path)
 }
 
-// ofWorkspace is a header in which tests say for whom a tool asks.
+// ofWorkspace is the header with the workspace of a tool's request.
 const ofWorkspace = "X-Of-Workspace"
 
-// seen returns the token that a workspace's tool came with last.
+// seen returns the last token of a workspace's tool.
 func (f *far) seen(workspace string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.tokens[workspace]
 }
 
-// secrets are all that must not be seen outside of the brokers, and what nobody but
-// browsers may see beside them.
+// secrets returns everything that only brokers may see, and what only browsers and brokers may see.
 func (f *far) secrets() (issued, passed []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,8 +186,8 @@ func (f *far) complaints() []string {
 	return append([]string{}, f.wrong...)
 }
 
-// describe writes request profiles and sign-in providers that lead here, and returns
-// what a broker needs to be told.
+// describe writes request profiles and OAuth providers with the addresses of this server, and
+// returns a broker's settings for them.
 func (f *far) describe(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()

@@ -28,10 +28,10 @@ import (
 
 const returnPath = "/settings/connections"
 
-// somewhere is from where everybody calls, as the front says.
+// somewhere is the client address that the front reports.
 const somewhere = "198.51.100.7"
 
-// rig is a cluster with a front before its gateways, and a workspace in it.
+// rig is a cluster with a front before its gateways, and one workspace.
 type rig struct {
 	*world.World
 	t                     *testing.T
@@ -40,15 +40,15 @@ type rig struct {
 	front                 string
 	tools                 *identity.Signer // tool-executor's
 	answers               *transcript      // of the gateways
-	bus                   string           // the folder with what NATS keeps
+	bus                   string           // the data folder of NATS
 	owner, editor, viewer world.Member
 }
 
-// transcript is what was answered.
+// transcript records responses.
 type transcript struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	text    bytes.Buffer
-	cookies []string // their values, which browsers alone may see
+	cookies []string // values that only browsers may see
 }
 
 func (tr *transcript) add(format string, args ...any) {
@@ -71,7 +71,7 @@ func (tr *transcript) bytes() []byte {
 	return slices.Clone(tr.text.Bytes())
 }
 
-// in is the rig for a story in a workspace of its own.
+// in returns a rig for a story in a new workspace.
 func (r *rig) in(t *testing.T) *rig {
 	t.Helper()
 	own := *r
@@ -152,7 +152,7 @@ func (r *rig) member(workspace, role string) world.Member {
 	return m
 }
 
-// browser is somebody's, with their cookies.
+// browser is a member's browser with its cookies.
 type browser struct {
 	r    *rig
 	who  world.Member
@@ -168,23 +168,23 @@ func (r *rig) browser(who world.Member) *browser {
 	return &browser{r, who, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// answer is a whole one.
+// answer is a complete response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// object is the answer's JSON.
+// object decodes the response's JSON.
 func (a answer) object() map[string]any {
 	var out map[string]any
-	_ = json.Unmarshal([]byte(a.body), &out) // what is no JSON has no members
+	_ = json.Unmarshal([]byte(a.body), &out) // other content has no fields
 	return out
 }
 
 func (a answer) String() string { return fmt.Sprintf("%d %.600s", a.status, a.body) }
 
-// call makes a request to the API in the member's name.
+// call sends a request of the member to the API.
 func (b *browser) call(method, path, body string, header ...string) answer {
 	b.r.t.Helper()
 	h := http.Header{"Authorization": {"Bearer " + b.who.Token}, "X-Workspace-Id": {b.who.Workspace}}
@@ -194,7 +194,7 @@ func (b *browser) call(method, path, body string, header ...string) answer {
 	return b.send(method, b.r.front+path, body, h)
 }
 
-// want is call with a status that it must have.
+// want is call with an expected status.
 func (b *browser) want(status int, method, path, body string, header ...string) answer {
 	b.r.t.Helper()
 	got := b.call(method, path, body, header...)
@@ -204,7 +204,7 @@ func (b *browser) want(status int, method, path, body string, header ...string) 
 	return got
 }
 
-// open is what the browser does with a link.
+// open opens a link in the browser.
 func (b *browser) open(link string) answer {
 	b.r.t.Helper()
 	return b.send(http.MethodGet, link, "", nil)
@@ -235,7 +235,7 @@ func (b *browser) send(method, link, body string, h http.Header) answer {
 	return answer{res.StatusCode, res.Header, string(text)}
 }
 
-// begin starts a connection and returns where the browser is to go.
+// begin starts a connection and returns the URL for the browser.
 func (b *browser) begin(provider string, more ...string) string {
 	b.r.t.Helper()
 	got := b.want(http.StatusCreated, http.MethodPost, "/api/connections", fmt.Sprintf(`{"provider":%q%s}`, provider, strings.Join(more, "")))
@@ -243,19 +243,19 @@ func (b *browser) begin(provider string, more ...string) string {
 	return link
 }
 
-// consent is what the person does at the provider; it returns where the provider sends
-// the browser back to.
+// consent approves the request at the provider, and returns the URL to which the provider sends the
+// browser back.
 func (b *browser) consent(link string) string {
 	b.r.t.Helper()
 	got := b.open(link)
 	back := got.header.Get("Location")
 	if got.status != http.StatusFound || !strings.HasPrefix(back, b.r.front+"/api/connections/callback?") {
-		b.r.t.Fatalf("the provider answers %s %q", got, back)
+		b.r.t.Fatalf("the provider returned %s %q", got, back)
 	}
 	return back
 }
 
-// deny is where the provider sends the browser of somebody who does not want to.
+// deny returns the URL to which the provider sends the browser after a refusal.
 func (b *browser) deny(link string) string {
 	b.r.t.Helper()
 	u, err := url.Parse(link)
@@ -265,7 +265,7 @@ func (b *browser) deny(link string) string {
 	return u.Query().Get("redirect_uri") + "?" + url.Values{"error": {"access_denied"}, "state": {u.Query().Get("state")}}.Encode()
 }
 
-// connect goes all the way.
+// connect completes a connection.
 func (b *browser) connect(provider string) {
 	b.r.t.Helper()
 	done := b.open(b.consent(b.begin(provider)))
@@ -274,7 +274,7 @@ func (b *browser) connect(provider string) {
 	}
 }
 
-// connection is how one stands.
+// connection is the state of a connection.
 type connection struct {
 	State, Reason, Origin, Subject string
 	ConnectedBy                    string `json:"connected_by"`
@@ -302,7 +302,7 @@ func (b *browser) connection(provider string) connection {
 	return connection{}
 }
 
-// wantEgress asks both brokers as a tool of the workspace would.
+// wantEgress sends a request through both brokers, like a tool of the workspace.
 func (r *rig) wantEgress(when, provider string, want int, text string) {
 	r.t.Helper()
 	ws, err := id.Parse[id.Workspace](r.owner.Workspace)
@@ -314,7 +314,7 @@ func (r *rig) wantEgress(when, provider string, want int, text string) {
 		r.t.Fatal(err)
 	}
 	for replica := range 2 {
-		// Another broker hears of a change within a second.
+		// Another broker learns of a change within a second.
 		err := r.until(func() error {
 			req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, "http://"+r.Replica(subject.CredentialBroker, replica+1).Addr+"/egress/"+provider+"/things", nil)
 			if err != nil {
@@ -342,7 +342,7 @@ func (r *rig) wantEgress(when, provider string, want int, text string) {
 	}
 }
 
-// until tries for a while: an account that nobody could use rests for five seconds.
+// until retries for a while: an account that fails is parked for five seconds.
 func (r *rig) until(try func() error) error {
 	var err error
 	for range 600 {
@@ -358,7 +358,7 @@ func (r *rig) until(try func() error) error {
 	return err
 }
 
-// exec changes the database behind everybody's back.
+// exec changes the database directly.
 func (r *rig) exec(sql string, args ...any) {
 	r.t.Helper()
 	db, err := pgx.Connect(r.ctx, r.Database)

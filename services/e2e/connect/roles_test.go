@@ -9,7 +9,7 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// route is an operation and who may use it.
+// route is an operation and the role that it requires.
 type route struct {
 	method, path, body string
 	least              string
@@ -40,13 +40,13 @@ func routes(account string) []route {
 		{"POST", "/api/connections", `{"provider":"google"}`, "editor", true},
 		{"POST", "/api/connections/google/complete", `{"state":"x","code":"x"}`, "editor", true},
 		{"DELETE", "/api/connections/google", "", "editor", true},
-		{"DELETE", "/api/accounts/" + account, "", "owner", false}, // last: it is gone then
+		{"DELETE", "/api/accounts/" + account, "", "owner", false}, // last, since it deletes the account
 	}
 }
 
 var ranks = map[string]int{"viewer": 1, "editor": 2, "owner": 3}
 
-// roles asks for everything in everybody's name.
+// roles sends every request with every role.
 func roles(r *rig) {
 	owner := r.browser(r.owner)
 	made := owner.want(http.StatusCreated, http.MethodPost, "/api/accounts", `{"provider":"github","secret":"x"}`).object()["account"].(map[string]any)
@@ -81,7 +81,7 @@ func roles(r *rig) {
 				r.t.Errorf("%s %s by a %s = %s, allowed: want %t", rt.method, rt.path, role, got, may)
 			}
 		}
-		// In their own workspace the other owner finds nothing of ours.
+		// In their own workspace, the other owner does not find this account.
 		if got := r.browser(elsewhere.owner).call(rt.method, rt.path, rt.body); strings.Contains(rt.path, account) && got.status != http.StatusNotFound || strings.Contains(got.body, account) && got.status < 300 {
 			r.t.Errorf("%s %s in another workspace = %s, want 404", rt.method, rt.path, got)
 		}
@@ -116,7 +116,7 @@ func (r *rig) wantComplete(all []route, account string) {
 		}
 		for method := range methods {
 			if name := strings.ToUpper(method) + " " + path; !known[name] {
-				r.t.Errorf("nobody has tried %s", name)
+				r.t.Errorf("%s was not tested", name)
 			}
 		}
 	}

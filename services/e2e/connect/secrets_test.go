@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// noSecrets looks for what was issued in all answers and logs, in all tables, and in what
-// the bus has stored; for states, codes and cookies everywhere but in answers.
+// noSecrets searches for issued secrets in all responses, logs and tables, and in the data of the
+// bus, and for states, codes and cookies everywhere except in responses.
 func (r *rig) noSecrets() {
 	r.t.Helper()
 	issued, passed := r.far.secrets()
@@ -40,7 +40,7 @@ func (r *rig) noSecrets() {
 		return nil // files come and go
 	})
 	if err != nil || files == 0 {
-		r.t.Errorf("of the bus there are %d files: %v", files, err)
+		r.t.Errorf("the bus has %d files: %v", files, err)
 	}
 }
 
@@ -57,7 +57,7 @@ func (r *rig) search(place string, text []byte, secrets []string) {
 	r.t.Helper()
 	for _, s := range secrets {
 		if s != "" && (bytes.Contains(text, []byte(s)) || bytes.Contains(text, []byte(hex.EncodeToString([]byte(s))))) {
-			r.t.Errorf("%s holds a secret that begins with %.8s", place, s)
+			r.t.Errorf("%s contains a secret that begins with %.8s", place, s)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func (r *rig) search(place string, text []byte, secrets []string) {
 // tables reads every table of all schemas.
 func (r *rig) tables(secrets []string) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), world.Timeout) // the test's is over
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), world.Timeout) // the test's context has ended
 	defer cancel()
 	db, err := pgx.Connect(ctx, r.Database)
 	if err != nil {

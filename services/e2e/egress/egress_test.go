@@ -34,11 +34,11 @@ import (
 
 const patience = 2 * time.Minute
 
-// secret is the credential on both ways: the simulated provider's ids depend on it.
+// secret is the credential on both paths: the simulated provider's ids depend on it.
 const secret = "sk-test-0123456789"
 
-// call is one call that an SDK makes. Where script holds a §, the script of the
-// provider behind the broker has the profile's prefix.
+// call is one call of an SDK. In the script of the provider behind the broker, § is replaced by the
+// profile's prefix.
 type call struct {
 	name, sdk, provider, profile, method string
 	script, body                         string
@@ -78,7 +78,7 @@ func calls() []call {
 		{name: "models", sdk: "anthropic", method: "models", script: say, body: `{}`},
 	}
 	for _, c := range slices.Clone(all) {
-		if c.method != "count" { // the prefix counts
+		if c.method != "count" { // the prefix changes the count
 			c.name, c.profile = "prefixed "+c.name, "anthropic-oauth"
 			all = append(all, c)
 		}
@@ -110,8 +110,8 @@ func calls() []call {
 	return all
 }
 
-// seen is what an SDK saw, as its program prints it.
-type seen struct {
+// result is an SDK's result, as printed by its program.
+type result struct {
 	Events []json.RawMessage
 	Value  json.RawMessage
 	Error  *struct {
@@ -150,7 +150,7 @@ func prefixOf(c call) string {
 	return ""
 }
 
-// mount is what an SDK has behind the host for a provider.
+// mount is the path of a provider in an SDK's base URL.
 func mount(c call) string {
 	switch c.provider {
 	case "openai":
@@ -161,28 +161,28 @@ func mount(c call) string {
 	return c.provider
 }
 
-// Ids and padding depend on the request, and so on what is changed in it.
+// Ids and padding depend on the request, and therefore on its changes.
 var (
 	ids     = regexp.MustCompile(`(msg|req)_[A-Za-z0-9_]+`)
 	padding = regexp.MustCompile(` +}(\r?\n)`)
 )
 
-// toolName finds the name of a tool where a block begins.
+// toolName matches the name of a tool at the beginning of a block.
 var toolName = regexp.MustCompile(`("type":"tool_use","id":"[^"]*","name":")mcp_`)
 
-func compare(t *testing.T, c call, straight, through *seen, far *provider) {
+func compare(t *testing.T, c call, straight, through *result, far *provider) {
 	t.Helper()
 	sent := far.body()
 	if prefixOf(c) != "" {
 		if c.script == toolScript && !toolName.Match(sent) {
-			t.Errorf("the provider was not asked with prefixed names: %.500s", sent)
+			t.Errorf("the request to the provider has no prefixed names: %.500s", sent)
 		}
 		sent = toolName.ReplaceAll(sent, []byte("$1"))
 	}
 	if diff := cmp.Diff(string(sent), string(through.Wire.Body)); diff != "" {
-		t.Errorf("what the provider sent and what arrived (-want +got):\n%s", diff)
+		t.Errorf("sent by the provider and received (-want +got):\n%s", diff)
 	}
-	plain := func(s *seen) string {
+	plain := func(s *result) string {
 		body := s.Wire.Body
 		if prefixOf(c) != "" {
 			body = padding.ReplaceAll(body, []byte("}$1"))
@@ -202,18 +202,18 @@ func compare(t *testing.T, c call, straight, through *seen, far *provider) {
 		return string(all)
 	}
 	if diff := cmp.Diff(plain(straight), plain(through)); diff != "" {
-		t.Errorf("straight and through the broker (-straight +through):\n%s", diff)
+		t.Errorf("direct and through the broker (-direct +through):\n%s", diff)
 	}
 	switch failed := straight.Error != nil; {
 	case failed != strings.Contains(c.script, "fail"):
-		t.Errorf("straight, the call ended with %+v", straight.Error)
+		t.Errorf("the direct call ended with %+v", straight.Error)
 	case c.method == "stream" && !failed && len(straight.Events) < 3:
 		t.Errorf("only %d events", len(straight.Events))
 	}
 }
 
-// headers are those that say something of the answer, and not of the connection.
-func (s *seen) headers() map[string]string {
+// headers are the headers of the response that do not concern the connection.
+func (s *result) headers() map[string]string {
 	h := maps.Clone(s.Wire.Headers)
 	for _, name := range []string{"date", "connection", "keep-alive", "transfer-encoding", "content-length"} {
 		delete(h, name)
@@ -221,7 +221,7 @@ func (s *seen) headers() map[string]string {
 	return h
 }
 
-// provider is a simulated provider that keeps what it wrote last.
+// provider is a simulated provider that records its last response.
 type provider struct {
 	*httptest.Server
 	mount string
@@ -232,15 +232,15 @@ type provider struct {
 
 func (p *provider) base() string { return p.URL + "/" + p.mount }
 
-// body returns the body of the last answer. The caller has it whole when the provider
-// may still be about to note the end of it, but not its bytes.
+// body returns the body of the last response. All bytes are recorded before the caller has them,
+// but perhaps not the end.
 func (p *provider) body() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return bytes.Clone(p.last.Bytes())
 }
 
-func (h *house) provider(t *testing.T, c call, prefix string) *provider {
+func (h *setup) provider(t *testing.T, c call, prefix string) *provider {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "script.yaml")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(c.script, "§", prefix)), 0o600); err != nil {
@@ -256,8 +256,8 @@ func (h *house) provider(t *testing.T, c call, prefix string) *provider {
 		p.last.Reset()
 		p.mu.Unlock()
 		if key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && c.sdk == "anthropic" {
-			// Where the credential stands is the SDK's business and then the broker's, and
-			// must not show in the provider's ids.
+			// The header of the credential differs between SDK and broker, and must not affect
+			// the provider's ids.
 			r.Header.Del("Authorization")
 			r.Header.Set("X-Api-Key", key)
 		}
@@ -267,7 +267,7 @@ func (h *house) provider(t *testing.T, c call, prefix string) *provider {
 	return p
 }
 
-// keeping writes what a provider writes, and keeps it.
+// keeping is a ResponseWriter that records what it writes.
 type keeping struct {
 	http.ResponseWriter
 	p *provider
@@ -281,19 +281,19 @@ func (k *keeping) Write(b []byte) (int, error) {
 	return k.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (k *keeping) Unwrap() http.ResponseWriter { return k.ResponseWriter }
 
-// program makes the calls of a language's SDKs: it answers a job.
+// program executes the calls of a language's SDKs.
 type program func(t *testing.T, job string) string
 
-func (p program) call(t *testing.T, c call, url, key string) *seen {
+func (p program) call(t *testing.T, c call, url, key string) *result {
 	t.Helper()
 	job, err := json.Marshal(map[string]any{"sdk": c.sdk, "url": url, "key": key, "method": c.method, "body": json.RawMessage(c.body), "headers": c.headers})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s seen
+	var s result
 	out := p(t, string(job))
 	if err := json.Unmarshal([]byte(out), &s); err != nil {
 		t.Fatalf("%v: %.500s", err, out)
@@ -301,8 +301,8 @@ func (p program) call(t *testing.T, c call, url, key string) *seen {
 	return &s
 }
 
-// lasting is a program that answers line by line. As many of it run as there are jobs
-// at a time, until the test ends: the SDKs take longer to load than to call.
+// lasting is a program that answers line by line. One process per concurrent job runs until the
+// test ends, since the SDKs take longer to load than to call.
 func lasting(t *testing.T, dir string, argv ...string) program {
 	type process struct {
 		*exec.Cmd
@@ -343,7 +343,7 @@ func lasting(t *testing.T, dir string, argv ...string) program {
 				t.Fatalf("%s: %v", argv, err)
 			}
 		}
-		late := time.AfterFunc(2*patience, func() { _ = p.Process.Kill() }) // it may have ended
+		late := time.AfterFunc(2*patience, func() { _ = p.Process.Kill() }) // it may have ended already
 		_, err1 := io.WriteString(p.in, job+"\n")
 		line, err2 := p.out.ReadString('\n')
 		if err := errors.Join(err1, err2); err != nil || !late.Stop() {
@@ -372,8 +372,8 @@ func execute(t *testing.T, dir string, env []string, stdin string, argv ...strin
 	return string(out)
 }
 
-// house is a credential broker and who may call it.
-type house struct {
+// setup is a credential broker with its callers.
+type setup struct {
 	programs string // the folder
 	env      []string
 	broker   string
@@ -381,8 +381,8 @@ type house struct {
 	began    time.Time
 }
 
-// sdks returns the programs that call.
-func (h *house) sdks(t *testing.T) map[string]program {
+// sdks returns the programs of the SDKs.
+func (h *setup) sdks(t *testing.T) map[string]program {
 	t.Helper()
 	root, err := world.Checkout()
 	if err != nil {
@@ -394,7 +394,7 @@ func (h *house) sdks(t *testing.T) map[string]program {
 	}
 	bin := filepath.Join(os.Getenv(world.Built), "call")
 	if _, err := os.Stat(bin); os.Getenv(world.Built) == "" || err != nil {
-		// The SDKs take minutes to compile where they have not been yet.
+		// Compiling the SDKs for the first time takes minutes.
 		bin = filepath.Join(t.TempDir(), "call")
 		execute(t, filepath.Join(root, "bench/oracle"), []string{"GOWORK=off"}, "", "go", "build", "-o", bin, "./call")
 	}
@@ -404,9 +404,9 @@ func (h *house) sdks(t *testing.T) map[string]program {
 	}
 }
 
-// account stores a credential for a workspace of its own, so that no call suffers from
-// what another one did to its account, and returns a token for that workspace.
-func (h *house) account(t *testing.T, c call, base string) string {
+// account stores a credential in a new workspace, so that calls do not affect each other's accounts,
+// and returns a token for that workspace.
+func (h *setup) account(t *testing.T, c call, base string) string {
 	t.Helper()
 	ws := id.New[id.Workspace]()
 	argv := []string{filepath.Join(h.programs, "signalbox"), "accounts", "add", c.provider, "--workspace", ws.String(), "--base-url", base}
@@ -422,12 +422,12 @@ func (h *house) account(t *testing.T, c call, base string) string {
 }
 
 // start runs a credential broker until the test ends.
-func start(t *testing.T) *house {
+func start(t *testing.T) *setup {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	dir := t.TempDir()
-	h := &house{programs: filepath.Join(dir, "bin"), began: time.Now()}
+	h := &setup{programs: filepath.Join(dir, "bin"), began: time.Now()}
 	if err := os.Mkdir(h.programs, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func start(t *testing.T) *house {
 }
 
 // run starts the broker and waits until it is ready.
-func (h *house) run(t *testing.T, path string) {
+func (h *setup) run(t *testing.T, path string) {
 	t.Helper()
 	cmd := exec.Command(path)
 	cmd.Env = append(os.Environ(), h.env...)
@@ -467,14 +467,14 @@ func (h *house) run(t *testing.T, path string) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(os.Interrupt) // it may have ended
+		_ = cmd.Process.Signal(os.Interrupt) // it may have ended already
 		select {
 		case err := <-ended:
 			if err != nil || t.Failed() {
 				t.Logf("credential-broker ended: %v\n%.8000s", err, &log)
 			}
 		case <-time.After(patience):
-			t.Error("credential-broker does not end", cmd.Process.Kill())
+			t.Error("credential-broker did not end", cmd.Process.Kill())
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -489,7 +489,7 @@ func (h *house) run(t *testing.T, path string) {
 			ended <- errors.New("at its start")
 			t.Fatalf("credential-broker ended: %v\n%.8000s", err, &log)
 		case <-ctx.Done():
-			t.Fatal("credential-broker does not come up")
+			t.Fatal("credential-broker did not start")
 		case <-tick.C:
 		}
 	}

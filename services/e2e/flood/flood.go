@@ -1,5 +1,5 @@
 // Package flood measures how a workspace is affected by another one that floods the runners: the
-// time to the first token of its messages, on the idle system and beside the flood. Both are
+// time to the first token of its messages, on the idle system and during the flood. Both are
 // measured in one run, so that their ratio is comparable between machines.
 package flood
 
@@ -19,17 +19,17 @@ import (
 
 // Load configures a measurement.
 type Load struct {
-	Slots int // for runs, of the world's only runner: see Env
-	Times int // the flood is so many times what fits when the asks begin
-	Asks  int // of the other workspace, one after the other, on the idle system and beside the flood
-	// First is when the provider says the first word, Rest how long it goes on then.
+	Slots int // of the world's only runner: see Env
+	Times int // the size of the flood as a multiple of the slots
+	Asks  int // messages of the other workspace, one after the other, without and with the flood
+	// First is the time until the provider's first word, Rest the time from there to its last.
 	First, Rest time.Duration
 }
 
 // Result has the time to the first token of each ask.
 type Result struct {
 	Idle, Flooded []time.Duration
-	// Left is how many runs of the flood had not ended when the last ask had its first token.
+	// Left is the number of the flood's unfinished runs when the last ask got its first token.
 	Left int
 }
 
@@ -39,8 +39,8 @@ func P95(sample []time.Duration) time.Duration {
 	return sorted[min(len(sorted)*95/100, len(sorted)-1)]
 }
 
-// Env is the environment of a part of a world for the load: few slots, and room for the
-// flood to wait in. One workspace may have three quarters of the slots, as by default.
+// Env returns a part's environment for the load: few slots, and a queue that is large enough for
+// the flood. One workspace may have three quarters of the slots, as by default.
 func (l Load) Env(service string, _ int) []string {
 	switch service {
 	case subject.AgentRunner:
@@ -120,8 +120,8 @@ func submit(ctx context.Context, c world.Client) (string, error) {
 	return run.ID, err
 }
 
-// refill replaces runs that have ended, in the order in which they began, until ctx is done: the
-// flood outlasts the asks, and never becomes larger than it was.
+// refill replaces ended runs in the order of their starts until ctx is done, so that the flood
+// outlasts the asks and does not grow.
 func refill(ctx context.Context, c world.Client, runs []string) error {
 	for i := 0; ; {
 		run, err := c.Run(ctx, runs[i])
@@ -150,8 +150,8 @@ func refill(ctx context.Context, c world.Client, runs []string) error {
 
 func open(r world.Run) bool { return r.State == "queued" || r.State == "running" }
 
-// asks sends messages, each in a session of its own when the one before has its answer, and
-// returns when the first word of each came.
+// asks sends messages one after the other, each in a new session, and returns the time to the first
+// token of each.
 func asks(ctx context.Context, c world.Client, n int) ([]time.Duration, error) {
 	var out []time.Duration
 	for range n {
@@ -179,7 +179,7 @@ func ask(ctx context.Context, c world.Client, session string) (first time.Durati
 		e, err := stream.Next()
 		switch {
 		case err != nil:
-			return 0, fmt.Errorf("no end came: %w", err)
+			return 0, fmt.Errorf("the stream ended early: %w", err)
 		case e.Type == "text-delta" && first == 0:
 			first = time.Since(begin)
 		case e.Type == "error":

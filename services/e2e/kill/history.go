@@ -81,7 +81,7 @@ const checkTime = 10 * time.Second
 
 func (c *checker) histories() {
 	ops := c.queueHistory()
-	c.history(queueModel, ops, checkTime, func() string { return "a queue gives this history of the session's runs:\n" + formatQueue(ops) })
+	c.history(queueModel, ops, checkTime, func() string { return "this history of the session's runs:\n" + formatQueue(ops) })
 	for _, a := range c.asks {
 		if a.kind != doc || a.run == "" {
 			continue

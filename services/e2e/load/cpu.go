@@ -15,8 +15,8 @@ import (
 // clockTick is the unit of the times in /proc on all common Linux systems.
 const clockTick = 10 * time.Millisecond
 
-// processor returns the processor time that a process and its children have used
-// up to now. PostgreSQL's connections are its children.
+// processor returns the processor time that a process and its children have used. PostgreSQL's
+// connections are its children.
 func processor(pid int) (time.Duration, error) {
 	used, err := stat(pid)
 	if err != nil {
@@ -45,7 +45,7 @@ func stat(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := strings.Cut(string(b), ") ") // the name may contain anything, and ends like this
+	_, rest, ok := strings.Cut(string(b), ") ") // the name, which may contain anything, ends here
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 15 {
 		return 0, errors.New("read the processor time: /proc is not as on Linux")

@@ -21,7 +21,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// library is a server of documents: Signalbox or one of its peers.
+// library is a document server: Signalbox or one of its peers.
 type library interface {
 	name() string
 	// places creates n documents.
@@ -32,7 +32,7 @@ type library interface {
 	close() error
 }
 
-// documents measures live documents beside two servers from npm.
+// documents compares live documents with two servers from npm.
 func documents(ctx context.Context, b *bench) error {
 	for _, open := range []func(context.Context, *bench) (library, error){openOurs, peer("y-websocket"), peer("hocuspocus")} {
 		for _, scene := range []func(context.Context, *bench, library) error{
@@ -59,8 +59,8 @@ func (b *bench) scene(ctx context.Context, open func(context.Context, *bench) (l
 	return l.close()
 }
 
-// rooms has so many updates a second in so many documents, with so many editors in
-// each of whom all write, or twenty where there are more.
+// rooms sends updates at a rate to a number of documents, each with a number of editors, of which at
+// most twenty write.
 func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) error {
 	places, err := l.places(ctx, rooms)
 	if err != nil {
@@ -110,7 +110,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	b.figure(of+"updates/s", float64(typed)/float64(b.times(20)), "")
 	b.figure(of+"CPU per update", float64(all.Microseconds())/float64(typed), "µs")
 	b.figure(of+"CPU per delivery", float64(all.Microseconds())/float64(typed*(each-1)), "µs")
-	// At few updates a second, most of the time may be what there is without any.
+	// At a low rate, most of the CPU time may be that of the idle system.
 	above := all - time.Duration(idle*float64(took))
 	b.figure(of+"CPU while nobody types", idle*1000, "ms/s")
 	b.figure(of+"CPU per update, less that", float64(above.Microseconds())/float64(typed), "µs")
@@ -123,7 +123,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	return nil
 }
 
-// idleCPU is the number of processors that l uses while nobody types in open documents.
+// idleCPU returns the number of processors that l uses while open documents are idle.
 func idleCPU(ctx context.Context, l library) (float64, error) {
 	pause := func(d time.Duration) error {
 		select {
@@ -133,7 +133,7 @@ func idleCPU(ctx context.Context, l library) (float64, error) {
 			return nil
 		}
 	}
-	if err := pause(10 * time.Second); err != nil { // for work that opening has left
+	if err := pause(10 * time.Second); err != nil { // for work left from opening
 		return 0, err
 	}
 	before, start := l.cpu(), time.Now()
@@ -147,7 +147,7 @@ func idleCPU(ctx context.Context, l library) (float64, error) {
 	return used.Seconds() / time.Since(start).Seconds(), nil
 }
 
-// arrived waits for a number of deliveries.
+// arrived waits until a number of messages are delivered.
 func (p *press) arrived(ctx context.Context, want int64) error {
 	for deadline := time.Now().Add(30 * time.Second); p.delivered.Load() < want; {
 		if time.Now().After(deadline) {
@@ -162,7 +162,7 @@ func (p *press) arrived(ctx context.Context, want int64) error {
 	return nil
 }
 
-// idleEditors opens connections in which nothing happens, ten to a document.
+// idleEditors opens idle connections, ten per document.
 func (b *bench) idleEditors(ctx context.Context, l library) error {
 	rooms := b.times(500)
 	places, err := l.places(ctx, rooms)
@@ -234,7 +234,7 @@ func (o *ours) places(ctx context.Context, n int) ([]place, error) {
 	return out, group.Wait()
 }
 
-// memory is that of the two services with connections.
+// memory returns the memory of the two services with connections.
 func (o *ours) memory() (int64, error) {
 	var sum int64
 	for _, p := range o.Procs() {

@@ -69,7 +69,7 @@ func ttft(ctx context.Context, b *bench) error {
 
 const warmUp = 50
 
-// ask sends a message and returns when the first delta came; it reads to the end.
+// ask sends a message and returns the time to the first delta; it reads to the end.
 func ask(ctx context.Context, c world.Client, session string) (first time.Duration, err error) {
 	begin := time.Now()
 	stream, err := c.Send(ctx, session, world.Sending{Content: "hello"})
@@ -83,7 +83,7 @@ func ask(ctx context.Context, c world.Client, session string) (first time.Durati
 			if first > 0 {
 				return first, nil
 			}
-			return 0, fmt.Errorf("no delta came: %w", err)
+			return 0, fmt.Errorf("no delta arrived: %w", err)
 		}
 		switch e.Type {
 		case "text-delta":
@@ -124,7 +124,7 @@ func askProvider(ctx context.Context, w *world.World) (first time.Duration, err 
 			if first > 0 {
 				return first, nil
 			}
-			return 0, errors.Join(fmt.Errorf("the provider did not answer: %s", res.Status), err)
+			return 0, errors.Join(fmt.Errorf("the provider returned %s", res.Status), err)
 		}
 		if first == 0 && strings.HasPrefix(e.Type, "content_block_delta") {
 			first = time.Since(begin)

@@ -65,7 +65,7 @@ func watch(ctx context.Context, targets []target) (*audience, error) {
 	}
 }
 
-// open sends a request and reads the answer's headers; the rest is read behind.
+// open sends a request and reads the response headers; the rest is read in the background.
 func (a *audience) open(ctx context.Context, t target) error {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", t.address)
 	if err != nil {

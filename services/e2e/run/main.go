@@ -1,6 +1,6 @@
-// Command run starts every service as a program of its own, with a temporary database and
-// bus, and shows the log of one: see docs/develop.md. Enter builds that service again and
-// restarts it; the others go on.
+// Command run starts every service as a separate program, with a temporary database and bus, and
+// shows the log of one: see docs/develop.md. Enter rebuilds and restarts that service; the others
+// keep running.
 package main
 
 import (
@@ -81,7 +81,7 @@ func run(ctx context.Context, service string, out io.Writer) error {
 		build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./services/"+service+"/cmd/"+service)
 		build.Dir, build.Stderr = root, os.Stderr
 		if build.Run() != nil {
-			continue // it has said why
+			continue // the error was printed
 		}
 		if err := errors.Join(watched.Stop(), watched.Restart(), watched.Ready(ctx)); err != nil {
 			return err

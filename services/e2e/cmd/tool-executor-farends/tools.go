@@ -11,8 +11,8 @@ import (
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
-// settle is for test_verify: what an executor sent before it was killed is done
-// within so long, if the far end is not told to take longer.
+// settle is for test_verify: a request that an executor sent before it was killed takes effect
+// within this time, unless the far end has a longer latency.
 const settle = 1500 * time.Millisecond
 
 const schema = `{
@@ -87,7 +87,7 @@ func (t *tool) Run(ctx context.Context, c toolexecutor.Call) (toolexecutor.Resul
 
 func away(err error) error { return fault.Wrap(err, fault.Unavailable, "the far end did not answer") }
 
-// verified is a tool whose effect the far end finds.
+// verified is a tool whose effect can be looked up at the far end.
 type verified struct {
 	tool
 	far *farend.Client
