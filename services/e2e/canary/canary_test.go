@@ -30,7 +30,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// rig is a cluster that is listened to everywhere.
+// rig is a cluster whose connections are all tapped.
 type rig struct {
 	*world.World
 	t        *testing.T
@@ -44,16 +44,16 @@ type rig struct {
 	owner    world.Member
 
 	marks *marks
-	// secret is the broker's alone. passed are what is shown to who signs in and comes back
-	// from them, by way of a gateway, and what makes somebody a member. own are the
-	// services', by name. token begins every signed text that says who somebody is.
-	// handed is as secret, and comes by way of a gateway in clear, where clients do not seal it.
+	// secret belongs to the broker. passed is in codes that people see and send back through a
+	// gateway, and in credentials of members. own are the services' secrets by name. token begins
+	// every signed identity. handed is like secret, but passes through a gateway in clear if a
+	// client does not seal it.
 	secret, handed, passed, token *mark
 	own                           map[string]*mark
 	leak                          *mark
 }
 
-// mark says what is secret, and for whom.
+// mark defines the marks and the places where each may be.
 func (r *rig) mark() {
 	const tokens = "memory of *-[0-9]"
 	broker := "memory of " + subject.CredentialBroker + "-"
@@ -78,7 +78,7 @@ func (r *rig) mark() {
 	}
 	if readsBroker {
 		r.secret.must = append(r.secret.must, broker+"1", broker+"2")
-		r.handed.must = append(r.handed.must, broker) // whichever the gateways called
+		r.handed.must = append(r.handed.must, broker) // any broker that a gateway called
 	}
 	if readsMemory {
 		r.token.must = append(r.token.must, "memory of gateway-1")
@@ -104,7 +104,7 @@ func start(ctx context.Context, t *testing.T) *rig {
 	}
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { collect(r.marks, w, req) }))
 	t.Cleanup(collector.Close)
-	// Short, and open to the database's user.
+	// A short path that the database's user can access.
 	data, err := os.MkdirTemp("", "canary")
 	if err == nil {
 		err = os.Chmod(data, 0o711)
@@ -139,11 +139,11 @@ func start(ctx context.Context, t *testing.T) *rig {
 	return r
 }
 
-// tokensBegin is how all signed tokens do.
+// tokensBegin is the beginning of all signed tokens.
 func tokensBegin() string { return base64.RawURLEncoding.EncodeToString([]byte(`{"alg"`)) }
 
-// trust gives the services keys of the test's, so that it can call as the gateway, and
-// passwords.
+// trust makes the services trust keys of the test, so that it can call them as the gateway, and sets
+// their passwords.
 func (r *rig) trust() {
 	r.t.Helper()
 	trusted := map[string]string{}
@@ -167,7 +167,7 @@ func (r *rig) trust() {
 		r.env[s] = append(r.env[s], "TRUSTED_KEYS="+identity.FormatTrusted(trusted))
 	}
 	r.env[subject.Gateway] = append(r.env[subject.Gateway], "GATEWAY_JWT_ISSUER=https://project.example", "GATEWAY_JWT_SECRET="+r.own[subject.Gateway].text+" of the access tokens")
-	// What every other process has in its memory for sure.
+	// Every other process certainly has this in its memory.
 	for _, s := range append(world.Services(), world.NATSName, world.SimulatorName) {
 		if s != subject.CredentialBroker {
 			r.env[s] = append(r.env[s], "CANARY_LEAK="+r.leak.text)
@@ -175,7 +175,7 @@ func (r *rig) trust() {
 	}
 }
 
-// configure gives the brokers their secrets and a provider of one's own.
+// configure sets the brokers' secrets and a custom provider.
 func (r *rig) configure() {
 	r.t.Helper()
 	dir := r.t.TempDir()
@@ -192,7 +192,7 @@ func (r *rig) configure() {
 	)
 }
 
-// writeProviders writes request profiles and an OAuth provider for what is at an address.
+// writeProviders writes request profiles and an OAuth provider with an address.
 func writeProviders(t *testing.T, dir, address string) {
 	t.Helper()
 	for name, text := range map[string]string{
@@ -212,13 +212,13 @@ func writeProviders(t *testing.T, dir, address string) {
 	}
 }
 
-// keyURL is a key-encryption key of 32 bytes that holds the mark.
+// keyURL returns a key-encryption key of 32 bytes that contains the mark.
 func (r *rig) keyURL(name string) string {
 	key := fmt.Sprintf("%-32s", r.secret.text+" "+name)
 	return "base64key://" + base64.URLEncoding.EncodeToString([]byte(key[:32]))
 }
 
-// collect takes traces.
+// collect receives traces.
 func collect(all *marks, _ http.ResponseWriter, req *http.Request) {
 	var body io.Reader = req.Body
 	if req.Header.Get("Content-Encoding") == "gzip" {
@@ -227,10 +227,10 @@ func collect(all *marks, _ http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	_, _ = io.Copy(&stream{marks: all, place: "traces"}, body) // a service that left
+	_, _ = io.Copy(&stream{marks: all, place: "traces"}, body) // fails if the service leaves
 }
 
-// accounts calls a broker as the gateway does for the owner.
+// accounts returns a client of a broker with the gateway's identity.
 func (r *rig) accounts(replica int) credentialv1connect.AccountServiceClient {
 	r.t.Helper()
 	opts, err := rpc.Client{Signer: r.signer, Audience: subject.CredentialBroker}.ClientOptions()
@@ -240,7 +240,7 @@ func (r *rig) accounts(replica int) credentialv1connect.AccountServiceClient {
 	return credentialv1connect.NewAccountServiceClient(r.HTTP, "http://"+r.Replica(subject.CredentialBroker, replica).Addr, opts...)
 }
 
-// as is the context of the owner's calls.
+// as returns the context for the owner's calls.
 func (r *rig) as() context.Context {
 	r.t.Helper()
 	ws, err1 := id.Parse[id.Workspace](r.owner.Workspace)
@@ -251,7 +251,7 @@ func (r *rig) as() context.Context {
 	return identity.With(r.ctx, identity.Actor{Workspace: ws, Member: member, Role: identity.Owner})
 }
 
-// must fails the test. What it returns is looked at, as what a caller is told.
+// must fails the test on an error. It searches the response, which callers see.
 func (r *rig) must(v any, err error) {
 	r.t.Helper()
 	if err != nil {
@@ -260,11 +260,11 @@ func (r *rig) must(v any, err error) {
 	r.marks.look("answers of the broker", fmt.Append(nil, v))
 }
 
-// refused wants an error, and looks at it.
+// refused expects an error and searches it.
 func (r *rig) refused(what string, err error) {
 	r.t.Helper()
 	if err == nil {
-		r.t.Fatalf("%s works", what)
+		r.t.Fatalf("%s succeeded", what)
 	}
 	r.marks.look("errors of the broker", []byte(err.Error()))
 }
@@ -288,7 +288,7 @@ rules:
     then: [{say: {text: '{{.match.text}}', chunk: all}}]
 `
 
-// ask has a model of a provider say the leak, and returns the run's state and error.
+// ask makes a model of a provider say the leak, and returns the run's state and error.
 func (r *rig) ask(gateway int, provider string) string {
 	r.t.Helper()
 	c := r.Client(gateway, r.owner)
@@ -317,7 +317,7 @@ func (r *rig) ask(gateway int, provider string) string {
 func (r *rig) wantAnswers(when string) {
 	r.t.Helper()
 	for i, provider := range []string{"anthropic", "openai", "openrouter"} {
-		for gateway := range 2 { // and so each broker
+		for gateway := range 2 { // each uses another broker
 			if got := r.ask(gateway, provider); got != "done" {
 				r.t.Errorf("%s: a run with %s (%d) = %s, want done", when, provider, i, got)
 			}
@@ -325,7 +325,7 @@ func (r *rig) wantAnswers(when string) {
 	}
 }
 
-// rotate runs the operator's command, with a key that the brokers have among others.
+// rotate runs the operator's command with one of the brokers' keys.
 func (r *rig) rotate(args ...string) []byte {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.ctx, filepath.Join(r.programs, "signalbox"), append([]string{"accounts", "rotate-keys", "--yes", "--json"}, args...)...)
@@ -351,7 +351,7 @@ func TestSecretsStayWithTheBroker(t *testing.T) {
 	r.check()
 }
 
-// use makes use of every secret, in success and in failure.
+// use uses every secret, with success and with failure.
 func (r *rig) use() {
 	r.t.Helper()
 	r.connectTool()
@@ -393,15 +393,15 @@ func (r *rig) use() {
 			r.t.Errorf("a run with a refused credential of %s = %s", provider, got)
 		}
 	}
-	for _, kind := range []string{"apikey", "environment", "access"} { // runs have no house
+	for _, kind := range []string{"apikey", "environment", "access"} { // runs do not use house
 		if r.provider.noted(kind+" true") == 0 || r.provider.noted(kind+" false") == 0 {
-			r.t.Errorf("credentials of the kind %s came %d times to be taken and %d times to be refused", kind, r.provider.noted(kind+" true"), r.provider.noted(kind+" false"))
+			r.t.Errorf("credentials of the kind %s were accepted %d times and refused %d times", kind, r.provider.noted(kind+" true"), r.provider.noted(kind+" false"))
 		}
 	}
 }
 
-// quotes has providers say which key they were asked with, wherever an answer can hold
-// it: to runs, and to a caller that reads all of it.
+// quotes makes providers quote the key of a request wherever a response can contain it: to runs, and
+// to a caller that reads everything.
 func (r *rig) quotes() {
 	r.t.Helper()
 	for _, place := range quoting {
@@ -424,7 +424,7 @@ func (r *rig) quotes() {
 	r.provider.quote.Store(nil)
 }
 
-// egress asks a broker as an agent-runner does, and reads the answer to its end.
+// egress sends a request to a broker like agent-runner, and reads the response to its end.
 func (r *rig) egress(path string) {
 	r.t.Helper()
 	actor, _ := identity.From(r.as())
@@ -442,14 +442,14 @@ func (r *rig) egress(path string) {
 		r.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	body, _ := io.ReadAll(res.Body) // one that ends with an error event is broken off
+	body, _ := io.ReadAll(res.Body) // a response that ends with an error event is cut
 	if !strings.Contains(string(body), "[redacted]") {
-		r.t.Errorf("%s: the answer does not say where the key was: %.300q", path, body)
+		r.t.Errorf("%s: the response has no place-holder for the key: %.300q", path, body)
 	}
 }
 
-// rotateAll replaces the keys, the key-encryption key too, and sees that nothing is
-// sealed with the former ones.
+// rotateAll replaces all keys, including the key-encryption key, and checks that nothing is sealed
+// with the old ones.
 func (r *rig) rotateAll() {
 	r.t.Helper()
 	r.rotate("--wrap-only")
@@ -478,8 +478,8 @@ func (r *rig) connect() *pgx.Conn {
 	return db
 }
 
-// searchAll looks at what there is to be looked at after the fact. What a place needs
-// to hold the leak too, and does not by itself, it gets before.
+// searchAll searches everything that remains afterwards. Before that it puts the leak into the places
+// that do not contain it by themselves.
 func (r *rig) searchAll() {
 	r.t.Helper()
 	r.plant()
@@ -489,11 +489,11 @@ func (r *rig) searchAll() {
 	}
 	r.tables()
 	memories(r.t, r.marks, r.World)
-	// Last: the database writes down what it has in memory.
+	// Last: the database writes its memory to disk.
 	r.stored()
 }
 
-// plant leaks on purpose where the world has no reason to hold the leak.
+// plant puts the leak into places that would not contain it otherwise.
 func (r *rig) plant() {
 	r.t.Helper()
 	for _, p := range r.Procs() {
@@ -508,7 +508,7 @@ func (r *rig) plant() {
 	}
 	collect(r.marks, nil, httptest.NewRequestWithContext(r.ctx, http.MethodPost, "/v1/traces", strings.NewReader("span "+r.leak.text)))
 	cmd := exec.CommandContext(r.ctx, filepath.Join(r.programs, "signalbox"), r.leak.text)
-	out, _ := cmd.CombinedOutput() // there is no such command
+	out, _ := cmd.CombinedOutput() // the command does not exist
 	r.marks.look("output of commands", out)
 	for _, replica := range []int{1, 2} {
 		_, err := r.accounts(replica).AddAccount(r.as(), &credentialv1.AddAccountRequest{Provider: "P " + r.leak.text, Secret: "x"})
@@ -518,7 +518,7 @@ func (r *rig) plant() {
 	r.must(named, err)
 }
 
-// pages reads the pages for operators, and what strangers are told.
+// pages reads the operators' pages, and the responses to strangers.
 func (r *rig) pages() {
 	r.t.Helper()
 	for _, p := range r.Procs() {
@@ -534,7 +534,7 @@ func (r *rig) pages() {
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			_, err = io.Copy(io.Discard, res.Body) // overhear looks at it
+			_, err = io.Copy(io.Discard, res.Body) // overhear searches it
 			_ = res.Body.Close()
 			if err != nil {
 				r.t.Fatal(err)
@@ -547,7 +547,7 @@ func (r *rig) file(place, name string) {
 	r.t.Helper()
 	f, err := os.Open(name)
 	if err != nil {
-		return // the database has removed it
+		return // the database has deleted it
 	}
 	defer f.Close()
 	if _, err := io.Copy(&stream{marks: r.marks, place: place}, f); err != nil {
@@ -585,8 +585,8 @@ func (r *rig) tables() {
 	}
 }
 
-// stored reads the files in which the database and the bus keep everything: also what
-// was overwritten or deleted, and what is on its way.
+// stored reads the files of the database and the bus, including overwritten and deleted data and
+// messages in transit.
 func (r *rig) stored() {
 	r.t.Helper()
 	db := r.connect()
@@ -607,7 +607,7 @@ func (r *rig) stored() {
 	}
 }
 
-// check wants the leak in every place, and the secrets nowhere but with the broker.
+// check expects the leak in every place, and the secrets only where they may be.
 func (r *rig) check() {
 	r.t.Helper()
 	kinds := []string{
@@ -632,7 +632,7 @@ func (r *rig) check() {
 	}
 }
 
-// The search finds a mark in every encoding, wherever it begins and however it is cut.
+// TestMark checks that a mark is found in every encoding, at every offset, and in pieces.
 func TestMark(t *testing.T) {
 	t.Parallel()
 	m := &mark{text: "canary0123456789abcd", found: map[string]bool{}}
@@ -646,7 +646,7 @@ func TestMark(t *testing.T) {
 				for cut := range encoded {
 					place := fmt.Sprint(name, shift, tail, cut)
 					s := &stream{marks: newMarks(newMark("other"), m), place: place}
-					_, _ = s.Write([]byte(encoded[:cut])) // s takes everything
+					_, _ = s.Write([]byte(encoded[:cut])) // s accepts everything
 					_, _ = s.Write([]byte(encoded[cut:]))
 					if !m.found[place] {
 						t.Fatalf("%s: not found in %q, cut at %d", name, encoded, cut)
@@ -658,6 +658,6 @@ func TestMark(t *testing.T) {
 	s := &stream{marks: newMarks(newMark("other"), m), place: "elsewhere"}
 	_, _ = s.Write(bytes.Repeat([]byte(m.text[:len(m.text)-1]), 100))
 	if m.found["elsewhere"] {
-		t.Error("a part of the mark counts")
+		t.Error("a part of the mark was found")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// connectTool connects a tool over the public API, as a browser does, reads what owners
-// are shown of accounts, and takes the connection back: no token comes by there.
+// connectTool connects a tool over the public API like a browser, reads the owner's view of accounts,
+// and removes the connection: none of the responses has a token.
 func (r *rig) connectTool() {
 	r.t.Helper()
 	c := r.Client(0, r.owner)
@@ -33,7 +33,7 @@ func (r *rig) connectTool() {
 	for _, c := range res.Cookies() {
 		r.marks.add(r.passed, c.Value)
 	}
-	for range 2 { // once more, as if the first answer was lost
+	for range 2 { // again, as if the first response was lost
 		if _, page := r.get(r.HTTP, r.Gateways[1]+back.RequestURI(), res.Cookies()...); !strings.Contains(page, "is connected as ada") {
 			r.t.Fatalf("the page for the browser is %s", page)
 		}

@@ -26,8 +26,8 @@ import (
 	"signalbox.dev/services/simulator"
 )
 
-// single is what one user has who needs no database: a broker on a file, and the command
-// line. What only that user is to see is in the output of a sign-in.
+// single is the setup of a single user without a database: a broker with a file, and the command
+// line. The output of a sign-in contains what only that user may see.
 type single struct {
 	t                           *testing.T
 	ctx                         context.Context //nolint:containedctx // the test's, with a deadline
@@ -41,7 +41,7 @@ type single struct {
 	http                        *http.Client
 }
 
-// awkward is behind the mark in keys: what JSON, HTML and URLs write otherwise.
+// awkward follows the mark in keys: characters that JSON, HTML and URLs escape.
 const awkward = "/+=<u>&'`\"%5C\\"
 
 func newSingle(ctx context.Context, t *testing.T) *single {
@@ -102,14 +102,14 @@ func (s *single) configure() {
 	}
 }
 
-// start starts the broker, and returns what ends it.
+// start starts the broker, and returns a function that stops it.
 func (s *single) start() (stop func()) {
 	s.t.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }() // the broker has it
+	defer func() { _ = log.Close() }() // the broker has inherited it
 	cmd := exec.CommandContext(s.ctx, filepath.Join(s.programs, subject.CredentialBroker))
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.environ, log, log
 	if err := cmd.Start(); err != nil {
@@ -118,12 +118,12 @@ func (s *single) start() (stop func()) {
 	for s.page("/health") != http.StatusOK {
 		select {
 		case <-s.ctx.Done():
-			s.t.Fatal("the broker does not come up")
+			s.t.Fatal("the broker did not start")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 	return func() {
-		_ = cmd.Process.Signal(os.Interrupt) // Wait says what became of it
+		_ = cmd.Process.Signal(os.Interrupt) // Wait returns the result
 		if err := cmd.Wait(); err != nil {
 			s.t.Errorf("the broker ends with %v", err)
 		}
@@ -132,7 +132,7 @@ func (s *single) start() (stop func()) {
 
 // tail returns the end of the broker's log.
 func (s *single) tail() string {
-	log, _ := os.ReadFile(s.log) // there is none where it has not begun
+	log, _ := os.ReadFile(s.log) // there is none if it was not started
 	return string(log[max(0, len(log)-2000):])
 }
 
@@ -147,12 +147,12 @@ func (s *single) page(path string) int {
 	if err != nil {
 		return 0
 	}
-	_, _ = io.Copy(io.Discard, res.Body) // it is overheard
+	_, _ = io.Copy(io.Discard, res.Body) // it is searched
 	_ = res.Body.Close()
 	return res.StatusCode
 }
 
-// command runs a command of accounts, with what it reads, and looks at what it prints.
+// command runs an accounts command with an input, and searches its output.
 func (s *single) command(in string, args ...string) (out string, err error) {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.ctx, filepath.Join(s.programs, "signalbox"), append([]string{"accounts"}, args...)...)
@@ -174,11 +174,11 @@ func (s *single) works(in string, args ...string) string {
 func (s *single) fails(in string, args ...string) {
 	s.t.Helper()
 	if out, err := s.command(in, args...); err == nil {
-		s.t.Errorf("accounts %q works: %.2000s", args, out)
+		s.t.Errorf("accounts %q succeeded: %.2000s", args, out)
 	}
 }
 
-// login signs in with the command line, as a person with a browser does.
+// login signs in with the command line, like a person with a browser.
 func (s *single) login(how, label string) {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.ctx, filepath.Join(s.programs, "signalbox"), "accounts", "login", "canary", how, "--label", label, "--json")
@@ -212,7 +212,7 @@ func (s *single) login(how, label string) {
 	s.marks.look("errors of login", said.Bytes())
 }
 
-// ask asks a model, and returns the answer's status and text.
+// ask calls a model, and returns the response's status and text.
 func (s *single) ask(path string) (status int, text string) {
 	s.t.Helper()
 	token, err := s.signer.Sign(s.actor, subject.CredentialBroker)
@@ -227,24 +227,24 @@ func (s *single) ask(path string) (status int, text string) {
 	req.Header.Set("Anthropic-Version", "2023-06-01")
 	res, err := s.http.Do(req)
 	if err != nil {
-		return 0, err.Error() // an answer that was broken off
+		return 0, err.Error() // a response that was cut
 	}
 	defer res.Body.Close()
 	body, _ := io.ReadAll(res.Body) // likewise
 	return res.StatusCode, string(body)
 }
 
-// TestSecretsStayWithTheFile is a single user's.
+// TestSecretsStayWithTheFile checks a single user's broker: see the package comment.
 func TestSecretsStayWithTheFile(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Timeout)
 	defer cancel()
 	s := newSingle(ctx, t)
-	house := s.leak.text // a provider of that name is in all that is counted, listed and recorded
+	house := s.leak.text // a provider of that name is counted, listed and recorded everywhere
 	s.works(s.secret.text+"-apikey-mine"+awkward+"\n", "add", "anthropic", "--no-check", "--label", "mine", "--base-url", s.provider.URL+"/anthropic")
 	s.works(s.secret.text+"-header-ours"+awkward+"\n", "add", house, "--no-check", "--profile", "keyed", "--base-url", s.provider.URL+"/openrouter/api/v1", "--json")
 	s.login("--paste", "pasted")
-	s.importAll() // no broker runs yet: what is brought is for real providers
+	s.importAll() // before the broker starts: imported accounts are for real providers
 	stop := s.start()
 	paths := []string{"anthropic/v1/messages", "openai/v1/chat/completions", "openrouter/v1/chat/completions", house + "/v1/chat/completions"}
 	answered := func(when string) {
@@ -275,7 +275,7 @@ func TestSecretsStayWithTheFile(t *testing.T) {
 	s.wrecked(paths)
 	for _, kind := range []string{"apikey", "environment", "access", "header"} {
 		if s.provider.noted(kind+" true") == 0 || s.provider.noted(kind+" in a wreck") == 0 {
-			t.Errorf("credentials of the kind %s were not taken and quoted", kind)
+			t.Errorf("credentials of the kind %s were not used and quoted", kind)
 		}
 	}
 	s.pages()
@@ -290,7 +290,7 @@ func TestSecretsStayWithTheFile(t *testing.T) {
 	s.token.check(t)
 }
 
-// mistakes gives secrets where they are not taken.
+// mistakes passes secrets where they are not accepted.
 func (s *single) mistakes() {
 	s.t.Helper()
 	key := s.secret.text
@@ -302,7 +302,7 @@ func (s *single) mistakes() {
 	s.fails(key+"#strange\n", "reauth", "pasted", "--paste", "--json")
 }
 
-// importAll brings along what other programs keep: well, and damaged.
+// importAll imports other programs' credentials, valid and damaged.
 func (s *single) importAll() {
 	s.t.Helper()
 	dir := s.t.TempDir()
@@ -327,13 +327,13 @@ func (s *single) importAll() {
 		s.works("", "remove", id, "--yes", "--no-revoke")
 	}
 	for i, text := range []string{`{"anthropic":{"type":"oauth","refresh":"` + key, `{"anthropic":"` + key + `"}`, `{"anthropic":{"type":"` + key + `"}}`, `{"anthropic":{"type":"oauth","expires":"` + key + `"}}`, key} {
-		// It may be found that there is nothing, or that it makes no sense.
+		// The result may be an error, or that there is nothing to import.
 		_, _ = s.command("", "import", "--source", "auth", "--auth-file", write(fmt.Sprint("auth-", i), text))
 		_, _ = s.command("", "import", "--source", "accounts", "--accounts-file", write(fmt.Sprint("many-", i), text), "--json")
 	}
 }
 
-// accounts returns the ids of all there are.
+// accounts returns the ids of all accounts.
 func (s *single) accounts() (ids []string) {
 	s.t.Helper()
 	var listed struct{ Accounts []struct{ ID string } }
@@ -346,8 +346,8 @@ func (s *single) accounts() (ids []string) {
 	return ids
 }
 
-// wrecks are answers that make no sense, with the credential in the place of KEY and, as
-// JSON writes it, of JSON.
+// wrecks are invalid responses, in which KEY is replaced by the credential, and JSON by its JSON
+// form.
 var wrecks = []string{
 	"KEY\r\n\r\n",
 	"HTTP/1.1 KEY\r\n\r\n",
@@ -367,7 +367,7 @@ var wrecks = []string{
 	"HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Bearer error=\"KEY\"\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{\"error\":{\"type\":\"authentication_error\",\"message\":\"JSON\"}}",
 }
 
-// wrecked has models and the authorisation server answer so.
+// wrecked makes models and the authorization server respond with wrecks.
 func (s *single) wrecked(paths []string) {
 	s.t.Helper()
 	for _, wreck := range wrecks {
@@ -375,7 +375,7 @@ func (s *single) wrecked(paths []string) {
 		for _, path := range paths {
 			s.ask(path)
 		}
-		_, _ = s.command("", "refresh", "by device", "--json") // whatever becomes of it
+		_, _ = s.command("", "refresh", "by device", "--json") // with any result
 		s.works("", "status")
 		s.works("", "status", "--json")
 		s.provider.wreck.Store(nil)
@@ -384,7 +384,7 @@ func (s *single) wrecked(paths []string) {
 		}
 	}
 	if n := s.provider.noted("refresh in a wreck"); n < len(wrecks)/2 {
-		s.t.Errorf("%d renewals were answered with what makes no sense, want %d", n, len(wrecks))
+		s.t.Errorf("%d renewals got an invalid response, want %d", n, len(wrecks))
 	}
 }
 
@@ -400,7 +400,7 @@ func (s *single) pages() {
 	}
 }
 
-// show has the command line show all there is.
+// show prints everything that the command line can show.
 func (s *single) show() {
 	s.t.Helper()
 	for _, args := range [][]string{{"list"}, {"status"}, {"stats"}, {"audit", "list"}, {"audit", "verify"}, {"strategy"}, {"config", "anthropic"}} {
@@ -409,7 +409,7 @@ func (s *single) show() {
 	}
 }
 
-// damage has the file set aside, with what nobody but its owner can have written there.
+// damage makes the broker set the file aside, with content that only its owner can have written.
 func (s *single) damage() {
 	s.t.Helper()
 	name := filepath.Join(s.kept, "accounts.json")
@@ -429,7 +429,7 @@ func (s *single) damage() {
 	}
 }
 
-// search looks at the files, of which it wants all kinds, and wants the leak everywhere.
+// search searches the files, expects all kinds of them, and expects the leak everywhere.
 func (s *single) search() {
 	s.t.Helper()
 	var names []string

@@ -13,9 +13,9 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
-// gateways gives the gateways keys for accounts, in clear and sealed, in requests that are
-// served and in ones that are refused at every point, and looks at their memory and the
-// brokers' at once: later the same buffers may have been written over.
+// gateways sends keys for accounts to the gateways, in clear and sealed, in requests that succeed and
+// in requests that are refused at every stage, and then searches their memory and the brokers' at
+// once, before the buffers are overwritten.
 func (r *rig) gateways() {
 	r.t.Helper()
 	account := func(what, more string) string {
@@ -61,7 +61,7 @@ func (r *rig) gateways() {
 	}
 }
 
-// sealed is a key that a client has sealed, as a member of a body.
+// sealed returns a key sealed by a client, as a field of a body.
 func (r *rig) sealed(gateway int) string {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.ctx, http.MethodGet, r.address(gateway)+"/api/accounts/sealing-key", nil)

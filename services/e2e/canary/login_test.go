@@ -20,12 +20,12 @@ func (r *rig) code(link string) string {
 	location, page := r.get(http.DefaultClient, link)
 	code := regexp.MustCompile(`<code>(.*)</code>`).FindStringSubmatch(page)
 	if code == nil {
-		r.t.Fatalf("the provider shows %q, %q", location, page)
+		r.t.Fatalf("the provider showed %q, %q", location, page)
 	}
 	return code[1]
 }
 
-// login is what the API says of a sign-in.
+// login is the API's view of a sign-in.
 type login struct {
 	Login struct {
 		ID, URL     string
@@ -35,8 +35,8 @@ type login struct {
 	Wait    float64 `json:"wait_seconds"`
 }
 
-// logins signs in over the public API, by pasting and by a device, each well and in
-// vain, and gives back what was granted.
+// logins signs in over the public API, by pasting and with a device, each with success and with
+// failure, and signs out again.
 func (r *rig) logins() {
 	r.t.Helper()
 	c := r.Client(1, r.owner)
@@ -61,8 +61,8 @@ func (r *rig) logins() {
 			}
 			select {
 			case <-r.ctx.Done():
-				r.t.Fatal("the device is waited for")
-			case <-time.After(100 * time.Millisecond): // the broker knows when to ask
+				r.t.Fatal("the broker still waits for the device")
+			case <-time.After(100 * time.Millisecond): // the broker decides when to poll
 			}
 		}
 	}
@@ -70,12 +70,12 @@ func (r *rig) logins() {
 	pasted := begin("paste")
 	code := r.code(pasted.Login.URL)
 	if _, err := call(http.MethodPost, path(begin("paste"), "complete"), map[string]any{"code": code}); err == nil {
-		r.t.Error("a sign-in is completed with the code of another")
+		r.t.Error("a sign-in was completed with the code of another one")
 	}
 	vain := begin("paste")
 	_, state, _ := strings.Cut(r.code(vain.Login.URL), "#")
 	if _, err := call(http.MethodPost, path(vain, "complete"), map[string]any{"code": r.passed.text + "-made-up#" + state}); err == nil {
-		r.t.Error("a sign-in is completed with a code that is made up")
+		r.t.Error("a sign-in was completed with an invalid code")
 	}
 	byPaste, err := call(http.MethodPost, path(pasted, "complete"), map[string]any{"code": code})
 	if err != nil {
@@ -85,10 +85,10 @@ func (r *rig) logins() {
 	refused, device := begin("device"), begin("device")
 	r.get(http.DefaultClient, strings.Replace(refused.Login.URLWithCode, "approve", "deny", 1))
 	if _, err := poll(refused); err == nil {
-		r.t.Error("a device signs in that was refused")
+		r.t.Error("a refused device signed in")
 	}
 	if got, err := call(http.MethodPost, path(device, "poll"), nil); err != nil || got.Account != nil {
-		r.t.Errorf("before it is approved the device gets %+v, %v", got, err)
+		r.t.Errorf("before its approval the device gets %+v, %v", got, err)
 	}
 	r.get(http.DefaultClient, device.Login.URLWithCode)
 	byDevice, err := poll(device)
@@ -100,7 +100,7 @@ func (r *rig) logins() {
 		r.t.Errorf("the authorisation server was called %+v", calls)
 	}
 	if states, verifiers := r.provider.noted("state"), r.provider.noted("verifier"); states < 4 || verifiers < 4 {
-		r.t.Errorf("of sign-ins %d states and %d verifiers are looked for", states, verifiers)
+		r.t.Errorf("%d states and %d verifiers of sign-ins are searched for", states, verifiers)
 	}
 
 	if _, err := call(http.MethodPost, "/api/accounts/"+byPaste.Account.ID+"/refresh", nil); err != nil {
@@ -116,7 +116,7 @@ func (r *rig) logins() {
 	}
 }
 
-// members come with what makes them one, to the wrong door too.
+// members sends members' credentials, also to services that do not accept them.
 func (r *rig) members() {
 	r.t.Helper()
 	var made struct {
@@ -136,7 +136,7 @@ func (r *rig) members() {
 		who.Token = key.text
 		err := r.Client(1, who).Call(r.ctx, world.Request{Method: http.MethodGet, Path: "/api/sessions"}, nil)
 		if (err == nil) != key.good {
-			r.t.Errorf("with an API key that is good (%t) the answer is %v", key.good, err)
+			r.t.Errorf("with an API key (valid: %t) the response is %v", key.good, err)
 		}
 	}
 	r.get(r.HTTP, r.Gateways[0]+"/api/sessions?access_token="+made.Secret)
@@ -146,7 +146,7 @@ func (r *rig) members() {
 	}
 }
 
-// strange gives the broker secrets where it does not take them, as people do by mistake.
+// strange passes secrets to the broker where it does not accept them, as people do by mistake.
 func (r *rig) strange() {
 	r.t.Helper()
 	key := r.secret.text
@@ -160,7 +160,7 @@ func (r *rig) strange() {
 		_, err := r.accounts(1).AddAccount(r.as(), req)
 		r.refused(what, err)
 	}
-	// An SDK that is still set up with the provider's own key.
+	// An SDK that still uses the provider's own key.
 	address := "http://" + r.Replica("credential-broker", 1).Addr + "/egress/anthropic/v1/messages"
 	for _, headers := range []http.Header{{"X-Api-Key": {key}}, {"Authorization": {"Bearer " + key}}, {"Authorization": {"Basic " + key}}, {"Cookie": {"session=" + key}}} {
 		r.knock(address, headers)
@@ -168,7 +168,7 @@ func (r *rig) strange() {
 	}
 }
 
-// knock makes a request that is refused.
+// knock sends a request that is refused.
 func (r *rig) knock(address string, headers http.Header) {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.ctx, http.MethodPost, address, bytes.NewReader([]byte(`{"model":"m","messages":[]}`)))
@@ -182,12 +182,12 @@ func (r *rig) knock(address string, headers http.Header) {
 	}
 	var body bytes.Buffer
 	if _, err := body.ReadFrom(res.Body); err != nil || res.StatusCode != http.StatusUnauthorized {
-		r.t.Errorf("a stranger is answered %s %.200q, %v", res.Status, body.Bytes(), err)
+		r.t.Errorf("the response to a stranger is %s %.200q, %v", res.Status, body.Bytes(), err)
 	}
 	_ = res.Body.Close()
 }
 
-// databasePasswords has those looked for with which services log in at the database.
+// databasePasswords adds the services' passwords for the database to the search.
 func (r *rig) databasePasswords() {
 	r.t.Helper()
 	for _, p := range r.Procs() {

@@ -16,20 +16,19 @@ import (
 	"github.com/google/uuid"
 )
 
-// mark is a kind of secret. Its text is in those that the test makes up; those that the
-// world does are told to marks.add.
+// mark is a kind of secret. Secrets of the test contain its text; secrets that the world generates
+// are passed to marks.add.
 type mark struct {
 	name, text string
-	// may are patterns of the places where it may be, must some of those that it is in:
-	// who does not find it there would not find it elsewhere.
+	// may has patterns of the places where it may be, must those of places where it must be, which
+	// shows that the search works.
 	may, must []string
 
 	mu    sync.Mutex // guards found
 	found map[string]bool
 }
 
-// newMark returns a mark whose text nothing else in the world has: letters and digits
-// alone, which neither URLs nor JSON write otherwise.
+// newMark returns a mark with a unique text of letters and digits, which URLs and JSON do not escape.
 func newMark(name string) *mark {
 	return &mark{name: name, text: name + strings.ReplaceAll(uuid.NewString(), "-", "")[:14], found: map[string]bool{}}
 }
@@ -40,7 +39,7 @@ func forms(text string) []string {
 	all := []string{text, inHex, strings.ToUpper(inHex)}
 	for shift := range 3 {
 		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			// What of the encoded text depends on it alone, wherever it begins.
+			// The part of the encoding that depends only on the text, at each offset.
 			encoded := e.EncodeToString(append(make([]byte, shift), text...))
 			all = append(all, encoded[(shift*8+5)/6:(shift+len(text))*8/6])
 		}
@@ -55,35 +54,35 @@ func (m *mark) note(place string) {
 	m.mu.Unlock()
 }
 
-// places returns where the mark was found, of those that begin so.
+// places returns the places with a prefix where the mark was found.
 func (m *mark) places(prefix string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.found)), func(p string) bool { return !strings.HasPrefix(p, prefix) })
 }
 
-// check wants the mark where it must be, and nowhere else than where it may be.
+// check expects the mark where it must be, and only where it may be.
 func (m *mark) check(t *testing.T) {
 	t.Helper()
 	for _, place := range m.must {
 		if len(m.places(place)) == 0 {
-			t.Errorf("no %s is in: %s, where it must be: the search finds nothing there", m.name, place)
+			t.Errorf("%s was not found in %s, where it must be: the search does not work there", m.name, place)
 		}
 	}
 	for _, place := range m.places("") {
 		if !slices.ContainsFunc(m.may, func(pattern string) bool { ok, err := path.Match(pattern, place); return ok && err == nil }) {
-			t.Errorf("a %s is in: %s", m.name, place)
+			t.Errorf("%s was found in %s", m.name, place)
 		}
 	}
 }
 
-// marks are all that are looked for at once, however many texts they have.
+// marks has all marks, which are searched for at once.
 type marks struct {
-	mu  sync.Mutex // lets one add at a time
+	mu  sync.Mutex // serializes add
 	now atomic.Pointer[index]
 }
 
-// index has the forms of texts by how they begin.
+// index has the forms of texts by their beginnings.
 type index struct {
 	begins [1 << 16]bool // by hash
 	forms  map[uint32][]form
@@ -104,7 +103,7 @@ func newMarks(all ...*mark) *marks {
 	return m
 }
 
-// add has more texts looked for from now on.
+// add adds texts to the search.
 func (all *marks) add(m *mark, texts ...string) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -123,7 +122,7 @@ func (all *marks) add(m *mark, texts ...string) {
 
 func hash(key uint32) uint32 { return key * 0x9E3779B1 >> 16 }
 
-// look notes which marks are in what a place holds.
+// look records the marks that the content of a place has.
 func (all *marks) look(place string, b []byte) {
 	x := all.now.Load()
 	for i := range max(len(b)-3, 0) {
@@ -139,8 +138,8 @@ func (all *marks) look(place string, b []byte) {
 	}
 }
 
-// stream looks at what is written to it, also where a mark is cut in two. It belongs
-// to one goroutine.
+// stream searches what is written to it, including marks across two writes. It belongs to one
+// goroutine.
 type stream struct {
 	marks *marks
 	place string

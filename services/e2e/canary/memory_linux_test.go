@@ -16,13 +16,12 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// readsMemory says that memories is worth something here. The broker lets root alone look
-// at its memory.
+// readsMemory reports whether memories works here. Only root can read the broker's memory.
 const readsMemory = true
 
 var readsBroker = os.Geteuid() == 0
 
-// memories looks at all that processes can write to: heaps, stacks with arguments and
+// memories searches all writable memory of the processes: heaps, stacks with arguments and
 // environments, and shared memory.
 func memories(t *testing.T, all *marks, w *world.World) {
 	t.Helper()
@@ -32,20 +31,20 @@ func memories(t *testing.T, all *marks, w *world.World) {
 	}
 	pids := append(children(t, w.Postgres.PID()), w.Postgres.PID())
 	for _, pid := range pids {
-		// The processes of the database come and go.
+		// Processes of the database may end meanwhile.
 		if err := memory(all, "memory of postgres", pid, shared); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("read the memory of postgres: %v", err)
 		}
 	}
 }
 
-// memoryOf looks at a process of the world.
+// memoryOf searches the memory of a process of the world.
 func memoryOf(t *testing.T, all *marks, p *world.Proc, shared map[string]bool) {
 	t.Helper()
 	err := memory(all, "memory of "+p.Name(), p.PID(), shared)
 	if p.Service == subject.CredentialBroker && !readsBroker {
 		if !errors.Is(err, os.ErrPermission) {
-			t.Errorf("the memory of %s is open to its user: %v", p.Name(), err)
+			t.Errorf("the memory of %s can be read by its user: %v", p.Name(), err)
 		}
 		return
 	}
@@ -77,7 +76,7 @@ func children(t *testing.T, parent int) (pids []int) {
 	return pids
 }
 
-// memory looks at a process. What several share is read once.
+// memory searches the memory of a process. Shared memory is read once.
 func memory(all *marks, place string, pid int, shared map[string]bool) error {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -106,7 +105,7 @@ func memory(all *marks, place string, pid int, shared map[string]bool) error {
 		if err := errors.Join(err1, err2); err != nil {
 			return err
 		}
-		// What is gone since, or cannot be read, is skipped.
+		// Unmapped or unreadable memory is skipped.
 		_, _ = io.CopyBuffer(&stream{marks: all, place: place}, onlyReader{io.NewSectionReader(mem, start, end-start)}, make([]byte, 1<<20))
 	}
 	return nil

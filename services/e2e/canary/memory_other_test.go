@@ -8,7 +8,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// readsMemory: where there is no /proc, other processes' memory stays closed.
+// readsMemory is false: without /proc, other processes' memory cannot be read.
 const readsMemory, readsBroker = false, false
 
 func memories(*testing.T, *marks, *world.World) {}

@@ -19,29 +19,28 @@ import (
 	"signalbox.dev/services/simulator/authserver"
 )
 
-// provider is the world outside: models, which the simulated provider answers for, and
-// an authorisation server. Its tokens and device codes hold the secret mark, what people
-// see of it (codes to paste and to type in) the passed one. It takes the credentials off
-// before it asks the simulator.
+// provider is the external provider: models, with responses of the simulated provider, and an
+// authorization server. Its tokens and device codes contain the secret mark; codes that people see
+// contain the passed one. It removes the credentials before it calls the simulator.
 type provider struct {
 	*httptest.Server
 	marks     *marks
 	secret    *mark
 	mark      string // the secret's
 	passed    *mark
-	signs     *strings.Replacer // puts marks on what the authorisation server says
-	plain     *strings.Replacer // takes them off again
+	signs     *strings.Replacer // adds marks to responses of the authorization server
+	plain     *strings.Replacer // removes them again
 	auth      *authserver.Server
 	simulator atomic.Pointer[httputil.ReverseProxy]
 	refuse    atomic.Bool // refuses every credential
 	quote     atomic.Pointer[string]
-	wreck     atomic.Pointer[string] // is what is answered with
+	wreck     atomic.Pointer[string] // replaces responses if set
 
 	mu   sync.Mutex // guards seen
 	seen map[string]int
 }
 
-// clientSecret is what the provider knows the product by.
+// clientSecret is the product's OAuth client secret.
 func clientSecret(secret *mark) string { return secret.text + "-client" }
 
 func newProvider(t *testing.T, all *marks, secret, passed *mark) *provider {
@@ -71,7 +70,7 @@ func newProvider(t *testing.T, all *marks, secret, passed *mark) *provider {
 	return p
 }
 
-// behind says where the simulated provider is.
+// behind sets the address of the simulated provider.
 func (p *provider) behind(t *testing.T, simulator string) {
 	t.Helper()
 	u, err := url.Parse(simulator)
@@ -85,13 +84,13 @@ func (p *provider) behind(t *testing.T, simulator string) {
 	}})
 }
 
-// authorise puts the mark on tokens on their way out and takes it off on their way in.
+// authorise adds the mark to tokens in responses and removes it from requests.
 func (p *provider) authorise(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 	if err != nil {
 		return // the broker left
 	}
-	// What the broker makes up is known from here on, before it may be seen anywhere.
+	// From here on the broker's generated secrets are searched for, before they can be anywhere.
 	if state := r.URL.Query().Get("state"); state != "" {
 		p.marks.add(p.passed, state)
 		p.note("state")
@@ -122,7 +121,7 @@ func (p *provider) authorise(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer) // the broker left
 }
 
-// whoami says who somebody is, and repeats their token, which nobody is to believe.
+// whoami returns the caller, and quotes its token, which must not reach anybody.
 func (p *provider) whoami(w http.ResponseWriter, r *http.Request) {
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !p.auth.Good(strings.TrimPrefix(token, p.mark+"-")) {
@@ -132,7 +131,7 @@ func (p *provider) whoami(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"name":"the one with %s","login":"ada"}`, token)
 }
 
-// answer notes whose credential comes, and asks the simulator.
+// answer records the credential and calls the simulator.
 func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 	credential := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ") + r.Header.Get("X-Api-Key") + r.Header.Get("X-House-Key")
 	kind := "none"
@@ -144,7 +143,7 @@ func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 	if !good {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusUnauthorized)
-		// Providers do quote keys that they refuse.
+		// Real providers quote keys that they refuse.
 		fmt.Fprintf(w, `{"type":"error","error":{"type":"authentication_error","message":"the key %s is not good"}}`, inJSON(credential))
 		return
 	}
@@ -161,7 +160,7 @@ func (p *provider) answer(w http.ResponseWriter, r *http.Request) {
 	p.simulator.Load().ServeHTTP(w, r)
 }
 
-// tear writes an answer byte by byte as it is, with a key in it, and no more.
+// tear writes a raw response that contains a key, and closes the connection.
 func tear(w http.ResponseWriter, wreck, key string) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -171,17 +170,17 @@ func tear(w http.ResponseWriter, wreck, key string) {
 	_ = conn.Close()
 }
 
-// inJSON is a text as JSON writes it, without the quotes.
+// inJSON returns the JSON form of a text, without the quotes.
 func inJSON(text string) string {
 	b, _ := json.Marshal(text) // a string always encodes
 	return string(b[1 : len(b)-1])
 }
 
-// quoting are the places of answers in which a provider may quote a key, beside a
-// refusal. None of them is the account's own fault, so that it stays in use.
+// quoting has the places of responses in which a provider may quote a key, apart from a refusal. None
+// of them is the account's fault, so that it stays in use.
 var quoting = []string{"the first event", "an event after text", "text", "JSON", "a large error"}
 
-// tell quotes a key, as a provider that speaks Anthropic's API, or OpenAI's chat.
+// tell quotes a key in Anthropic's or OpenAI's format.
 func tell(w http.ResponseWriter, anthropic bool, place, key string) {
 	const failed = `{"type":"error","error":{"type":"invalid_request_error","code":"400","message":"%s may not do this"}}`
 	begin, text, failure, end := "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
@@ -220,8 +219,8 @@ func (p *provider) note(what string) {
 	p.mu.Unlock()
 }
 
-// noted returns how often something was noted: a kind of credential and whether it was
-// good, or where it was quoted, or what was learned of a sign-in.
+// noted returns how often something was recorded: a kind of credential and whether it was accepted,
+// or where it was quoted, or a part of a sign-in.
 func (p *provider) noted(what string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// TestWrongSettings starts programs with settings that hold a secret and do not work:
-// what they say of it, until they end or for a moment, does not hold it.
+// TestWrongSettings starts programs with invalid settings that contain a secret: their output, until
+// they end or for a moment, must not contain it.
 func TestWrongSettings(t *testing.T) {
 	t.Parallel()
 	programs := t.TempDir()
@@ -30,13 +30,13 @@ func TestWrongSettings(t *testing.T) {
 	all := newMarks(secret, leak)
 	t.Cleanup(func() {
 		if len(leak.places("")) == 0 {
-			t.Error("what is no secret, and repeated, is not found")
+			t.Error("the repeated non-secret was not found")
 		}
 	})
 	s := secret.text
 	const (
 		nowhere = "127.0.0.1:1"
-		moment  = 2 * time.Second // is listened to what waits for a database
+		moment  = 2 * time.Second // for programs that wait for a database
 	)
 	broker := map[string]string{
 		"CREDENTIAL_BROKER_ADDR": "127.0.0.1:0", "CREDENTIAL_BROKER_KEY_FILE": "FOLDER/key", "TRUSTED_KEYS": "gateway=" + key.Public(),
@@ -50,7 +50,7 @@ func TestWrongSettings(t *testing.T) {
 	migrate := map[string]string{"NATS_URL": "nats://u:" + s + "@" + nowhere, "GATEWAY_DB_PASSWORD": s}
 	for i, tt := range []struct {
 		program string
-		env     []map[string]string // later ones go before
+		env     []map[string]string // later ones override
 	}{
 		{"credential-broker", []map[string]string{broker, {"DATABASE_URL": "postgres://u:" + s + "@" + nowhere + "/d"}}},
 		{"credential-broker", []map[string]string{broker, shared, {"DATABASE_URL": "postgres://u:" + s + " /%zz@" + nowhere + "/d"}}},
@@ -104,11 +104,11 @@ func TestWrongSettings(t *testing.T) {
 			waits := ctx.Err() != nil
 			cancel()
 			if err == nil && !waits {
-				t.Errorf("it is content, and says %q", out)
+				t.Errorf("it accepted the settings and printed %q", out)
 			}
 			all.look(t.Name(), out)
 			if len(secret.places(t.Name())) > 0 {
-				t.Errorf("it says %s", out)
+				t.Errorf("it printed %s", out)
 			}
 		})
 	}

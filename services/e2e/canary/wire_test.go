@@ -10,7 +10,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// taps stand on the ways between parts and look at every byte.
+// taps are proxies between parts that search every byte.
 type taps struct {
 	marks *marks
 
@@ -44,30 +44,30 @@ func (t *taps) carry(l world.Link, from net.Conn) {
 	defer from.Close()
 	to, err := new(net.Dialer).Dial(l.Network, l.Address)
 	if err != nil {
-		return // the part is not there: the other one sees a connection that ends
+		return // the part is down: the other one sees a connection that ends
 	}
 	defer to.Close()
 	var both sync.WaitGroup
 	forward := func(to, from net.Conn, place string) {
 		_, _ = io.Copy(io.MultiWriter(&stream{marks: t.marks, place: place}, to), from) // it ends when either does
-		_ = to.(interface{ CloseWrite() error }).CloseWrite()                           // as the other side did
+		_ = to.(interface{ CloseWrite() error }).CloseWrite()                           // like the other side
 	}
 	both.Go(func() { forward(to, from, "wire "+l.From+" > "+l.To) })
 	both.Go(func() { forward(from, to, "wire "+l.To+" > "+l.From) })
 	both.Wait()
 }
 
-// close is for when the world is closed.
+// close closes the taps after the world.
 func (t *taps) close() {
 	t.mu.Lock()
 	for _, l := range t.listeners {
-		_ = l.Close() // nobody dials any more
+		_ = l.Close() // there are no more connections
 	}
 	t.mu.Unlock()
 	t.work.Wait()
 }
 
-// overhear looks at answers that go through it.
+// overhear is a RoundTripper that searches responses.
 type overhear struct {
 	marks *marks
 	next  http.RoundTripper
@@ -81,7 +81,7 @@ func (o overhear) RoundTrip(r *http.Request) (*http.Response, error) {
 		return res, err
 	}
 	s := &stream{marks: o.marks, place: place}
-	_ = res.Header.Write(s) // s takes everything
+	_ = res.Header.Write(s) // s accepts everything
 	res.Body = struct {
 		io.Reader
 		io.Closer

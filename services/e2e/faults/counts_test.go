@@ -151,7 +151,7 @@ func (r *rig) returned(kept bool) []string {
 	}
 	for login := range r.before.postgres {
 		// One more for each process: a runner's presence connection.
-		if n, may := now.postgres[login], (conns+1)*len(r.doors); n > may {
+		if n, may := now.postgres[login], (conns+1)*len(r.gateways); n > may {
 			more = append(more, fmt.Sprintf("postgres connections of %s: %d, its processes may have %d", login, n, may))
 		}
 	}

@@ -75,9 +75,9 @@ func (l *load) work(ctx context.Context, person int) {
 
 // newSession retries until a session is created.
 func (r *rig) newSession(ctx context.Context) string {
-	for door := 0; ; door++ {
+	for gateway := 0; ; gateway++ {
 		attempt, cancel := context.WithTimeout(ctx, requestTime)
-		session, err := r.client(door).NewSession(attempt, "sim/notes")
+		session, err := r.client(gateway).NewSession(attempt, "sim/notes")
 		cancel()
 		if err == nil {
 			return session
@@ -88,9 +88,9 @@ func (r *rig) newSession(ctx context.Context) string {
 	}
 }
 
-func (r *rig) newTask(door int) *task {
+func (r *rig) newTask(gateway int) *task {
 	key := id.New[id.Operation]().String()
-	return &task{r: r, n: key[len(key)-12:], key: key, door: door, over: make(chan struct{})}
+	return &task{r: r, n: key[len(key)-12:], key: key, gateway: gateway, over: make(chan struct{})}
 }
 
 // underWay returns the number of the first task that is not over yet.

@@ -311,11 +311,11 @@ func (r *rig) reread(t *testing.T, tasks []*task) {
 	ctx, cancel := context.WithTimeout(t.Context(), world.Timeout)
 	defer cancel()
 	for _, k := range tasks {
-		for door := range r.doors {
+		for gateway := range r.gateways {
 			if k.run == "" {
 				continue
 			}
-			again := &task{r: r, n: k.n, door: door, session: k.session, run: k.run, over: make(chan struct{})}
+			again := &task{r: r, n: k.n, gateway: gateway, session: k.session, run: k.run, over: make(chan struct{})}
 			v := &viewer{task: again}
 			if !v.watch(ctx) {
 				t.Fatalf("run %s cannot be read again: %s", k.run, v.last())
@@ -324,7 +324,7 @@ func (r *rig) reread(t *testing.T, tasks []*task) {
 				again.wrong("it ended with %q, and now with %q", k.end, again.end)
 			}
 			for _, p := range again.problems {
-				t.Errorf("read again at gateway %d: %s", door+1, p)
+				t.Errorf("read again at gateway %d: %s", gateway+1, p)
 			}
 			if len(again.problems) > 0 {
 				r.explain(t, k)

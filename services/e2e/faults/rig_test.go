@@ -56,12 +56,12 @@ const viewers = "viewers → gateway"
 // rig is a cluster with a proxy on every link, and people who use it.
 type rig struct {
 	*world.World
-	ctx   context.Context //nolint:containedctx // the test's
-	db    *pgxpool.Pool   // of an administrator, without a proxy
-	http  *http.Client    // of people; connections are not reused
-	doors []string        // base URLs of the gateways, through proxies
-	who   world.Member
-	load  *load
+	ctx      context.Context //nolint:containedctx // the test's
+	db       *pgxpool.Pool   // of an administrator, without a proxy
+	http     *http.Client    // of people; connections are not reused
+	gateways []string        // base URLs of the gateways, through proxies
+	who      world.Member
+	load     *load
 
 	normal time.Duration // the normal duration of a run
 	before counts        // the normal counts
@@ -102,7 +102,7 @@ func newRig(t *testing.T, o world.Options) *rig {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.doors = append(r.doors, "http://"+addr)
+		r.gateways = append(r.gateways, "http://"+addr)
 	}
 	if err := w.PutScript(t.Context(), "notes", script); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func (r *rig) set(t *testing.T, name string, f faultproxy.Fault) {
 
 // client returns a client of a gateway, through the proxy before it.
 func (r *rig) client(gateway int) world.Client {
-	return world.Client{URL: r.doors[gateway%len(r.doors)], Who: r.who, HTTP: r.http}
+	return world.Client{URL: r.gateways[gateway%len(r.gateways)], Who: r.who, HTTP: r.http}
 }
 
 // wait pauses. It returns false if the test ends first.

@@ -53,10 +53,10 @@ const requestTime = 20 * time.Second
 // task is one message, which is sent until it is accepted; its run is watched to its end and
 // judged.
 type task struct {
-	r    *rig
-	n    string // names the note
-	key  string
-	door int // the index of the first gateway
+	r       *rig
+	n       string // names the note
+	key     string
+	gateway int // the index of the first gateway
 
 	asked, accepted, ended time.Time
 	session, run           string
@@ -102,9 +102,9 @@ func (k *task) took() time.Duration { return k.ended.Sub(k.asked) }
 // send repeats the message, with one key and at alternating gateways, until it is accepted. Half of
 // the messages request a stream, of which only the beginning is read.
 func (k *task) send(ctx context.Context) bool {
-	for door := k.door; ; door++ {
+	for gateway := k.gateway; ; gateway++ {
 		attempt, cancel := context.WithTimeout(ctx, requestTime)
-		run, err := k.try(attempt, k.r.client(door))
+		run, err := k.try(attempt, k.r.client(gateway))
 		timedOut := errors.Is(attempt.Err(), context.DeadlineExceeded)
 		cancel()
 		switch {
@@ -136,7 +136,7 @@ func mayPass(r *world.Refused) bool {
 
 func (k *task) try(ctx context.Context, c world.Client) (run string, err error) {
 	s := world.Sending{Content: "note " + k.n, Key: k.key}
-	if k.door%2 == 0 {
+	if k.gateway%2 == 0 {
 		r, err := c.Submit(ctx, k.session, s)
 		return r.ID, err
 	}
@@ -172,8 +172,8 @@ const silence = 8 * time.Second
 
 // watch reports whether the run's end was seen.
 func (v *viewer) watch(ctx context.Context) bool {
-	for door := v.door; ; door++ {
-		v.stream(ctx, v.r.client(door))
+	for gateway := v.gateway; ; gateway++ {
+		v.stream(ctx, v.r.client(gateway))
 		if v.terminal {
 			return true
 		}

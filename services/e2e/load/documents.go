@@ -249,7 +249,7 @@ func (o *ours) memory() (int64, error) {
 	return sum, nil
 }
 
-// node is a server from npm, unmodified: it keeps documents in memory.
+// node is an unmodified server from npm, which keeps documents in memory.
 type node struct {
 	kind, addr string
 	cmd        *exec.Cmd
@@ -279,7 +279,7 @@ func peer(kind string) func(context.Context, *bench) (library, error) {
 				return n, conn.Close()
 			}
 			if time.Now().After(deadline) {
-				return nil, errors.Join(fmt.Errorf("%s does not come up (npm ci in services/e2e/yclients): %w\n%s", kind, err, &out), n.close())
+				return nil, errors.Join(fmt.Errorf("%s did not start (npm ci in services/e2e/yclients): %w\n%s", kind, err, &out), n.close())
 			}
 			select {
 			case <-ctx.Done():

@@ -19,13 +19,12 @@ import (
 // place is a document that editors open.
 type place struct {
 	url string
-	// hocuspocus is the document's name where each message says whose it is; empty
-	// for plain y-protocols.
+	// hocuspocus is the document's name in each message; empty for plain y-protocols.
 	hocuspocus string
 }
 
-// editor is one connection to a document. Of what others write it looks only at whose
-// it is and how far it goes.
+// editor is one connection to a document. It only reads the client and the clocks of other editors'
+// updates.
 type editor struct {
 	room *room
 	conn *websocket.Conn
@@ -33,7 +32,7 @@ type editor struct {
 	text *yjs.XMLText
 	at   int
 
-	write sync.Mutex // the connection takes one writer
+	write sync.Mutex // the connection allows one writer
 	seen  map[uint64]uint32
 	ready chan struct{} // closed when the document has been received
 }
@@ -47,8 +46,7 @@ type room struct {
 	sent map[uint64]*stamps
 }
 
-// stamps are the times at which an editor has sent its updates, one for each clock
-// from first on.
+// stamps are the times at which an editor sent its updates, one for each clock from first on.
 type stamps struct {
 	first uint32
 	times []time.Time
@@ -59,9 +57,9 @@ type press struct {
 	group     sync.WaitGroup
 	stop      context.CancelFunc
 	rooms     []*room
-	delivered atomic.Int64 // updates, for each of those who got them
+	delivered atomic.Int64 // received updates of all editors
 	cut       atomic.Int64
-	keep      atomic.Bool // note latencies
+	keep      atomic.Bool // record latencies
 
 	mu        sync.Mutex // guards latencies
 	latencies sample
@@ -106,7 +104,7 @@ func (p *press) close() {
 	p.group.Wait()
 }
 
-// Messages of y-protocols, and of Hocuspocus, that matter here.
+// Message types of y-protocols and Hocuspocus.
 const (
 	msgSync  = 0
 	msgAuth  = 2
@@ -161,7 +159,7 @@ func (p *press) open(ctx context.Context, r *room) (*editor, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(20 * time.Second):
-		return nil, errors.Join(fmt.Errorf("%s does not send the document", r.place.url), conn.Close())
+		return nil, errors.Join(fmt.Errorf("%s did not send the document", r.place.url), conn.Close())
 	}
 }
 
@@ -232,7 +230,7 @@ func (p *press) note(e *editor, update []byte, now time.Time) {
 	}
 }
 
-// begin makes an editor a writer, with a paragraph of its own, which it shares.
+// begin makes an editor a writer with its own paragraph.
 func (e *editor) begin() error {
 	var out []byte
 	stop := e.doc.OnUpdate(func(u *yjs.Update) { out = slices.Clone(u.V1()) })
@@ -269,8 +267,8 @@ func (e *editor) press() error {
 	return e.send(e.room.message(msgSync, []byte{update}, bytesOf(out)))
 }
 
-// typing has the writers type so many characters a second together, for so long,
-// and returns how many they typed.
+// typing makes the writers together type at a rate for some time, and returns the number of
+// characters.
 func typing(ctx context.Context, writers []*editor, rate int, long time.Duration) (int, error) {
 	const hands = 8
 	var typed atomic.Int64

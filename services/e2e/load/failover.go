@@ -28,13 +28,13 @@ const (
 	failoverKills = 4
 	// spread is the time over which viewers reconnect.
 	spread = 250 * time.Millisecond
-	// settled is the pause between two ends of a gateway.
-	settled = 2 * time.Second
+	// failoverPause is the pause between two failovers.
+	failoverPause = 2 * time.Second
 )
 
-// failover measures how long viewers are without events when their gateway is
-// killed (kill -9) or stopped (SIGTERM), and all of them come back to another one
-// with the id of their last event. Each must go on with the very next event.
+// failover measures how long viewers get no events when their gateway is killed (kill -9) or stopped
+// (SIGTERM) and all of them resume at another one with the id of their last event. Each must
+// continue with the next event.
 func failover(ctx context.Context, b *bench) error {
 	s, err := newStage(ctx, b, 2, b.times(100))
 	if err != nil {
@@ -100,12 +100,12 @@ type crowd struct {
 	first   map[*openRun]int64 // the number of the first event that is counted
 	group   sync.WaitGroup
 	stop    context.CancelFunc
-	home    atomic.Int32 // index of the gateway to go to
+	home    atomic.Int32 // index of the gateway to connect to
 
 	events   atomic.Int64
 	repeated atomic.Int64 // requests without a response
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	returns []comeback
 	wrong   error         // the first violation
 	changed chan struct{} // closed and replaced when either changes
@@ -115,11 +115,10 @@ type crowd struct {
 type comeback struct {
 	cut   time.Time // when its connection broke
 	asked time.Time // when the successful request was sent
-	back  time.Time // when the next event came
+	back  time.Time // when the next event arrived
 }
 
-// crowd opens so many viewers of each session, all different people, at the first
-// gateway.
+// crowd opens a number of viewers of each session, all different members, at the first gateway.
 func (s *stage) crowd(ctx context.Context, each int) (*crowd, error) {
 	ctx, stop := context.WithCancel(ctx)
 	c := &crowd{stage: s, stop: stop, first: map[*openRun]int64{}, changed: make(chan struct{})}
@@ -154,8 +153,8 @@ func (c *crowd) close() {
 	c.group.Wait()
 }
 
-// keepSaying has all sessions say something all the time, until the function that
-// it returns is called, which tells what went wrong.
+// keepSaying publishes events of all sessions until the returned function is called, which returns
+// the error.
 func (c *crowd) keepSaying(ctx context.Context) (enough func() error) {
 	ctx, stop := context.WithCancel(ctx)
 	open := c.stage.open
@@ -180,7 +179,7 @@ func (c *crowd) keepSaying(ctx context.Context) (enough func() error) {
 type departure struct {
 	begun   time.Time
 	returns []comeback
-	ended   time.Duration // until the process had
+	ended   time.Duration // until the process had ended
 }
 
 // last returns the time until all viewers were back.
@@ -191,14 +190,13 @@ func (d *departure) last() (last time.Duration) {
 	return last
 }
 
-// leave ends the gateway that all are at, waits until everybody is back at the other
-// one, and starts it again.
+// leave ends the viewers' gateway, waits until all have resumed at the other one, and restarts it.
 func (c *crowd) leave(ctx context.Context, end func(*world.Proc) error) (*departure, error) {
-	if err := wait(ctx, settled); err != nil {
+	if err := wait(ctx, failoverPause); err != nil {
 		return nil, err
 	}
 	if early := c.takeReturns(); len(early) > 0 {
-		return nil, fmt.Errorf("%d viewers were cut by themselves", len(early))
+		return nil, fmt.Errorf("%d viewers were cut for no reason", len(early))
 	}
 	from := c.home.Load()
 	victim := c.stage.world.Replica(subject.Gateway, int(from)+1)
@@ -215,7 +213,7 @@ func (c *crowd) leave(ctx context.Context, end func(*world.Proc) error) (*depart
 		return nil, err
 	}
 	if d.returns = c.takeReturns(); len(d.returns) != len(c.viewers) {
-		return nil, fmt.Errorf("%d viewers came back %d times", len(c.viewers), len(d.returns))
+		return nil, fmt.Errorf("%d viewers resumed %d times", len(c.viewers), len(d.returns))
 	}
 	if err := victim.Restart(); err != nil {
 		return nil, err
@@ -230,8 +228,8 @@ func (c *crowd) takeReturns() (returns []comeback) {
 	return returns
 }
 
-// compare waits until every viewer has the last event of its session. That nothing
-// was missing before it, and nothing came twice, they have seen to.
+// compare waits until every viewer has the last event of its session. The viewers themselves check
+// that no event is missing or duplicated.
 func (c *crowd) compare(ctx context.Context) error {
 	var want int64
 	for _, v := range c.viewers {
@@ -241,16 +239,16 @@ func (c *crowd) compare(ctx context.Context) error {
 		return err
 	}
 	if got, cut := c.events.Load(), len(c.takeReturns()); got != want || cut > 0 {
-		return fmt.Errorf("%d events came, want %d; %d viewers were cut by themselves", got, want, cut)
+		return fmt.Errorf("%d events arrived, want %d; %d viewers were cut for no reason", got, want, cut)
 	}
 	return nil
 }
 
-// await waits until ok, which is called under the lock, says so.
+// await waits until ok, which is called with the lock, returns true.
 func (c *crowd) await(ctx context.Context, ok func() bool) error {
 	deadline := time.NewTimer(world.Timeout)
 	defer deadline.Stop()
-	look := time.NewTicker(50 * time.Millisecond) // events alone do not wake it
+	look := time.NewTicker(50 * time.Millisecond) // not every event signals a change
 	defer look.Stop()
 	for {
 		c.mu.Lock()
@@ -265,7 +263,7 @@ func (c *crowd) await(ctx context.Context, ok func() bool) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline.C:
-			return fmt.Errorf("%d of %d viewers are back, %d events came", n, len(c.viewers), c.events.Load())
+			return fmt.Errorf("%d of %d viewers have resumed, %d events arrived", n, len(c.viewers), c.events.Load())
 		}
 	}
 }
@@ -305,7 +303,7 @@ func (v *returner) watch(ctx context.Context) {
 			return
 		}
 		way = &comeback{cut: time.Now()}
-		// Like a good client: at once, with jitter.
+		// Like a well-behaved client: at once, with jitter.
 		for most := spread; ; most = min(2*most, 4*spread) {
 			if wait(ctx, rand.N(most)) != nil {
 				return
@@ -373,7 +371,7 @@ func (v *returner) read(way *comeback) {
 		digits, ok := bytes.CutPrefix(bytes.TrimSpace(id), []byte("1-"))
 		number, err := strconv.ParseInt(string(digits), 10, 64)
 		if !ok || err != nil || number != v.last+1 {
-			v.crowd.note(nil, fmt.Errorf("after event %d of session %s came %q", v.last, v.open.session, id))
+			v.crowd.note(nil, fmt.Errorf("after event %d of session %s: %q", v.last, v.open.session, id))
 			return
 		}
 		v.last = number
@@ -386,7 +384,7 @@ func (v *returner) read(way *comeback) {
 	}
 }
 
-// wait waits, or returns ctx's error.
+// wait waits for a while, or returns ctx's error.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -8,8 +8,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// fairness measures the time to the first token of one workspace while another one has
-// twenty times as many runs as fit.
+// fairness measures the time to the first token of one workspace while another one has twenty times
+// as many runs as there are slots.
 func fairness(ctx context.Context, b *bench) error {
 	load := flood.Load{Slots: 16, Times: 20, Asks: 18, First: time.Millisecond, Rest: 300 * time.Millisecond}
 	w, err := b.world(ctx, world.Options{Replicas: 1, Env: load.Env})

@@ -16,8 +16,8 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// silent begins to answer and then says nothing for as long as a measurement takes:
-// its runs are open, and their events are ours to write.
+// silent is the script of an answer that begins and then pauses for longer than a measurement: its
+// runs stay open while this program publishes their events.
 const silent = `
 rules:
   - then:
@@ -25,7 +25,7 @@ rules:
       - wait: 590s
 `
 
-// stage has sessions with open runs, whose log is written from here.
+// stage has sessions with open runs, whose events this program publishes.
 type stage struct {
 	world   *world.World
 	bus     *bus.Bus
@@ -44,8 +44,8 @@ type openRun struct {
 
 const stagePartitions = 4
 
-// newStage starts a world with that many replicas of each service, and sessions with
-// a run in progress each.
+// newStage starts a world with a number of replicas of each service, and sessions with one open run
+// each.
 func newStage(ctx context.Context, b *bench, replicas, sessions int) (s *stage, err error) {
 	s = &stage{}
 	if s.world, err = b.world(ctx, world.Options{Replicas: replicas, Partitions: stagePartitions}); err != nil {
@@ -124,7 +124,7 @@ func (s *stage) close() error {
 	return s.world.Close()
 }
 
-// say publishes a delta with the time, as a runner does.
+// say publishes a delta with the current time, like a runner.
 func (s *stage) say(ctx context.Context, o *openRun) error {
 	e := &runv1.Event{
 		RunId: o.run.String(), RunOrdinal: 1, Epoch: 1, Number: o.next,
@@ -156,8 +156,8 @@ func (s *stage) viewerAs(o *openRun, who world.Member, after string) target {
 		world.SessionEvents(o.session.String()), u.Host, who.Token, who.Workspace, header)}
 }
 
-// pace calls f about rate times a second, on some goroutines, until the time is over.
-// It returns how often it did.
+// pace calls f about rate times a second, on some goroutines, for a while, and returns the number of
+// calls.
 func pace(ctx context.Context, rate int, d time.Duration, workers int, f func(ctx context.Context, worker int) error) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -190,8 +190,8 @@ func pace(ctx context.Context, rate int, d time.Duration, workers int, f func(ct
 	return int(count.Load()), err
 }
 
-// live measures the way from a publication to the viewers' sockets, and what each
-// delivered event costs, beside nginx with nchan under the same load.
+// live measures the latency from a publication to the viewers' sockets and the cost of each delivered
+// event, compared with nginx and nchan under the same load.
 func live(ctx context.Context, b *bench) error {
 	for _, l := range []struct {
 		name                             string
@@ -320,7 +320,7 @@ func (a *audience) await(ctx context.Context, events int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-deadline:
-			return fmt.Errorf("%d events of %d came; %d viewers were cut", a.events.Load(), events, a.cut.Load())
+			return fmt.Errorf("%d events of %d arrived; %d viewers were cut", a.events.Load(), events, a.cut.Load())
 		}
 	}
 	return nil

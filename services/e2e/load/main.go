@@ -1,11 +1,10 @@
-// Command load measures a running Signalbox: it starts the services of this
-// checkout as processes, puts load on them, and prints figures. `make bench-load`
-// runs all of it; the figures are in BENCHMARKS.md.
+// Command load measures Signalbox: it starts the services of this checkout as processes, puts load
+// on them, and prints the results. `make bench-load` runs all measurements; BENCHMARKS.md has the
+// results.
 //
 //	go run ./services/e2e/load ttft steps
 //
-// Each measurement starts a world of its own. Systems that are compared are measured in the same
-// run, by turns.
+// Each measurement starts its own world. Compared systems are measured alternately in the same run.
 package main
 
 import (
@@ -126,7 +125,7 @@ func choose(names []string) ([]measurement, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(measurements, func(m measurement) bool { return m.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no measurement %q; see load --help", name)
+			return nil, fmt.Errorf("unknown measurement %q; see load --help", name)
 		}
 		chosen = append(chosen, measurements[i])
 	}
@@ -160,8 +159,7 @@ func (b *bench) world(ctx context.Context, o world.Options) (*world.World, error
 	return w, err
 }
 
-// unlimited lifts the limits of one person, one workspace and one runner: a load has
-// few of them.
+// unlimited lifts the limits per member, workspace and runner, of which a load has few.
 func unlimited(service string, _ int) []string {
 	if service == subject.AgentRunner {
 		return []string{"AGENT_RUNNER_SLOTS=4096", "AGENT_RUNNER_WORKSPACE_RUNS=4096", "AGENT_RUNNER_WORKSPACE_WAITING=100000"}

@@ -26,7 +26,7 @@ type nchan struct {
 
 var errNoNchan = errors.New("apt-get install nginx-light libnginx-mod-nchan")
 
-// startNchan runs nginx in the foreground, on a port of its own.
+// startNchan runs nginx in the foreground, on a free port.
 func startNchan(dir string) (*nchan, error) {
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
@@ -86,7 +86,7 @@ http {
 			return n, conn.Close()
 		}
 		if time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("nginx does not come up: %w\n%s", err, &out), n.stop())
+			return nil, errors.Join(fmt.Errorf("nginx did not start: %w\n%s", err, &out), n.stop())
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (n *nchan) viewer(channel int) target {
 	return target{n.addr, fmt.Sprintf("GET /sub?id=%d HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", channel, n.addr)}
 }
 
-// liveNchan is liveOurs through nchan. It keeps messages in memory only.
+// liveNchan is liveOurs with nchan, which keeps messages in memory only.
 func liveNchan(ctx context.Context, b *bench, sessions, viewers, rate int) (*delivered, error) {
 	dir, err := os.MkdirTemp(b.dir, "nginx")
 	if err != nil {

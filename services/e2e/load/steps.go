@@ -23,8 +23,8 @@ rules:
 
 const stepsOfBusy = 20
 
-// steps measures how many durable steps are committed each second: a model call, its
-// tool call through the executor and both commits, with every sync to disk on.
+// steps measures the number of durable steps committed per second: a model call, its tool call
+// through the executor and both commits, with all syncs to disk.
 func steps(ctx context.Context, b *bench) error {
 	w, err := b.world(ctx, world.Options{Replicas: 1})
 	if err != nil {

@@ -21,9 +21,8 @@ rules:
       - say: "one two three four five six seven"
 `
 
-// ttft measures the time from POST to the first delta at the client, and the same
-// of the provider alone, by turns. Sessions are new, so that conversations are as
-// long as the provider's.
+// ttft measures the time from POST to the first delta at the client, and alternately that of the
+// provider alone. Each message has a new session, so that the provider's requests are equally long.
 func ttft(ctx context.Context, b *bench) error {
 	w, err := b.world(ctx, world.Options{Replicas: 1})
 	if err != nil {

@@ -23,7 +23,7 @@ type audience struct {
 	cut       atomic.Int64 // connections that ended
 	mu        sync.Mutex   // guards latencies
 	latencies sample
-	keep      atomic.Bool // note latencies
+	keep      atomic.Bool // record latencies
 }
 
 // mark begins the time, in nanoseconds, at which an event was published, in its text.
