@@ -15,6 +15,7 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/archive"
+	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/provider"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -223,6 +224,97 @@ func (m *models) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) (
 	return res, nil
 }
 
+// usage implements UsageService.
+type usage struct {
+	budgets *budget.Store
+}
+
+func (u *usage) GetUsage(ctx context.Context, req *agentv1.GetUsageRequest) (*agentv1.GetUsageResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	q := budget.UsageQuery{By: req.GetBy(), From: req.GetFrom().AsTime(), To: req.GetTo().AsTime()}
+	if actor.Role < identity.Owner {
+		q.Member = &actor.Member
+	}
+	rows, more, err := u.budgets.Usage(ctx, actor, q)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.GetUsageResponse{More: more}
+	for _, r := range rows {
+		res.Groups = append(res.Groups, &agentv1.UsageGroup{
+			Key: r.Key, Calls: r.Calls, InputTokens: r.Input, CacheReadTokens: r.CacheRead, CacheWriteTokens: r.CacheWrite,
+			OutputTokens: r.Output, ReasoningTokens: r.Reasoning, WastedTokens: r.Wasted, CostMicros: r.CostMicros, UnpricedCalls: r.Unpriced,
+			ToolCalls: r.ToolCalls, Errors: r.Errors, DurationMs: r.DurationMilliseconds,
+		})
+	}
+	return res, nil
+}
+
+func (u *usage) ListBudgets(ctx context.Context, _ *agentv1.ListBudgetsRequest) (*agentv1.ListBudgetsResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	all, err := u.budgets.List(ctx, actor)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.ListBudgetsResponse{}
+	for i := range all {
+		res.Budgets = append(res.Budgets, budgetOf(&all[i]))
+	}
+	return res, nil
+}
+
+func (u *usage) SetBudget(ctx context.Context, req *agentv1.SetBudgetRequest) (*agentv1.SetBudgetResponse, error) {
+	actor, err := identity.Require(ctx, identity.Owner)
+	if err != nil {
+		return nil, err
+	}
+	b := budget.Budget{Scope: req.GetScope(), Tokens: req.Tokens, CostMicros: req.CostMicros, Steps: req.Steps}
+	if req.GetSubject() != "" {
+		subject, err := id.Parse[id.Member](req.GetSubject()) // or a session
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "subject: %v", err)
+		}
+		b.Subject = &subject.UUID
+	}
+	set, err := u.budgets.Set(ctx, actor, b)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.SetBudgetResponse{Budget: budgetOf(set)}, nil
+}
+
+func (u *usage) DeleteBudget(ctx context.Context, req *agentv1.DeleteBudgetRequest) (*agentv1.DeleteBudgetResponse, error) {
+	actor, err := identity.Require(ctx, identity.Owner)
+	if err != nil {
+		return nil, err
+	}
+	b, err := id.Parse[id.Operation](req.GetId())
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "there is no such budget")
+	}
+	return &agentv1.DeleteBudgetResponse{}, u.budgets.Delete(ctx, actor, b.UUID)
+}
+
+func budgetOf(b *budget.Budget) *agentv1.Budget {
+	out := &agentv1.Budget{
+		Id: b.ID.String(), Scope: b.Scope, Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps,
+		CreatedBy: b.CreatedBy.String(), CreatedAt: timestamppb.New(b.CreatedAt),
+	}
+	if b.Subject != nil {
+		out.Subject = b.Subject.String()
+	}
+	if b.Used != nil {
+		out.Used = &agentv1.BudgetUse{Tokens: b.Used.Tokens, CostMicros: b.Used.CostMicros, Steps: b.Used.Steps}
+	}
+	return out
+}
+
 // runs implements RunService.
 type runs struct {
 	store   *conversation.Store
@@ -294,7 +386,7 @@ func runOf(r *run.Run) *agentv1.Run {
 		Id: r.ID.String(), SessionId: r.Session.String(), Ordinal: r.Ordinal,
 		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
 		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
-		Steps: int32(r.Steps), FinishReason: r.FinishReason, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
+		Steps: int32(r.Steps), FinishReason: r.FinishReason, FinishDetail: r.FinishDetail, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
 		CollectToolStats: r.CollectToolStats, Simulated: r.Simulated(), CreatedAt: timestamppb.New(r.CreatedAt),
 		StartedAt: timestampOf(r.StartedAt), EndedAt: timestampOf(r.EndedAt),
 		Usage: usageOf(r.Usage()),

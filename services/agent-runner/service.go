@@ -42,6 +42,7 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 	"signalbox.dev/services/agent-runner/internal/archive"
+	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/loop"
@@ -97,6 +98,7 @@ type Service struct {
 	starter   *starter
 	archive   *archive.Archive
 	streams   *bus.Streams
+	budgets   *budget.Store
 	handler   http.Handler
 	clients   []*http.Client
 }
@@ -115,6 +117,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("agent-runner: EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
 	}
 	s := &Service{cfg: cfg, deps: deps, streams: deps.Bus.Owns(slices.Concat(topology.Queue(subject.Runs), topology.Log()))}
+	s.budgets = budget.NewStore(deps.DB)
 	s.out = outbox.New(deps.DB, deps.Bus, deps.Log)
 	name := runnerName()
 	s.presence = pg.NewPresence(deps.DB, name, deps.Log)
@@ -172,7 +175,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
 		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
-		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Prices: prices, Keeper: s.keeper,
+		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Budgets: s.budgets, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
 	})
 	s.starter = &starter{
@@ -215,6 +218,7 @@ func (s *Service) wireHandlers(presets *preset.Set) error {
 	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
+	mux.Handle(agentv1connect.NewUsageServiceHandler(&usage{s.budgets}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},
 		Gatherer: s.deps.Gatherer,

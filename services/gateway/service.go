@@ -178,6 +178,7 @@ type peers struct {
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
 	models        agentv1connect.ModelServiceClient
+	usage         agentv1connect.UsageServiceClient
 	tools         toolv1connect.ToolServiceClient
 	documents     documentv1connect.DocumentServiceClient
 	accounts      credentialv1connect.AccountServiceClient
@@ -199,6 +200,7 @@ func (s *Service) connect() (p peers, err error) {
 		agentv1connect.NewConversationServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewRunServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewModelServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		agentv1connect.NewUsageServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
 		documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
 		credentialv1connect.NewAccountServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),

@@ -209,7 +209,9 @@ type Run struct {
 	// No model answers: the simulator runs a script.
 	Simulated bool `protobuf:"varint,21,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	// GetRun only: the texts of all steps, with a blank line between them.
-	FullText      string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
+	FullText string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
+	// What a person is told about the finish reason, such as which budget is spent.
+	FinishDetail  string `protobuf:"bytes,23,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,6 +396,13 @@ func (x *Run) GetSimulated() bool {
 func (x *Run) GetFullText() string {
 	if x != nil {
 		return x.FullText
+	}
+	return ""
+}
+
+func (x *Run) GetFinishDetail() string {
+	if x != nil {
+		return x.FinishDetail
 	}
 	return ""
 }
@@ -875,7 +884,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x12cache_write_tokens\x18\x03 \x01(\x03R\x10cacheWriteTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12)\n" +
 	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\x12\x1c\n" +
-	"\testimated\x18\x06 \x01(\bR\testimated\"\xa5\x06\n" +
+	"\testimated\x18\x06 \x01(\bR\testimated\"\xca\x06\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -905,7 +914,8 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x12collect_tool_stats\x18\x13 \x01(\bR\x10collectToolStats\x12\x1b\n" +
 	"\tend_waits\x18\x14 \x01(\bR\bendWaits\x12\x1c\n" +
 	"\tsimulated\x18\x15 \x01(\bR\tsimulated\x12\x1b\n" +
-	"\tfull_text\x18\x16 \x01(\tR\bfullTextB\r\n" +
+	"\tfull_text\x18\x16 \x01(\tR\bfullText\x12#\n" +
+	"\rfinish_detail\x18\x17 \x01(\tR\ffinishDetailB\r\n" +
 	"\v_last_event\"\xe4\x01\n" +
 	"\x04Step\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12#\n" +

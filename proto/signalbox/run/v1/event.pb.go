@@ -1171,7 +1171,9 @@ type Done struct {
 	// The text of the last step.
 	FinalText string `protobuf:"bytes,6,opt,name=final_text,json=finalText,proto3" json:"final_text,omitempty"`
 	// No model answered: the simulator ran a script.
-	Simulated     bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
+	Simulated bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
+	// What a person is told about the finish reason, such as which budget is spent.
+	FinishDetail  string `protobuf:"bytes,8,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1255,13 @@ func (x *Done) GetSimulated() bool {
 		return x.Simulated
 	}
 	return false
+}
+
+func (x *Done) GetFinishDetail() string {
+	if x != nil {
+		return x.FinishDetail
+	}
+	return ""
 }
 
 // The end of a run that failed.
@@ -1402,7 +1411,7 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"S\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
-	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe4\x01\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x89\x02\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +
@@ -1411,7 +1420,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\rfinish_reason\x18\x05 \x01(\tR\ffinishReason\x12\x1d\n" +
 	"\n" +
 	"final_text\x18\x06 \x01(\tR\tfinalText\x12\x1c\n" +
-	"\tsimulated\x18\a \x01(\bR\tsimulated\"5\n" +
+	"\tsimulated\x18\a \x01(\bR\tsimulated\x12#\n" +
+	"\rfinish_detail\x18\b \x01(\tR\ffinishDetail\"5\n" +
 	"\x05Error\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04codeB,Z*signalbox.dev/proto/signalbox/run/v1;runv1b\x06proto3"

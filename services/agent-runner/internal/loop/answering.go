@@ -242,10 +242,17 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	if ended, err := a.readInbox(ctx); ended || err != nil {
 		return ended, err
 	}
-	if reason := a.spentBudget(stoppable); reason != "" {
+	if reason := a.reachedLimit(stoppable); reason != "" {
 		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: reason})
 	}
 	index := a.claim.Run.Steps
+	spent, err := a.reserve(stoppable)
+	switch {
+	case err != nil:
+		return a.askFailed(ctx, stoppable, index, nil, err)
+	case spent.Reason != "":
+		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: spent.Reason, FinishDetail: spent.Detail})
+	}
 	res, err := a.ask(stoppable, index)
 	if err != nil {
 		return a.askFailed(ctx, stoppable, index, res, err)
@@ -282,8 +289,8 @@ const (
 	pausedReason = "pause"
 )
 
-// spentBudget returns the finish reason of the budget that is used up, or "".
-func (a *answering) spentBudget(stoppable context.Context) string {
+// reachedLimit returns the finish reason of the run's limit that is reached, or "".
+func (a *answering) reachedLimit(stoppable context.Context) string {
 	limit := a.preset.MaxSteps
 	if a.session.MaxSteps != nil {
 		limit = *a.session.MaxSteps

@@ -69,7 +69,7 @@ func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 func done(r *run.Run, text string, usage run.Usage, steps int, e *run.End) *runv1.Event {
 	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
 		Text: shortened(text), FinalText: shortened(e.Text), TotalTokensIn: usage.Input, TotalTokensOut: usage.Output,
-		Steps: int32(steps), FinishReason: e.FinishReason, Simulated: r.Simulated(),
+		Steps: int32(steps), FinishReason: e.FinishReason, FinishDetail: e.FinishDetail, Simulated: r.Simulated(),
 	}}}
 }
 

@@ -41,6 +41,7 @@ import (
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -76,6 +77,11 @@ type Store interface {
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
+}
+
+// Budgets limit what a run may spend.
+type Budgets interface {
+	Reserve(ctx context.Context, r budget.Reservation) (budget.Verdict, error)
 }
 
 // Config are the loop's limits.
@@ -114,6 +120,8 @@ type Deps struct {
 	Models  Models
 	// Catalogue has the capabilities of models.
 	Catalogue *catalogue.Catalogue
+	// Budgets may be nil.
+	Budgets Budgets
 	// Prices may be nil.
 	Prices  *price.List
 	Keeper  *Keeper

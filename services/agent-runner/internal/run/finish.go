@@ -22,6 +22,7 @@ type End struct {
 	State        State
 	Text         string
 	FinishReason string
+	FinishDetail string // for people; empty if the reason says it all
 	ErrorMessage string
 	ErrorCode    string
 	// Answer is the answer of the last step if it is not committed yet.
@@ -80,9 +81,9 @@ func queueEnd(b *pgx.Batch, c *Claim, e End) {
 	queueProgress(b, c, used, steps, e.Events[len(e.Events)-1].GetNumber())
 	args := c.key()
 	args["state"], args["text"], args["reason"] = e.State, e.Text, e.FinishReason
-	args["message"], args["code"] = e.ErrorMessage, e.ErrorCode
+	args["detail"], args["message"], args["code"] = e.FinishDetail, e.ErrorMessage, e.ErrorCode
 	b.Queue(`
-		UPDATE runs SET state = @state, text = @text, finish_reason = @reason, error_message = @message, error_code = @code,
+		UPDATE runs SET state = @state, text = @text, finish_reason = @reason, finish_detail = @detail, error_message = @message, error_code = @code,
 			lease_until = NULL, ended_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND id = @run`, args)
 	b.Queue(`

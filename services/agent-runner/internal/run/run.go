@@ -142,6 +142,7 @@ type Run struct {
 	Estimated        bool // some of the token counts are estimates
 	Text             string
 	FinishReason     string
+	FinishDetail     string
 	ErrorMessage     string
 	ErrorCode        string
 	Deadline         *time.Time
@@ -153,7 +154,7 @@ type Run struct {
 // Columns are the columns of a Run, for RowToStructByName.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
 	timezone, collect_tool_stats, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
-	output_tokens, reasoning_tokens, estimated, text, finish_reason, error_message, error_code, deadline, created_at, started_at, ended_at`
+	output_tokens, reasoning_tokens, estimated, text, finish_reason, finish_detail, error_message, error_code, deadline, created_at, started_at, ended_at`
 
 // Simulator is the provider whose answers come from a script. It speaks Anthropic's
 // protocol. As simulator-openai and simulator-openrouter it speaks those protocols.

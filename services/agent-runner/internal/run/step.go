@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
@@ -99,9 +100,19 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 			cache_write_tokens = @cachewrite, output_tokens = @out, reasoning_tokens = @reasoning, estimated = @estimated,
 			committed_at = clock_timestamp()`, args)
 	b.Queue(`
-		INSERT INTO usage (run_id, step_index, workspace_id, member_id, provider, model,
+		INSERT INTO usage (run_id, step_index, workspace_id, session_id, member_id, provider, model,
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
-		VALUES (@run, @step, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
+		VALUES (@run, @step, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
+	budget.QueueSpent(b, args, spent(a.Usage, a.CostMicros, 1))
+}
+
+// spent returns what a model call takes from the budgets.
+func spent(u Usage, costMicros *int64, steps int64) budget.Amount {
+	a := budget.Amount{Tokens: u.Input + u.Output, Steps: steps}
+	if costMicros != nil {
+		a.CostMicros = *costMicros
+	}
+	return a
 }
 
 // usageArgs returns arguments with the usage of a step.
@@ -220,14 +231,15 @@ func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, 
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
 		b.Queue(`
-			INSERT INTO usage (run_id, step_index, wasted, workspace_id, member_id, provider, model,
+			INSERT INTO usage (run_id, step_index, wasted, workspace_id, session_id, member_id, provider, model,
 				input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
-			VALUES (@run, @step, true, @workspace, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, 0, @cost)
+			VALUES (@run, @step, true, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, 0, @cost)
 			ON CONFLICT (run_id, step_index, wasted) DO UPDATE SET
 				input_tokens = usage.input_tokens + @in, cache_read_tokens = usage.cache_read_tokens + @cacheread,
 				cache_write_tokens = usage.cache_write_tokens + @cachewrite, output_tokens = usage.output_tokens + @out,
 				reasoning_tokens = usage.reasoning_tokens + @reasoning, estimated = usage.estimated OR @estimated,
 				cost_micros = usage.cost_micros + @cost`, args)
+		budget.QueueSpent(b, args, spent(wasted, costMicros, 0))
 		return nil
 	})
 	if err != nil {

@@ -41,6 +41,7 @@ type Config struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
 	Models        agentv1connect.ModelServiceClient
+	Usage         agentv1connect.UsageServiceClient
 	Tools         toolv1connect.ToolServiceClient
 	Documents     documentv1connect.DocumentServiceClient
 	Accounts      credentialv1connect.AccountServiceClient
@@ -104,6 +105,7 @@ func New(cfg Config) (*API, error) {
 	a.runs()
 	a.tools()
 	a.models()
+	a.usage()
 	a.documents()
 	a.workspaces()
 	a.keys()

@@ -123,6 +123,7 @@ type DoneEvent struct {
 	TotalTokensOut int64  `json:"totalTokensOut"`
 	Steps          int32  `json:"steps"`
 	FinishReason   string `json:"finishReason" example:"stop"`
+	FinishDetail   string `json:"finishDetail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
 	RunID          string `json:"runId"`
 	Simulated      bool   `json:"simulated" doc:"No model answered: a simulator played a script."`
 }

@@ -266,6 +266,7 @@ type SendResult struct {
 	OutputTokens int64      `json:"outputTokens"`
 	Steps        int32      `json:"steps"`
 	FinishReason string     `json:"finishReason" example:"stop"`
+	FinishDetail string     `json:"finishDetail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
 	RunID        string     `json:"runId" format:"uuid"`
 	Simulated    bool       `json:"simulated,omitempty" doc:"The simulator answered, not a model."`
 	ToolCalls    []ToolStat `json:"toolCalls,omitempty" doc:"With collect_tool_stats."`
@@ -316,7 +317,7 @@ func (a *API) submitAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*r
 	}
 	out := SendResult{
 		Content: text, InputTokens: d.GetTotalTokensIn(), OutputTokens: d.GetTotalTokensOut(),
-		Steps: d.GetSteps(), FinishReason: d.GetFinishReason(), RunID: res.GetRun().GetId(), Simulated: res.GetRun().GetSimulated(),
+		Steps: d.GetSteps(), FinishReason: d.GetFinishReason(), FinishDetail: d.GetFinishDetail(), RunID: res.GetRun().GetId(), Simulated: res.GetRun().GetSimulated(),
 	}
 	if req.GetCollectToolStats() {
 		if out.ToolCalls, err = a.toolStats(ctx, res.GetRun().GetId()); err != nil {

@@ -109,6 +109,7 @@ type Run struct {
 	Usage         Usage     `json:"usage"`
 	Text          string    `json:"text" doc:"The text of the last step."`
 	FinishReason  *string   `json:"finish_reason" doc:"Null until the run has ended."`
+	FinishDetail  string    `json:"finish_detail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
 	Error         *RunError `json:"error,omitempty" doc:"Why the run failed; absent if it has not."`
 	LastEventID   *string   `json:"last_event_id" doc:"The newest committed event."`
 	CreatedAt     string    `json:"created_at" format:"date-time"`
@@ -126,7 +127,7 @@ func viewRun(r *agentv1.Run) Run {
 	v := Run{
 		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: cmp.Or(enumName(r.GetState()), "running"),
 		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(), Simulated: r.GetSimulated(),
-		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()),
+		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()), FinishDetail: r.GetFinishDetail(),
 		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()),
 	}
 	if r.GetErrorMessage() != "" || r.GetErrorCode() != "" {

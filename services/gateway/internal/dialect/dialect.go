@@ -109,9 +109,13 @@ func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 		return "run-start", object(b, "run-start").text("runId", e.GetRunId()).text("model", m.GetModel()).text("provider", m.GetProvider()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Done:
 		m := body.Done
-		return "done", object(b, "done").text("text", m.GetText()).text("final_text", cmp.Or(m.GetFinalText(), m.GetText())).number("totalTokensIn", m.GetTotalTokensIn()).
+		o := object(b, "done").text("text", m.GetText()).text("final_text", cmp.Or(m.GetFinalText(), m.GetText())).number("totalTokensIn", m.GetTotalTokensIn()).
 			number("totalTokensOut", m.GetTotalTokensOut()).number("steps", int64(m.GetSteps())).
-			text("finishReason", m.GetFinishReason()).text("runId", e.GetRunId()).truth("simulated", m.GetSimulated()).end()
+			text("finishReason", m.GetFinishReason())
+		if m.GetFinishDetail() != "" {
+			o = o.text("finishDetail", m.GetFinishDetail())
+		}
+		return "done", o.text("runId", e.GetRunId()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Error:
 		m := body.Error
 		o := object(b, "error").text("error", m.GetMessage())

@@ -440,6 +440,7 @@ func EndOf(run *agentv1.Run) *runv1.Event {
 		TotalTokensOut: run.GetUsage().GetOutputTokens(),
 		Steps:          run.GetSteps(),
 		FinishReason:   run.GetFinishReason(),
+		FinishDetail:   run.GetFinishDetail(),
 	}}
 	return e
 }

@@ -161,7 +161,7 @@ func (t *talk) explain(simulated bool) {
 
 // event is what events carry of which something is shown.
 type event struct {
-	Delta, ToolName, Result, Error, Reason, Until, FinishReason, URL, Title string
+	Delta, ToolName, Result, Error, Reason, Until, FinishReason, FinishDetail, URL, Title string
 
 	Args                                 json.RawMessage
 	IsError, Simulated                   bool
@@ -179,7 +179,11 @@ func (d event) summary() string {
 	if d.Simulated {
 		mark = "simulated, "
 	}
-	return fmt.Sprintf("[%s%s, %s, %d tokens in, %d out]", mark, d.FinishReason, Plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)
+	line := fmt.Sprintf("[%s%s, %s, %d tokens in, %d out]", mark, d.FinishReason, Plural(d.Steps, "step"), d.TotalTokensIn, d.TotalTokensOut)
+	if d.FinishDetail != "" {
+		line += "\n" + d.FinishDetail
+	}
+	return line
 }
 
 func (ev Event) parse() (event, error) {

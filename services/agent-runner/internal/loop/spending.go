@@ -1,0 +1,65 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	"signalbox.dev/services/agent-runner/internal/budget"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+const (
+	// budgetRetry is how often a run looks whether steps of others have left something of a
+	// budget.
+	budgetRetry = 500 * time.Millisecond
+	// guessedOutput is the output of a step whose preset does not limit it, in tokens.
+	guessedOutput = 4096
+	bytesPerToken = 4
+)
+
+// reserve reserves the next step in the budgets. While steps in progress have reserved what
+// is left, it waits. The verdict has a reason if a budget is spent.
+func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
+	if a.Budgets == nil {
+		return budget.Verdict{}, nil
+	}
+	r := &a.claim.Run
+	estimate := a.estimate()
+	for announced := false; ; {
+		err = a.retryUnavailable(ctx, func() (err error) {
+			v, err = a.Budgets.Reserve(ctx, budget.Reservation{
+				Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Member: r.CreatedBy, Estimate: estimate,
+			})
+			return err
+		})
+		if err != nil || !v.Wait {
+			return v, err
+		}
+		if !announced {
+			announced = true
+			if err := a.log.Append(ctx, waiting(r.Steps, "other runs have reserved what is left of a budget", time.Now().Add(budgetRetry))); err != nil {
+				return v, err
+			}
+		}
+		if err := sleep(ctx, budgetRetry/2+a.cfg.Jitter(budgetRetry)); err != nil {
+			return v, err
+		}
+	}
+}
+
+// estimate returns what the next step may use.
+func (a *answering) estimate() budget.Amount {
+	size := len(a.session.SystemPrompt)
+	for _, m := range a.history {
+		size += len(m.Content)
+	}
+	u := run.Usage{Input: int64(size / bytesPerToken), Output: guessedOutput}
+	if a.preset.MaxOutputTokens > 0 {
+		u.Output = int64(a.preset.MaxOutputTokens)
+	}
+	out := budget.Amount{Tokens: u.Input + u.Output}
+	if cost := a.cost(u); cost != nil {
+		out.CostMicros = *cost
+	}
+	return out
+}
