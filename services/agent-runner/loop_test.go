@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -483,6 +484,39 @@ func TestStepLimit(t *testing.T) {
 	checkDense(t, events)
 	if got := lines(events); got[len(got)-1] != `1 done max-steps "" 2` {
 		t.Errorf("events: %v", got)
+	}
+}
+
+// A spent budget ends the run before the next step, with what a person needs to know.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(calls([3]string{"a", "one", "{}"}))
+	w.start()
+	if _, err := w.usage.SetBudget(w.as(identity.Editor), &agentv1.SetBudgetRequest{Scope: "run", Steps: new(int64(1))}); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("SetBudget by an editor = %v, want it forbidden", err)
+	}
+	if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: "run", Steps: new(int64(1))}); err != nil {
+		t.Fatal(err)
+	}
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	sub := w.submit(session, "go")
+	events := v.until(isEnd)
+	checkDense(t, events)
+	if got := lines(events); got[len(got)-1] != `1 done budget-steps "" 1` {
+		t.Errorf("events: %v", got)
+	}
+	const detail = "The 1 steps that this run may use are spent. An owner can raise the budget."
+	if r := w.run(sub.GetRun().GetId()).GetRun(); r.GetFinishDetail() != detail || events[len(events)-1].GetDone().GetFinishDetail() != detail {
+		t.Errorf("the run says %q, the event %q, want %q", r.GetFinishDetail(), events[len(events)-1].GetDone().GetFinishDetail(), detail)
+	}
+	res, err := w.usage.GetUsage(w.as(identity.Viewer), &agentv1.GetUsageRequest{
+		By: "tool", From: timestamppb.New(time.Now().Add(-time.Hour)), To: timestamppb.New(time.Now().Add(time.Hour)),
+	})
+	if err != nil || len(res.GetGroups()) != 1 || res.GetGroups()[0].GetKey() != "one" || res.GetGroups()[0].GetCalls() != 1 {
+		t.Errorf("usage by tool: %v, %v, want one call of the tool one", res, err)
 	}
 }
 

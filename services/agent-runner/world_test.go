@@ -57,6 +57,7 @@ type world struct {
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
 	models        agentv1connect.ModelServiceClient
+	usage         agentv1connect.UsageServiceClient
 }
 
 func newWorld(t *testing.T) *world {
@@ -149,6 +150,7 @@ func (w *world) connect(r *runner) {
 	w.conversations = agentv1connect.NewConversationServiceClient(http.DefaultClient, r.url, options...)
 	w.runs = agentv1connect.NewRunServiceClient(http.DefaultClient, r.url, options...)
 	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
+	w.usage = agentv1connect.NewUsageServiceClient(http.DefaultClient, r.url, options...)
 }
 
 // as returns a context with an identity in the world's workspace.

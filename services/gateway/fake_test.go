@@ -459,6 +459,37 @@ func (f *fakeRun) answer(t testing.TB, words ...string) {
 	f.end(t)
 }
 
+// fakeUsage has one budget.
+type fakeUsage struct{}
+
+func (fakeUsage) GetUsage(ctx context.Context, req *agentv1.GetUsageRequest) (*agentv1.GetUsageResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.GetUsageResponse{Groups: []*agentv1.UsageGroup{{Key: req.GetBy(), Calls: int64(req.GetTo().AsTime().Sub(req.GetFrom().AsTime()).Hours())}}}, nil
+}
+
+func (fakeUsage) ListBudgets(ctx context.Context, _ *agentv1.ListBudgetsRequest) (*agentv1.ListBudgetsResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.ListBudgetsResponse{Budgets: []*agentv1.Budget{{
+		Id: id.New[id.Operation]().String(), Scope: "member", Tokens: new(int64(5)), Used: &agentv1.BudgetUse{Tokens: 3},
+	}}}, nil
+}
+
+func (fakeUsage) SetBudget(ctx context.Context, req *agentv1.SetBudgetRequest) (*agentv1.SetBudgetResponse, error) {
+	if _, err := may(ctx, identity.Owner); err != nil {
+		return nil, err
+	}
+	return &agentv1.SetBudgetResponse{Budget: &agentv1.Budget{Scope: req.GetScope(), Subject: req.GetSubject(), Tokens: req.Tokens, CostMicros: req.CostMicros, Steps: req.Steps}}, nil
+}
+
+func (fakeUsage) DeleteBudget(ctx context.Context, _ *agentv1.DeleteBudgetRequest) (*agentv1.DeleteBudgetResponse, error) {
+	_, err := may(ctx, identity.Owner)
+	return &agentv1.DeleteBudgetResponse{}, err
+}
+
 // fakeModels are two, and a provider that is away.
 type fakeModels struct{}
 

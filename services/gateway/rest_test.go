@@ -116,6 +116,8 @@ func TestErrors(t *testing.T) {
 		{"undo what", "POST", "/api/documents/" + document + "/versions/0/undo", "", 400, "version"},
 		{"restore what", "POST", "/api/documents/" + document + "/versions/x/restore", "", 400, "version"},
 		{"key without name", "POST", "/api/keys", `{}`, 400, "name is required"},
+		{"usage by", "GET", "/api/usage?by=mood", "", 400, "by"},
+		{"usage from", "GET", "/api/usage?from=yesterday", "", 400, "from"},
 		{"key role", "POST", "/api/keys", `{"name":"k","role":"god"}`, 400, "role"},
 		{"no such key", "DELETE", "/api/keys/" + nobody, "", 404, "no such key"},
 		{"keys cursor", "GET", "/api/keys?cursor=x", "", 400, "cursor"},

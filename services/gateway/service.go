@@ -159,7 +159,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s.api, err = api.New(api.Config{
-		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Tools: peers.tools, Documents: peers.documents,
+		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Usage: peers.usage, Tools: peers.tools, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,

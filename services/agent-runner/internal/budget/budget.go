@@ -348,7 +348,7 @@ func (b *Budget) validate() error {
 		return fault.New(fault.Invalid, "scope must be workspace, member, session or run")
 	}
 	limits := 0
-	for name, limit := range map[string]*int64{"tokens": b.Tokens, "cost": b.CostMicros, "steps": b.Steps} {
+	for name, limit := range map[string]*int64{"tokens": b.Tokens, "cost_micros": b.CostMicros, "steps": b.Steps} {
 		if limit == nil {
 			continue
 		}
@@ -358,7 +358,7 @@ func (b *Budget) validate() error {
 		}
 	}
 	if limits == 0 {
-		return fault.New(fault.Invalid, "at least one of tokens, cost and steps is required")
+		return fault.New(fault.Invalid, "at least one of tokens, cost_micros and steps is required")
 	}
 	return nil
 }

@@ -264,7 +264,9 @@ func TestSetAndDelete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, b := range []budget.Budget{
-		{Scope: "planet", Steps: new(int64(1))}, {Scope: budget.Workspace}, {Scope: budget.Run, Steps: new(int64(-1))},
+		{Scope: "planet", Steps: new(int64(1))},
+		{Scope: budget.Workspace},
+		{Scope: budget.Run, Steps: new(int64(-1))},
 		{Scope: budget.Workspace, Subject: new(uuid.New()), Steps: new(int64(1))},
 	} {
 		if _, err := w.budgets.Set(t.Context(), w.owner, b); fault.KindOf(err) != fault.Invalid {

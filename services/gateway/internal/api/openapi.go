@@ -84,7 +84,7 @@ func describe(doc *huma.OpenAPI) {
 		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same, for clients that cannot set headers."},
 	}
 	for _, item := range doc.Paths {
-		for _, op := range []*huma.Operation{item.Get, item.Post, item.Patch, item.Delete} {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
 			if op == nil {
 				continue
 			}
@@ -150,13 +150,14 @@ var tags = []*huma.Tag{
 	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
 	{Name: "Workspaces", Description: "Tenants, their members and roles."},
 	{Name: "API keys", Description: "Keys for programs."},
+	{Name: "Usage and budgets", Description: "What model calls used and cost, and limits on it."},
 }
 
 // optionalDefaults says in words what an absent field of a request means: generators take a
 // field with a default for one that is always there, also where it is to be sent.
 func optionalDefaults(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
-		for _, op := range []*huma.Operation{item.Get, item.Post, item.Patch, item.Delete} {
+		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
 			if op == nil || op.RequestBody == nil {
 				continue
 			}
