@@ -13,7 +13,7 @@ import (
 type Config struct {
 	Addr          string      `env:"AGENT_RUNNER_ADDR" envDefault:":8081" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_agent or a member of it."`
-	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"20" doc:"Most connections to Postgres."`
+	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"20" doc:"Maximum number of connections to PostgreSQL."`
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"agent-runner" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty where the servers check none."`

@@ -21,39 +21,39 @@ import (
 type Config struct {
 	Addr          string      `env:"CREDENTIAL_BROKER_ADDR" envDefault:":8084" doc:"Address of the listener for the egress, calls of other services, /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_credentials or a member of it. Needed unless CREDENTIAL_BROKER_ACCOUNTS_FILE is set."`
-	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Most connections to Postgres."`
-	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that keeps the accounts of a single user in place of a database, on a disk of this machine; it is made if it is missing. There is no bus then, and workspaces have no accounts of their own. The audit is a file beside it. signalbox accounts works on it too. While it is damaged, or was set aside because it was damaged, requests are refused until it is repaired; the log says how."`
+	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Maximum number of connections to PostgreSQL."`
+	AccountsFile  string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"File that stores the accounts of a single user instead of a database, on a local disk; it is created if it is missing. The broker then uses no bus, and workspaces have no accounts of their own. The audit is a file beside it. signalbox accounts works with it too. If the file is damaged, requests are refused until it is repaired; the log says how."`
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn about accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty if the servers require none."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
-	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; made if it is missing. Keep a backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
+	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; created if it is missing. Keep its backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
 
 	Profiles string `env:"CREDENTIAL_BROKER_PROFILES" doc:"Folder with request profiles of your own (*.yaml), which add to the built-in ones or replace them; read at the start. Empty for none."`
 
 	ModelPrices string `env:"MODEL_PRICES" doc:"File with prices of models (JSON, as pkg/price/prices.json) that override the built-in ones; empty for none. Give agent-runner the same."`
 
-	AllowPrivate bool `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs at loopback and private addresses, also over http, and at any port: for model servers of your own."`
+	AllowPrivate bool `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" envDefault:"false" doc:"Allows accounts with base URLs on loopback and private addresses, over http too, and on any port: for your own model servers."`
 	// AllowLoopback allows base URLs on this machine for the operator's shared accounts, also
 	// over http: for a Signalbox in one process.
 	AllowLoopback bool
 
-	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which answers as the provider simulator and never in place of another; empty for none."`
+	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which is named simulator and never replaces another; empty for none."`
 
 	Keys        admin.Keys
 	Environment admin.Environment
 	OAuth       admin.OAuth
 
-	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use at once. One forwards more than a hundred thousand events a second with the least latency; beyond that, replicas scale better than processors. 0, or a GOMAXPROCS of your own, leaves it to Go."`
+	Procs int `env:"CREDENTIAL_BROKER_PROCS" envDefault:"1" doc:"Processors to use. One forwards more than a hundred thousand events a second with the least latency; beyond that, replicas scale better than processors. With 0, or if GOMAXPROCS is set, Go decides."`
 
 	HeadersTimeout    time.Duration `env:"CREDENTIAL_BROKER_HEADERS_TIMEOUT" doc:"How long a provider may take to begin an answer; empty for the values of the request profiles."`
 	FirstEventTimeout time.Duration `env:"CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT" envDefault:"5m" doc:"How long the first event of a stream may take after its headers."`
 	IdleTimeout       time.Duration `env:"CREDENTIAL_BROKER_IDLE_TIMEOUT" envDefault:"3m" doc:"How long an answer may pause."`
 	GateTimeout       time.Duration `env:"CREDENTIAL_BROKER_GATE_TIMEOUT" envDefault:"10s" doc:"How long a stream without content is held back, so that another account can still be tried."`
 	WriteTimeout      time.Duration `env:"CREDENTIAL_BROKER_WRITE_TIMEOUT" envDefault:"30s" doc:"How long a caller may take to read a piece of an answer."`
-	Drain             time.Duration `env:"CREDENTIAL_BROKER_DRAIN" envDefault:"25s" doc:"How long open requests may go on after a signal to stop."`
-	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once. One workspace may have half of them."`
-	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be in memory at once. One workspace may have half of them; beyond that, its requests wait briefly."`
+	Drain             time.Duration `env:"CREDENTIAL_BROKER_DRAIN" envDefault:"25s" doc:"How long open requests may continue after a signal to stop."`
+	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once. One workspace may have half of that number open."`
+	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be in memory at once. One workspace may use half of them; beyond that, its requests wait briefly."`
 
 	Telemetry telemetry.Config
 }
@@ -87,7 +87,7 @@ func (c *Config) checkStorage() error {
 	case c.DatabaseURL == "" && c.AccountsFile == "":
 		return errors.New("DATABASE_URL is not set: name a database or, for the accounts of a single user, a file in CREDENTIAL_BROKER_ACCOUNTS_FILE")
 	case c.DatabaseURL != "" && c.AccountsFile != "":
-		return errors.New("DATABASE_URL and CREDENTIAL_BROKER_ACCOUNTS_FILE are both set: accounts are in a database or in a file, so take one away")
+		return errors.New("DATABASE_URL and CREDENTIAL_BROKER_ACCOUNTS_FILE are both set: accounts are stored in a database or in a file, so unset one of them")
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (c *Config) environmentAccounts() ([]pool.EnvironmentAccount, error) {
 		if k.BaseURL != "" {
 			u, err := operatorURL(k.URLVariable(), k.BaseURL)
 			if err == nil && strings.HasPrefix(u.Path, proxy.Prefix) {
-				err = fmt.Errorf("%s leads to a credential broker: name the provider itself", k.URLVariable())
+				err = fmt.Errorf("%s is a credential broker's: use the provider's own URL", k.URLVariable())
 			}
 			if err != nil {
 				errs = append(errs, err)

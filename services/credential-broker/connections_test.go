@@ -336,7 +336,7 @@ func TestConnectedMeanwhile(t *testing.T) {
 	exchanged := c.server.Calls().Exchange
 	_, err := complete(as(ada), gate, second.state, second.code)
 	wantCode(t, "who was in another window", err, fault.Conflict, "CONNECTED_MEANWHILE")
-	if text := fault.From(err).Message; !strings.Contains(text, "by you") {
+	if text := fault.From(err).Message; !strings.HasPrefix(text, "you have") {
 		t.Errorf("who was in another window is told %q", text)
 	}
 	_, err = complete(as(bob), gate, other.state, other.code)

@@ -45,7 +45,7 @@ func TestFileServesWorkspaces(t *testing.T) {
 		"SetPool":    call(b.client().SetPool(as, &credentialv1.SetPoolRequest{Provider: "anthropic", Settings: &credentialv1.PoolSettings{Strategy: new("hybrid")}})),
 		"ListAudit":  call(b.client().ListAudit(as, &credentialv1.ListAuditRequest{})),
 	} {
-		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || !strings.Contains(f.Message, "without a database (DATABASE_URL)") {
+		if f := fault.From(err); err == nil || f.Kind != fault.Conflict || !strings.Contains(f.Message, "use a database (DATABASE_URL)") {
 			t.Errorf("%s = %v, want a fault that says what is needed", what, err)
 		}
 	}

@@ -45,7 +45,7 @@ func TestKeyFileToService(t *testing.T) {
 	if diff := cmp.Diff(admin.KeyRotation{Workspaces: 1, Wrapped: 1, Made: 1, Sealed: 1}, got); diff != "" || err != nil || steps != 1 {
 		t.Errorf("RotateKeys: %v, %d steps (-want +got):\n%s", err, steps, diff)
 	}
-	if rows := audit(t, both.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], ": keys rotated: 1 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open") {
+	if rows := audit(t, both.Operator(id.Workspace{})); !strings.HasSuffix(rows[0], ": keys rotated: 1 rewrapped, 1 created, 1 secrets resealed, 0 that cannot be decrypted") {
 		t.Errorf("the audit ends with %q, want the rotation", rows[0])
 	}
 	if err := os.Remove(file); err != nil {
@@ -70,14 +70,14 @@ func TestRotationOnRecord(t *testing.T) {
 		want   []string
 	}{
 		"in a database": {false, []id.Workspace{{}, id.New[id.Workspace]()}, []string{
-			"keys rotated: 0 wrapped anew, 2 made, 2 secrets sealed anew, 0 that do not open", "rotation of keys began",
-			"keys rotated in part: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
-			"keys rotated: 0 wrapped anew, 0 made, 0 secrets sealed anew, 0 that do not open", "rotation of keys began, of what wraps data keys alone",
+			"keys rotated: 0 rewrapped, 2 created, 2 secrets resealed, 0 that cannot be decrypted", "key rotation began",
+			"keys partly rotated: 0 rewrapped, 1 created, 1 secrets resealed, 0 that cannot be decrypted", "key rotation began",
+			"keys rotated: 0 rewrapped, 0 created, 0 secrets resealed, 0 that cannot be decrypted", "key rotation began, rewrapping data keys only",
 		}},
 		"in a file": {true, []id.Workspace{{}}, []string{
-			"keys rotated: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
-			"keys rotated: 0 wrapped anew, 1 made, 1 secrets sealed anew, 0 that do not open", "rotation of keys began",
-			"keys rotated: 0 wrapped anew, 0 made, 0 secrets sealed anew, 0 that do not open", "rotation of keys began, of what wraps data keys alone",
+			"keys rotated: 0 rewrapped, 1 created, 1 secrets resealed, 0 that cannot be decrypted", "key rotation began",
+			"keys rotated: 0 rewrapped, 1 created, 1 secrets resealed, 0 that cannot be decrypted", "key rotation began",
+			"keys rotated: 0 rewrapped, 0 created, 0 secrets resealed, 0 that cannot be decrypted", "key rotation began, rewrapping data keys only",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

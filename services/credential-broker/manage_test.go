@@ -253,8 +253,8 @@ func TestManageAccount(t *testing.T) {
 		}
 	}
 	wanted := []string{
-		"removed signed out before", "changed statistics reset",
-		"changed not revoked at the provider: sim offers no revocation: remove the access in the settings of the account there", "changed signed out",
+		"removed already signed out", "changed statistics reset",
+		"changed not revoked at the provider: sim offers no revocation: remove the access in the account's settings there", "changed signed out",
 		`changed settings {"max_tokens":60,"of_tomorrow":7,"stickiness":10,"strategy":"hybrid"}`, `changed settings {"max_tokens":60,"strategy":"hybrid"}`, "changed made the current one",
 		"refreshed", "changed enabled", "changed disabled", "used", "created imported",
 	}

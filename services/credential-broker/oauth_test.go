@@ -35,7 +35,7 @@ type signedIn struct {
 	cfg    credentialbroker.Config
 }
 
-// startSignedIn accepts more endpoints of the authorisation server, as ", revoke: $FRONT/…".
+// startSignedIn accepts more endpoints of the authorization server, as ", revoke: $FRONT/…".
 func startSignedIn(t *testing.T, endpoints ...string) *signedIn {
 	t.Helper()
 	server := authserver.New(authserver.Settings{ClientID: "us", Rotate: true, ReuseEnds: true, EndsAccess: true})

@@ -126,9 +126,9 @@ func TestRemoveTellsProvider(t *testing.T) {
 		revoked        int
 	}{
 		{"told", ", revoke: $FRONT/oauth/revoke", false, "revoked at the provider", 1},
-		{"not to be told", ", revoke: $FRONT/oauth/revoke", true, "left as it is at the provider", 0},
-		{"refused", ", revoke: $FRONT/api/nobody", false, "not revoked at the provider: the authorisation server answered 401 authentication_error", 0},
-		{"cannot be told", "", false, "not revoked at the provider: sim offers no revocation: remove the access in the settings of the account there", 0},
+		{"not to be told", ", revoke: $FRONT/oauth/revoke", true, "still valid at the provider", 0},
+		{"refused", ", revoke: $FRONT/api/nobody", false, "not revoked at the provider: the authorization server answered 401 authentication_error", 0},
+		{"cannot be told", "", false, "not revoked at the provider: sim offers no revocation: remove the access in the account's settings there", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,7 @@ func TestImportAtOnce(t *testing.T) {
 			defer mu.Unlock()
 			imported, skipped = imported+len(done.Imported), skipped+len(done.Skipped)
 			for _, s := range done.Skipped {
-				if s.Reason != "it is here already" {
+				if s.Reason != "it is already stored" {
 					t.Errorf("left out because %s", s.Reason)
 				}
 			}
@@ -300,7 +300,7 @@ func TestImportKeysAtOnce(t *testing.T) {
 			want := map[string]int{}
 			for _, ws := range tt.scopes {
 				for _, provider := range []string{"openai", "anthropic"} {
-					want[ws.String()+" imported "+provider], want[ws.String()+" left out "+provider+": it is here already"] = 1, times-1
+					want[ws.String()+" imported "+provider], want[ws.String()+" left out "+provider+": it is already stored"] = 1, times-1
 				}
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -339,7 +339,7 @@ func TestImportLost(t *testing.T) {
 	other := b.operator(func(c *admin.Config) { c.KeyFile = filepath.Join(t.TempDir(), "other") }).Operator(id.Workspace{})
 	account := done.Imported[0].ID
 	again, err := other.Import(t.Context(), from, false)
-	if want := "it is here already, and does not open: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
+	if want := "it is already stored, but cannot be decrypted: remove " + account.String() + " first"; err != nil || len(again.Skipped) != 1 || again.Skipped[0].Reason != want {
 		t.Errorf("Import with another key = %+v, %v, want it left out: %s", again, err, want)
 	}
 	if err := other.Forget(t.Context(), account); err != nil {
@@ -360,9 +360,9 @@ func TestImportForAnother(t *testing.T) {
 		earlierVersion bool
 		want           string
 	}{
-		{"shared, then a workspace's", id.Workspace{}, id.New[id.Workspace](), false, "it is here already, for all workspaces: "},
-		{"a workspace's, then shared", id.New[id.Workspace](), id.Workspace{}, false, "it is here already, for workspace "},
-		{"another's, from an earlier version", id.New[id.Workspace](), id.New[id.Workspace](), true, "it is here already, for workspace "},
+		{"shared, then a workspace's", id.Workspace{}, id.New[id.Workspace](), false, "it is already stored, for all workspaces: "},
+		{"a workspace's, then shared", id.New[id.Workspace](), id.Workspace{}, false, "it is already stored, for workspace "},
+		{"another's, from an earlier version", id.New[id.Workspace](), id.New[id.Workspace](), true, "it is already stored, for workspace "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -397,7 +397,7 @@ func TestImportForAnother(t *testing.T) {
 			if len(done.Imported) != 1 || done.Imported[0].Provider != "openai" || len(done.Skipped) != 1 || !strings.HasPrefix(done.Skipped[0].Reason, tt.want) {
 				t.Errorf("Import for another = %+v, want the key alone, and of the sign-in %q", done, tt.want)
 			}
-			if again := bring(tt.first); len(again.Skipped) != 2 || again.Skipped[0].Reason != "it is here already" {
+			if again := bring(tt.first); len(again.Skipped) != 2 || again.Skipped[0].Reason != "it is already stored" {
 				t.Errorf("Import again = %+v, want nothing, and no more words", again)
 			}
 		})

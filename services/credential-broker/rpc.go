@@ -53,7 +53,7 @@ func (s *server) authorize(next connect.UnaryFunc) connect.UnaryFunc {
 			return nil, err
 		}
 		if !slices.Contains(r.services, actor.Service) {
-			return nil, fault.New(fault.Forbidden, "the service %s may not ask for this", actor.Service)
+			return nil, fault.New(fault.Forbidden, "the service %s may not call this", actor.Service)
 		}
 		if actor.Address == "" {
 			actor.Address = req.Peer().Addr // the calling service's, if it does not name the actor's

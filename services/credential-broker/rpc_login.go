@@ -18,7 +18,7 @@ const kindPrefix = "LOGIN_KIND_"
 // StartLogin begins a sign-in at a provider.
 func (s *server) StartLogin(ctx context.Context, req *credentialv1.StartLoginRequest) (*credentialv1.StartLoginResponse, error) {
 	if _, known := credentialv1.LoginKind_name[int32(req.GetKind())]; !known || req.GetKind() == credentialv1.LoginKind_LOGIN_KIND_UNSPECIFIED {
-		return nil, fault.New(fault.Invalid, "kind: say how to sign in: browser, paste or device")
+		return nil, fault.New(fault.Invalid, "kind: choose how to sign in: browser, paste or device")
 	}
 	account, err := optionalID(req.GetAccountId())
 	if err != nil {

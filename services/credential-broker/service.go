@@ -126,7 +126,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) wire() error {
 	counts, err := pool.NewMeter(s.deps.Registerer)
 	if err != nil {
-		return fmt.Errorf("count what accounts do: %w", err)
+		return fmt.Errorf("register account metrics: %w", err)
 	}
 	if s.pool, err = s.newPool(counts); err != nil {
 		return err
@@ -176,10 +176,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if f := s.accounts.File; f != nil {
 		// It serves anyway, and recovers as soon as the file does.
 		if _, err := f.View(ctx); err != nil {
-			s.deps.Log.ErrorContext(ctx, "accounts cannot be used: requests are refused until the accounts file is put right", "error", err)
+			s.deps.Log.ErrorContext(ctx, "accounts cannot be used: requests are refused until the accounts file is repaired", "error", err)
 		}
 		if err := f.CanRecord(); err != nil {
-			s.deps.Log.WarnContext(ctx, "the audit cannot be written: no access token is renewed, and nobody can sign in, until it can", "error", err)
+			s.deps.Log.WarnContext(ctx, "cannot write the audit: until that works, no access token is renewed and nobody can sign in", "error", err)
 		}
 	}
 	stopped := make(chan struct{})

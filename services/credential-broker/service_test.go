@@ -421,21 +421,21 @@ func TestBadAccounts(t *testing.T) {
 	}{
 		{"no provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "" }, "provider: "},
 		{"odd provider", func(r *credentialv1.AddAccountRequest) { r.Provider = "../x" }, "provider: "},
-		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "base_url: mine is not a provider that this program knows (anthropic, github, google, notion, openai, openrouter): say where it is"},
+		{"provider without profile", func(r *credentialv1.AddAccountRequest) { r.Provider = "mine" }, "base_url: mine is not a known provider (anthropic, github, google, notion, openai, openrouter): give its URL"},
 		{"unknown profile", func(r *credentialv1.AddAccountRequest) { r.Profile = "x" }, `profile: there is no request profile "x"`},
 		{"generic without base URL", func(r *credentialv1.AddAccountRequest) { r.Provider, r.Profile = "mine", "generic" }, "base_url: the profile generic has none"},
 		{"no secret", func(r *credentialv1.AddAccountRequest) { r.Secret = " \n" }, "secret: it is empty"},
 		{"two lines", func(r *credentialv1.AddAccountRequest) { r.Secret = canary + "\r\nx: y" }, "secret: it contains a space, a line break"},
 		{"long secret", func(r *credentialv1.AddAccountRequest) { r.Secret = strings.Repeat("x", 9000) }, "secret: it is longer than 8192 bytes"},
 		{"long label", func(r *credentialv1.AddAccountRequest) { r.Label = strings.Repeat("ä", 101) }, "label: it is longer than 100 characters"},
-		{"label that turns round", func(r *credentialv1.AddAccountRequest) { r.Label = "x\u202ey" }, "label: it contains a control character or another invisible one"},
-		{"label with nothing in it", func(r *credentialv1.AddAccountRequest) { r.Label = "ma\u200bin" }, "label: it contains a control character or another invisible one"},
-		{"label of two lines", func(r *credentialv1.AddAccountRequest) { r.Label = "a\u2028b" }, "label: it contains a control character or another invisible one"},
+		{"label that turns round", func(r *credentialv1.AddAccountRequest) { r.Label = "x\u202ey" }, "label: it contains a control character or another invisible character"},
+		{"label with nothing in it", func(r *credentialv1.AddAccountRequest) { r.Label = "ma\u200bin" }, "label: it contains a control character or another invisible character"},
+		{"label of two lines", func(r *credentialv1.AddAccountRequest) { r.Label = "a\u2028b" }, "label: it contains a control character or another invisible character"},
 		{"label that is a key", func(r *credentialv1.AddAccountRequest) { r.Label = "sk-" + canary }, "label: it looks like a key, which must stay secret: choose another label"},
 		{"label with controls", func(r *credentialv1.AddAccountRequest) { r.Label = "a\x1b[31m" }, "label: it contains a control character"},
 		{"http", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "http://api.example.com" }, "base_url: the base URL must begin with https"},
 		{"private", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://10.0.0.1" }, "base_url: the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)"},
-		{"userinfo", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://u:" + canary + "@x.example" }, "base_url: the base URL must hold no user or password"},
+		{"userinfo", func(r *credentialv1.AddAccountRequest) { r.BaseUrl = "https://u:" + canary + "@x.example" }, "base_url: the base URL must not contain a user or password"},
 	} {
 		req := &credentialv1.AddAccountRequest{Provider: good.GetProvider(), Secret: good.GetSecret()}
 		tt.change(req)
@@ -558,7 +558,7 @@ func TestCopiedRows(t *testing.T) {
 	if status, _, _ := b.ask(victim, messages); status != 200 {
 		t.Errorf("the victim: %d", status)
 	}
-	if !strings.Contains(b.log.String(), "they were changed, or belong to another row") {
+	if !strings.Contains(b.log.String(), "the sealed bytes were changed, or belong to another row") {
 		t.Errorf("the log does not say why:\n%s", b.log)
 	}
 }
@@ -700,7 +700,7 @@ func TestConfig(t *testing.T) {
 		{"OPENAI_BASE_URL=http://ollama:11434/v1", ""},
 		{"OPENAI_BASE_URL=ollama:11434", "OPENAI_BASE_URL is not a base URL"},
 		{"OPENAI_BASE_URL=https://u:p@x", "OPENAI_BASE_URL is not a base URL"},
-		{"ANTHROPIC_BASE_URL=http://127.0.0.1:8084/egress/anthropic", "leads to a credential broker"},
+		{"ANTHROPIC_BASE_URL=http://127.0.0.1:8084/egress/anthropic", "is a credential broker's"},
 		{"ANTHROPIC_API_KEY=" + canary + " two", "ANTHROPIC_API_KEY: it contains a space"},
 		{"SIMULATOR_URL=x", "SIMULATOR_URL is not a base URL"},
 		{"CREDENTIAL_BROKER_IDLE_TIMEOUT=-1s", "CREDENTIAL_BROKER_IDLE_TIMEOUT is -1s"},

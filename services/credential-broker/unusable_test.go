@@ -101,7 +101,7 @@ func TestUnusable(t *testing.T) {
 		t.Cleanup(a.Close)
 		return a
 	}
-	const lost = "unusable: it was sealed with another key than those that are named here in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
+	const lost = "unusable: it was sealed with a key other than those in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
 	for account, status := range want {
 		if status == "ready: " || status == changed {
 			want[account] = lost
@@ -201,7 +201,7 @@ func TestUnusableInFile(t *testing.T) {
 	mine.Close()
 	other := open("other.key")
 	defer other.Close()
-	if got := statuses(t, other)[added.ID.String()]; !strings.HasPrefix(got, "unusable: it was sealed with another key") {
+	if got := statuses(t, other)[added.ID.String()]; !strings.HasPrefix(got, "unusable: it was sealed with a key other than") {
 		t.Errorf("with another key the account is %s", got)
 	}
 }

@@ -127,7 +127,7 @@ func (s *Scope) row(n NewAccount) (store.Account, error) {
 		return row, err
 	}
 	if pool.IsSimulator(n.Provider) {
-		return row, fault.New(fault.Invalid, "provider: the name %s is kept for the simulated provider, which needs no account: choose another one", n.Provider)
+		return row, fault.New(fault.Invalid, "provider: the name %s is reserved for the simulated provider, which needs no account: choose another one", n.Provider)
 	}
 	p, ok := profiles.For(n.Provider)
 	if n.Profile != "" {
@@ -139,7 +139,7 @@ func (s *Scope) row(n NewAccount) (store.Account, error) {
 		p, ok = profiles.Get(generic)
 	}
 	if !ok {
-		return row, fault.New(fault.Invalid, "base_url: %s is not a provider that this program knows (%s): say where it is, such as http://localhost:11434/v1 for Ollama, if it speaks OpenAI's protocol; else name a request profile too (%s)", n.Provider, strings.Join(profiles.Providers(), ", "), strings.Join(profiles.Names(), ", "))
+		return row, fault.New(fault.Invalid, "base_url: %s is not a known provider (%s): give its URL, such as http://localhost:11434/v1 for Ollama; unless it speaks OpenAI's protocol, name a request profile too (%s)", n.Provider, strings.Join(profiles.Providers(), ", "), strings.Join(profiles.Names(), ", "))
 	}
 	row.Profile = p.Name
 	var err error
@@ -154,7 +154,7 @@ func (s *Scope) row(n NewAccount) (store.Account, error) {
 		}
 		row.BaseURL = u.String()
 	case p.BaseURL == nil:
-		return row, fault.New(fault.Invalid, "base_url: the profile %s has none: say where the provider is", p.Name)
+		return row, fault.New(fault.Invalid, "base_url: the profile %s has none: give the provider's URL", p.Name)
 	}
 	return row, nil
 }
@@ -178,7 +178,7 @@ func CheckSecret(text string) error {
 		return fmt.Errorf("it is longer than %d bytes", maxSecret)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("it contains a space, a line break or another character that no key has: copy the whole key and nothing else")
+		return errors.New("it contains a space, a line break or another character that keys never contain: copy the whole key and nothing else")
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func checkLabel(text string) (string, error) {
 	case utf8.RuneCountInString(label) > maxLabel:
 		return "", fault.New(fault.Invalid, "label: it is longer than %d characters", maxLabel)
 	case !utf8.ValidString(label) || strings.ContainsFunc(label, invisible):
-		return "", fault.New(fault.Invalid, "label: it contains a control character or another invisible one")
+		return "", fault.New(fault.Invalid, "label: it contains a control character or another invisible character")
 	case strings.HasPrefix(label, "sk-"):
 		return "", fault.New(fault.Invalid, "label: it looks like a key, which must stay secret: choose another label")
 	}

@@ -129,7 +129,7 @@ func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verifi
 	for _, h := range earlier {
 		hash, err := hex.DecodeString(h.Hash)
 		if err != nil || h.Sequence < 0 {
-			return out, fault.New(fault.Invalid, "heads: they are not those that a verification printed")
+			return out, fault.New(fault.Invalid, "heads: these are not the heads that an earlier verification printed")
 		}
 		if !slices.Contains(workspaces, h.Workspace) {
 			workspaces = append(workspaces, h.Workspace)

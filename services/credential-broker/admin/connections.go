@@ -98,7 +98,7 @@ func (a *Accounts) configured(p *oauth.Provider) error {
 		return err
 	}
 	if a.redirect == "" {
-		return fault.Coded(fault.Conflict, "OAUTH_REDIRECT_MISSING", "connecting %s is not set up: the operator sets CREDENTIAL_BROKER_OAUTH_REDIRECT to this server's https://…/api/connections/callback, and registers it with the provider", p.Title)
+		return fault.Coded(fault.Conflict, "OAUTH_REDIRECT_MISSING", "connecting %s is not set up: the operator has to set CREDENTIAL_BROKER_OAUTH_REDIRECT to this server's https://…/api/connections/callback and register it with the provider", p.Title)
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ func (c *Connection) judge(p *oauth.Provider, a *Account) {
 	case Reauthorize, SignedOut:
 		c.State, c.Reason = ConnectAgain, a.Grant.Reason
 	case Unusable:
-		c.State, c.Reason = ConnectAgain, "the stored credential does not open: "+a.Reason
+		c.State, c.Reason = ConnectAgain, "the stored credential cannot be decrypted: "+a.Reason
 	case Ready, Cooling, Unhealthy:
 		c.State = Connected
 		if a.Grant == nil {
@@ -231,7 +231,7 @@ func (s *Scope) connection(ctx context.Context, provider string) (Connection, er
 func (s *Scope) mayChange(c *Connection) error {
 	switch {
 	case c.Origin == ByAccount:
-		return fault.Coded(fault.Conflict, "CONNECTED_AS_ACCOUNT", "%s is connected through an account that an owner added: an owner changes or removes it among the accounts", c.Title)
+		return fault.Coded(fault.Conflict, "CONNECTED_AS_ACCOUNT", "%s is connected through an account that an owner added: only an owner can change or remove that account", c.Title)
 	case c.Origin == ByMember && c.Member != s.by.Member && s.by.Role < identity.Owner:
 		return fault.Coded(fault.Forbidden, "CONNECTED_BY_ANOTHER", "%s was connected by another member: only they or an owner can change that", c.Title)
 	}
@@ -243,7 +243,7 @@ func (s *Scope) mayChange(c *Connection) error {
 func (s *Scope) mayConnect(c *Connection) error {
 	switch {
 	case c.State == ConnectionDisabled:
-		return fault.Coded(fault.Conflict, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it among the accounts", c.Title)
+		return fault.Coded(fault.Conflict, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: only an owner can enable or remove it", c.Title)
 	case c.State == Connected || c.Origin == ByAccount:
 		return s.mayChange(c)
 	}
@@ -312,7 +312,7 @@ func (s *Scope) CompleteConnection(ctx context.Context, provider string, answer 
 		err = s.accounts.Store.NameConnection(ctx, s.by.Workspace, store.Connection{Provider: p.Name, Account: ref.Account, Member: c.Member, Subject: c.Subject})
 	}
 	if err != nil {
-		s.accounts.log.WarnContext(ctx, "a connection's owner is not known", "account", ref.Account, "provider", p.Name, "error", err)
+		s.accounts.log.WarnContext(ctx, "cannot look up a connection's owner", "account", ref.Account, "provider", p.Name, "error", err)
 	}
 	return c, nil
 }
@@ -331,13 +331,13 @@ func (s *Scope) Disconnect(ctx context.Context, provider string) (Revocation, er
 		return Revocation{}, err
 	}
 	if c.State == ConnectionDisabled && s.by.Role < identity.Owner {
-		return Revocation{}, fault.Coded(fault.Forbidden, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: an owner enables or removes it", p.Title)
+		return Revocation{}, fault.Coded(fault.Forbidden, "CONNECTION_DISABLED", "an owner has disabled the account behind %s: only an owner can enable or remove it", p.Title)
 	}
 	switch c.Origin {
 	case ByMember:
 		return s.Remove(ctx, c.account)
 	case ByShared:
-		return Revocation{}, fault.Coded(fault.Conflict, "CONNECTED_BY_OPERATOR", "the operator shares %s with all workspaces: connect an account of your own, which goes before it", p.Title)
+		return Revocation{}, fault.Coded(fault.Conflict, "CONNECTED_BY_OPERATOR", "the operator shares %s with all workspaces: connect an account of your own, which takes precedence", p.Title)
 	}
 	return Revocation{}, fault.New(fault.NotFound, "%s is not connected", p.Title)
 }

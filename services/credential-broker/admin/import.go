@@ -54,7 +54,7 @@ type SkippedAccount struct {
 }
 
 // alreadyHere is the reason to skip a credential that is stored already.
-const alreadyHere = "it is here already"
+const alreadyHere = "it is already stored"
 
 // Import stores the credentials that other programs of a single user keep. It skips those
 // that are stored already, even if their tokens have been renewed since. An unreadable file
@@ -184,7 +184,7 @@ func (s *Scope) whySkip(f *opencode.Found, present *present) (reason string, err
 	}
 	if a, ok := present.imported[string(hash)]; ok {
 		if present.lost[a.Account] {
-			return fmt.Sprintf("%s, and does not open: remove %s first", alreadyHere, a.Account), nil
+			return fmt.Sprintf("%s, but cannot be decrypted: remove %s first", alreadyHere, a.Account), nil
 		}
 		return alreadyHere, nil
 	}
@@ -213,9 +213,9 @@ func (s *Scope) duplicateGrant(f *opencode.Found, present *present) string {
 	case found.Workspace == s.by.Workspace:
 		return alreadyHere
 	case id.IsZero(found.Workspace):
-		return fmt.Sprintf("%s, for all workspaces: a sign-in is one account, so remove %s first to have it for one workspace alone", alreadyHere, found.Account)
+		return fmt.Sprintf("%s, for all workspaces: a sign-in can belong to only one account, so remove %s first to store it for one workspace", alreadyHere, found.Account)
 	}
-	return fmt.Sprintf("%s, for workspace %s: a sign-in is one account, so remove %s there first", alreadyHere, found.Workspace, found.Account)
+	return fmt.Sprintf("%s, for workspace %s: a sign-in can belong to only one account, so remove %s there first", alreadyHere, found.Workspace, found.Account)
 }
 
 // grantHash identifies a refresh token without revealing it; refresh tokens are random. The

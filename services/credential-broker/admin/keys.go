@@ -20,14 +20,14 @@ const sweepEvery = time.Minute
 
 // Keys names the key-encryption keys apart from the key file.
 type Keys struct {
-	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It takes precedence over the key file, which then only opens what it has sealed. A different spelling counts as a different key."`
-	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of further keys, separated by commas, that open what they have sealed. To change the key without a pause: make a new one (signalbox accounts new-key makes a file) and name it here, in every broker; then swap the two; then run signalbox accounts rotate-keys --wrap-only; then remove the former one."`
+	URL    conf.Secret `env:"CREDENTIAL_BROKER_KEY_URL" doc:"URL of the key that seals stored credentials, at a key service: hashivault://name (with VAULT_SERVER_URL and VAULT_SERVER_TOKEN), awskms://alias/name?region=…, gcpkms://projects/…. It takes precedence over the key file, which then only decrypts what it has sealed. A different spelling of the URL counts as a different key."`
+	Others conf.Secret `env:"CREDENTIAL_BROKER_OTHER_KEYS" doc:"Files and URLs of further keys, separated by commas, which decrypt what they have sealed. To change the key without downtime: create a new one (signalbox accounts new-key creates a file) and add it here, in every broker; then swap the two; then run signalbox accounts rotate-keys --wrap-only; then remove the old one."`
 }
 
 // Check says what is wrong if there is no key at all.
 func (k *Keys) Check(file string) error {
 	if file == "" && k.URL == "" {
-		return errors.New("CREDENTIAL_BROKER_KEY_FILE is not set: name a file, which is made, or a key service in CREDENTIAL_BROKER_KEY_URL")
+		return errors.New("CREDENTIAL_BROKER_KEY_FILE is not set: name a file, which is created, or a key service in CREDENTIAL_BROKER_KEY_URL")
 	}
 	return nil
 }
@@ -80,13 +80,13 @@ func (a *Accounts) CheckKey(ctx context.Context) error {
 	if other == "" {
 		return nil
 	}
-	what := "the key " + a.keys.KEK.ID() + " opens nothing of what is stored here"
+	what := "the key " + a.keys.KEK.ID() + " decrypts none of the stored credentials"
 	if f, ok := a.keys.KEK.(*vault.FileKey); ok {
 		if path, pending := f.Pending(); pending {
 			what = "there is no key file " + path
 		}
 	}
-	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: name the credential broker's own in CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL", what, other)
+	return fault.New(fault.Conflict, "%s, and stored credentials are sealed with the key %s: set CREDENTIAL_BROKER_KEY_FILE or CREDENTIAL_BROKER_KEY_URL to the credential broker's key", what, other)
 }
 
 // ReportKey logs an error if the key decrypts nothing.
@@ -116,9 +116,9 @@ type KeyRotation = rotation.Report
 // is a rotation whose process died.
 func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(KeyRotation)) (KeyRotation, error) {
 	ev := a.Operator(id.Workspace{}).event("changed")
-	ev.Detail = "rotation of keys began"
+	ev.Detail = "key rotation began"
 	if wrapOnly {
-		ev.Detail += ", of what wraps data keys alone"
+		ev.Detail += ", rewrapping data keys only"
 	}
 	if err := a.Store.Record(ctx, ev); err != nil {
 		return KeyRotation{}, fmt.Errorf("rotate keys: %w", err)
@@ -126,9 +126,9 @@ func (a *Accounts) RotateKeys(ctx context.Context, wrapOnly bool, progress func(
 	done, err := a.rotation.Run(ctx, wrapOnly, progress)
 	ended := "keys rotated"
 	if err != nil {
-		err, ended = fmt.Errorf("rotate keys: %w", err), "keys rotated in part"
+		err, ended = fmt.Errorf("rotate keys: %w", err), "keys partly rotated"
 	}
-	ev.Detail = fmt.Sprintf("%s: %d wrapped anew, %d made, %d secrets sealed anew, %d that do not open", ended, done.Wrapped, done.Made, done.Sealed, done.Failed)
+	ev.Detail = fmt.Sprintf("%s: %d rewrapped, %d created, %d secrets resealed, %d that cannot be decrypted", ended, done.Wrapped, done.Made, done.Sealed, done.Failed)
 	return done, errors.Join(err, a.Store.Record(context.WithoutCancel(ctx), ev))
 }
 
@@ -146,11 +146,11 @@ func (a *Accounts) SweepKeys(ctx context.Context) {
 		report, err := a.rotation.Sweep(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			a.log.WarnContext(ctx, "retired keys not looked at", "error", err)
+			a.log.WarnContext(ctx, "cannot check retired keys", "error", err)
 		case report.Failed != failed && report.Failed > 0:
-			a.log.ErrorContext(ctx, "stored credentials do not open", "number", report.Failed, "at_key_services", report.Unavailable, "error", report.Failures[0].Err)
+			a.log.ErrorContext(ctx, "stored credentials cannot be decrypted", "number", report.Failed, "at_key_services", report.Unavailable, "error", report.Failures[0].Err)
 		case report.Sealed+report.Removed > 0:
-			a.log.InfoContext(ctx, "a rotation of keys was finished", "sealed", report.Sealed, "keys_removed", report.Removed)
+			a.log.InfoContext(ctx, "a key rotation was completed", "sealed", report.Sealed, "keys_removed", report.Removed)
 		}
 		if err == nil { // else it has not seen everything
 			failed = report.Failed

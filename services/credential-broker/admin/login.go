@@ -165,7 +165,7 @@ func (s *Scope) checkTokens(ctx context.Context, account id.Account) error {
 func (s *Scope) checkGrant(ctx context.Context, account id.Account) error {
 	a, err := s.Get(ctx, account)
 	if err == nil && a.Grant == nil {
-		err = fault.New(fault.Conflict, "account %s is a key and not a sign-in: to get rid of it, remove it", account)
+		err = fault.New(fault.Conflict, "account %s is an API key, not a sign-in: to stop using it, remove the account", account)
 	}
 	return err
 }

@@ -20,7 +20,7 @@ import (
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
 	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. Empty for none."`
-	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page that providers send browsers back to, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console of another origin needs. Empty if codes are pasted."`
+	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page to which providers redirect browsers, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console on another origin needs. Empty if codes are pasted."`
 }
 
 // Validate says what is wrong, and what is allowed.

@@ -137,7 +137,7 @@ func (s *Scope) CheckDecrypt(ctx context.Context, account id.Account) error {
 	if !vault.Lasting(err) {
 		return err
 	}
-	f := fault.Wrap(err, fault.Conflict, fmt.Sprintf("the credential of account %s does not open, and nothing was changed: %s", account, vault.Why(err)))
+	f := fault.Wrap(err, fault.Conflict, fmt.Sprintf("the credential of account %s cannot be decrypted, and nothing was changed: %s", account, vault.Why(err)))
 	f.Code = "ACCOUNT_UNUSABLE"
 	return f
 }
@@ -184,7 +184,7 @@ func (s *Scope) Switch(ctx context.Context, account id.Account) (Account, error)
 	}
 	if r := p.Settings.Strategy.Rule(); !r.Current {
 		others := slices.DeleteFunc(slices.Clone(pool.Strategies()), func(r pool.Rule) bool { return !r.Current })
-		return Account{}, fault.New(fault.Conflict, "the pool of %s takes its accounts %s: disable the others, or choose another strategy (%s)", a.Provider, r.About, pool.List(others))
+		return Account{}, fault.New(fault.Conflict, "the pool of %s chooses its accounts %s: disable the others, or choose another strategy (%s)", a.Provider, r.About, pool.List(others))
 	}
 	return s.changed(ctx, account, s.accounts.Store.Switch(ctx, s.by.Workspace, account, s.event("changed")))
 }
@@ -205,7 +205,7 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 		return Revocation{}, s.forget(ctx, account, "")
 	}
 	if a.Grant.State == oauth.Revoked {
-		return Revocation{Why: "it was signed out before"}, s.forget(ctx, account, "signed out before")
+		return Revocation{Why: "it was already signed out"}, s.forget(ctx, account, "already signed out")
 	}
 	r, err := s.accounts.Keeper.RevokeWithin(ctx, s.actor(), s.ref(account), revokeTimeout)
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Scope) Forget(ctx context.Context, account id.Account) error {
 	}
 	detail := ""
 	if a.Grant != nil {
-		detail = "left as it is at the provider"
+		detail = "still valid at the provider"
 	}
 	return s.forget(ctx, account, detail)
 }

@@ -26,9 +26,9 @@ func (s *Scope) unseal(ctx context.Context, name, keyID string, info, sealed []b
 	text, err := s.accounts.Vault.Unseal(ctx, s.by.Workspace, keyID, info, sealed)
 	switch {
 	case errors.Is(err, vault.ErrSealingKey):
-		return nil, fault.Coded(fault.Conflict, "SEALING_KEY_UNKNOWN", "%s: it was sealed with a key that is not in use here, or not any more: fetch the sealing key again (GET /api/accounts/sealing-key), and seal with that", name)
+		return nil, fault.Coded(fault.Conflict, "SEALING_KEY_UNKNOWN", "%s: it was sealed with a key that this server does not use, or no longer uses: fetch the sealing key again (GET /api/accounts/sealing-key) and seal with that one", name)
 	case errors.Is(err, vault.ErrSealed):
-		return nil, fault.New(fault.Invalid, "%s: it does not open: seal it as GET /api/accounts/sealing-key says, for this workspace, provider and base_url", name)
+		return nil, fault.New(fault.Invalid, "%s: it cannot be decrypted: seal it as GET /api/accounts/sealing-key says, for this workspace, provider and base_url", name)
 	}
 	return text, err
 }
@@ -62,7 +62,7 @@ func (s *Scope) Unseal(ctx context.Context, keyID string, sealed []byte) (NewAcc
 	case b.Provider == "":
 		return NewAccount{}, fault.New(fault.Invalid, "provider is required")
 	case b.Sealed != nil && b.Secret != "":
-		return NewAccount{}, fault.New(fault.Invalid, "sealed_secret: there is a secret too: send one of the two")
+		return NewAccount{}, fault.New(fault.Invalid, "sealed_secret: secret is set too: send only one of the two")
 	case b.Sealed != nil:
 		secret, err := s.unseal(ctx, "sealed_secret", b.Sealed.KeyID, seal.Secret(s.by.Workspace.String(), b.Provider, b.BaseURL), b.Sealed.Sealed)
 		if err != nil {
@@ -70,7 +70,7 @@ func (s *Scope) Unseal(ctx context.Context, keyID string, sealed []byte) (NewAcc
 		}
 		b.Secret = conf.Secret(secret)
 	case b.Secret == "" && b.BaseURL == "": // one's own server may need none
-		return NewAccount{}, fault.New(fault.Invalid, "secret is required, or sealed_secret")
+		return NewAccount{}, fault.New(fault.Invalid, "secret or sealed_secret is required")
 	}
 	return NewAccount{Provider: b.Provider, Profile: b.Profile, Label: b.Label, BaseURL: b.BaseURL, FlatRate: b.FlatRate, Secret: b.Secret}, nil
 }
@@ -98,7 +98,7 @@ func (b *accountBody) parse(text []byte) error {
 		return fault.New(fault.Invalid, "the body is not valid JSON (at byte %d)", e.Offset)
 	}
 	if err != nil { // it may quote the body
-		return fault.New(fault.Invalid, "the body is not valid JSON, or what is sealed in it is not base64")
+		return fault.New(fault.Invalid, "the body is not valid JSON, or the sealed secret is not base64")
 	}
 	return nil
 }

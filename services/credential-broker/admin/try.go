@@ -32,7 +32,7 @@ func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error)
 	}
 	p, _ := s.accounts.Profiles.Get(row.Profile)
 	if p.Check == nil {
-		return fmt.Sprintf("the request profile %s does not say how to", p.Name), nil
+		return fmt.Sprintf("the request profile %s does not say how", p.Name), nil
 	}
 	var own *url.URL
 	if row.BaseURL != "" {
@@ -48,7 +48,7 @@ func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error)
 	case err != nil:
 		return "", fault.New(fault.Conflict, "could not connect to the provider %s at %s: %s", n.Provider, base.Host, cmp.Or(proxy.WhyUnreachable(err), "the connection failed"))
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return "", fault.New(fault.Conflict, "the provider %s refuses the key: %d %s", n.Provider, status, http.StatusText(status))
+		return "", fault.New(fault.Conflict, "the provider %s rejected the key: %d %s", n.Provider, status, http.StatusText(status))
 	case status/100 == 2:
 		return "", nil
 	}

@@ -97,7 +97,7 @@ func (r *rig) logins() {
 	}
 	calls := r.provider.auth.Calls()
 	if calls.Device != 2 || calls.Poll < 2 || calls.Exchange < 3 {
-		r.t.Errorf("the authorisation server was called %+v", calls)
+		r.t.Errorf("the authorization server was called %+v", calls)
 	}
 	if states, verifiers := r.provider.noted("state"), r.provider.noted("verifier"); states < 4 || verifiers < 4 {
 		r.t.Errorf("%d states and %d verifiers of sign-ins are searched for", states, verifiers)

@@ -72,7 +72,7 @@ func administer(r *rig) {
 	b.want(http.StatusOK, http.MethodPatch, path, `{"enabled":true,"flat_rate":false}`)
 	b.want(http.StatusOK, http.MethodPost, path+"/reset", "")
 	b.want(http.StatusOK, http.MethodPost, path+"/switch", "")
-	if got := b.want(http.StatusConflict, http.MethodPost, path+"/refresh", "").body; !strings.Contains(got, "is a key") {
+	if got := b.want(http.StatusConflict, http.MethodPost, path+"/refresh", "").body; !strings.Contains(got, "is an API key") {
 		r.t.Errorf("the refresh of a key: %s", got)
 	}
 	b.want(http.StatusConflict, http.MethodPost, path+"/logout", "")
@@ -111,7 +111,7 @@ func administer(r *rig) {
 	b.want(http.StatusNotFound, http.MethodDelete, path, "")
 	for body, want := range map[string]string{
 		`{"secret":"x"}`:                                                        "provider is required",
-		`{"provider":"anthropic"}`:                                              "secret is required",
+		`{"provider":"anthropic"}`:                                              "secret or sealed_secret is required",
 		`{"provider":"anthropic","secret":"two words"}`:                         "secret: it contains a space",
 		`{"provider":"anthropic","secret":"x","base_url":"http://u:p@x"}`:       "base_url:",
 		`{"provider":"anthropic","secret":"` + strings.Repeat("x", 9000) + `"}`: "secret: it is longer than",

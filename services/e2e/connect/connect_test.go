@@ -96,7 +96,7 @@ func again(r *rig) {
 	r.far.providers["google"].auth.End(r.far.seen(r.owner.Workspace))
 	owner.want(http.StatusConflict, http.MethodPost, fmt.Sprintf("/api/accounts/%s/refresh", account["id"]), "")
 	got := r.browser(r.viewer).connection("google")
-	if got.State != "reauthorize" || !strings.Contains(got.Reason, "does not accept the sign-in any more") || got.Subject == "" {
+	if got.State != "reauthorize" || !strings.Contains(got.Reason, "no longer accepts the sign-in") || got.Subject == "" {
 		r.t.Errorf("after the provider ended it, it is %+v", got)
 	}
 	r.wantEgress("ended by the provider", "google", http.StatusConflict, "sign in again")
@@ -128,7 +128,7 @@ func whose(r *rig) {
 	first, second := b.begin("notion"), other.begin("notion")
 	other.open(other.consent(second))
 	late := b.open(b.consent(first))
-	if late.status != http.StatusConflict || !strings.Contains(late.body, "connected by somebody else meanwhile") {
+	if late.status != http.StatusConflict || !strings.Contains(late.body, "somebody else has connected") {
 		r.t.Errorf("the second member gets %s", late)
 	}
 	if got := b.connection("notion").ConnectedBy; got != other.who.ID {
@@ -185,7 +185,7 @@ func problems(r *rig) {
 		r.t.Errorf("the right browser once more: %s", got)
 	}
 	b.want(http.StatusOK, http.MethodDelete, "/api/connections/"+provider, "")
-	expect("when it was disconnected", b.open(back), http.StatusConflict, "what it was for has changed since")
+	expect("when it was disconnected", b.open(back), http.StatusConflict, "its account has changed since")
 
 	// A used or invalid code.
 	link := b.begin(provider)

@@ -74,8 +74,8 @@ func TestStatusErrorDetails(t *testing.T) {
 	if want := "Could not connect to the provider ollama at localhost:1: nothing listens there."; e.Message != want || e.Kind != llm.KindNetwork {
 		t.Errorf("StatusError = %+v, want the egress' own words %q", e, want)
 	}
-	e = llm.StatusError(429, http.Header{"Retry-After": {"7"}}, []byte(`{"error":{"type":"rate_limit_error","message":"all 2 accounts for the provider anthropic are at their rate limit: the first is tried again in 7s","code":"accounts_exhausted"}}`))
-	if want := "All 2 accounts for the provider anthropic are at their rate limit: the first is tried again in 7s."; e.Message != want || e.RetryAfter != 7*time.Second {
+	e = llm.StatusError(429, http.Header{"Retry-After": {"7"}}, []byte(`{"error":{"type":"rate_limit_error","message":"all 2 accounts for the provider anthropic are at their rate limit: the first will be tried again in 7s","code":"accounts_exhausted"}}`))
+	if want := "All 2 accounts for the provider anthropic are at their rate limit: the first will be tried again in 7s."; e.Message != want || e.RetryAfter != 7*time.Second {
 		t.Errorf("StatusError = %+v, want the egress' own words %q", e, want)
 	}
 	e = llm.StatusError(400, http.Header{"X-Should-Retry": {"true"}}, []byte(`{"request_id":"req_2","error":{"message":"x"}}`))

@@ -10,10 +10,10 @@ import (
 // process of the same user: it holds every secret. Root can read it all the same.
 func protectMemory() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
-		return fmt.Errorf("turn core dumps off: %w", err)
+		return fmt.Errorf("disable core dumps: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("turn core dumps off: %w", err)
+		return fmt.Errorf("disable core dumps: %w", err)
 	}
 	return nil
 }

@@ -345,7 +345,7 @@ func TestSignInWithoutDatabase(t *testing.T) {
 	hello(p)
 	p.stop(syscall.SIGTERM)
 	if diff := cmp.Diff(authserver.Calls{Refresh: 2, Refreshed: 2}, s.server.Calls()); diff != "" {
-		t.Errorf("calls of the authorisation server (-want +got):\n%s", diff)
+		t.Errorf("calls of the authorization server (-want +got):\n%s", diff)
 	}
 }
 
@@ -381,7 +381,7 @@ func TestDamagedAtStart(t *testing.T) {
 	p := s.start()
 	for range 2 {
 		status, text := s.ask(p, "/egress/anthropic/v1/messages", question)
-		if status != http.StatusConflict || !strings.Contains(text, s.cfg.File+" was damaged and is kept aside as "+s.cfg.File+".damaged-") {
+		if status != http.StatusConflict || !strings.Contains(text, s.cfg.File+" was damaged and has been set aside as "+s.cfg.File+".damaged-") {
 			t.Errorf("answer %d %.300s, want one that says what to do", status, text)
 		}
 	}
@@ -389,7 +389,7 @@ func TestDamagedAtStart(t *testing.T) {
 		t.Errorf("/ready: %d, want 503", status)
 	}
 	log := p.stop(syscall.SIGTERM)
-	for _, want := range []string{`"level":"ERROR","msg":"the accounts file was damaged and is kept aside`, s.cfg.File + ".damaged-", `"level":"ERROR","msg":"accounts cannot be used: requests are refused`} {
+	for _, want := range []string{`"level":"ERROR","msg":"the accounts file was damaged and has been set aside`, s.cfg.File + ".damaged-", `"level":"ERROR","msg":"accounts cannot be used: requests are refused`} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log does not say %s: %s", want, log)
 		}
@@ -424,7 +424,7 @@ func TestDamagedMeanwhile(t *testing.T) {
 	if status := p.ready(); status != http.StatusServiceUnavailable {
 		t.Errorf("/ready: %d, want 503", status)
 	}
-	if log := p.stop(syscall.SIGTERM); !strings.Contains(log, `"level":"ERROR"`) || !strings.Contains(log, "was damaged and is kept aside") {
+	if log := p.stop(syscall.SIGTERM); !strings.Contains(log, `"level":"ERROR"`) || !strings.Contains(log, "was damaged and has been set aside") {
 		t.Errorf("the log does not say it: %s", log)
 	}
 }

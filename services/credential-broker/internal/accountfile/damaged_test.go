@@ -148,7 +148,7 @@ func refused(t *testing.T, f *accountfile.File, path string) {
 	_, viewed := f.View(t.Context())
 	updated := f.Update(t.Context(), func(*accountfile.State) error { t.Error("it is changed"); return nil })
 	for what, err := range map[string]error{"View": viewed, "Update": updated} {
-		if fault.KindOf(err) != fault.Conflict || !errors.Is(err, accountfile.ErrDamaged) || !strings.Contains(err.Error(), path+" was damaged and is kept aside as "+path+".damaged-") {
+		if fault.KindOf(err) != fault.Conflict || !errors.Is(err, accountfile.ErrDamaged) || !strings.Contains(err.Error(), path+" was damaged and has been set aside as "+path+".damaged-") {
 			t.Errorf("%s = %v, want a fault Conflict that says where the file is", what, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestNotToBeTouched(t *testing.T) {
 			if fault.KindOf(err) != tt.kind {
 				t.Errorf("View = %v, want a fault %v", err, tt.kind)
 			}
-			if tt.kind == fault.Conflict && !strings.Contains(err.Error(), "use that version here too, or a later one") {
+			if tt.kind == fault.Conflict && !strings.Contains(err.Error(), "use that version or a later one here too") {
 				t.Errorf("View = %v, want an error that says what to do", err)
 			}
 			if err := add(t.Context(), f, account("new")); fault.KindOf(err) != tt.kind {

@@ -60,7 +60,7 @@ func Open(ctx context.Context, path string, log *slog.Logger, other ...string) (
 	}
 	path = resolve(path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the accounts file: %w: name a file elsewhere", err)
+		return nil, fmt.Errorf("create the folder of the accounts file: %w: choose another path", err)
 	}
 	// If nothing can be written the file can still be read, and Update returns the error.
 	f := &File{path: path, log: log, slot: make(chan struct{}, 1)}
@@ -127,11 +127,11 @@ func (f *File) private(ctx context.Context, path string) error {
 	}
 	switch {
 	case denied(err):
-		f.log.WarnContext(ctx, "others can read the accounts, or their audit, and the mode cannot be put right: run chmod 600 on the file", "file", path, "error", err)
+		f.log.WarnContext(ctx, "others can read the accounts or their audit, and the file mode cannot be corrected: run chmod 600 on the file", "file", path, "error", err)
 	case err != nil:
-		return fmt.Errorf("put the mode of %s right: %w", path, err)
+		return fmt.Errorf("correct the mode of %s: %w", path, err)
 	default:
-		f.log.WarnContext(ctx, "others could read the accounts, or their audit: the mode is put right", "file", path, "mode", info.Mode().Perm().String())
+		f.log.WarnContext(ctx, "others could read the accounts or their audit: the file mode has been corrected", "file", path, "mode", info.Mode().Perm().String())
 	}
 	return nil
 }
@@ -228,9 +228,9 @@ func (f *File) load(ctx context.Context) (k *snapshot, text []byte, err error) {
 	}
 	aside, err := f.setAside()
 	if err != nil {
-		return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s is damaged (%v) and could not be kept aside: move it away", f.path, why))
+		return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s is damaged (%v) and could not be set aside: move it away", f.path, why))
 	}
-	f.log.ErrorContext(ctx, "the accounts file was damaged and is kept aside: no account is used until it is repaired, or taken from a backup, and put back",
+	f.log.ErrorContext(ctx, "the accounts file was damaged and has been set aside: no account is used until it is repaired or restored from a backup",
 		"file", f.path, "kept_as", aside, "error", why)
 	f.keep(nil)
 	return f.absent(ctx)
@@ -261,7 +261,7 @@ func (f *File) absent(ctx context.Context) (*snapshot, []byte, error) {
 	if len(aside) > 1 {
 		all = f.path + damagedName + "…"
 	}
-	err = fault.Wrap(ErrDamaged, fault.Conflict, fmt.Sprintf("the accounts file %s was damaged and is kept aside as %s: repair it, or take a backup, and put it back as %s; to start over without accounts, move %s elsewhere",
+	err = fault.Wrap(ErrDamaged, fault.Conflict, fmt.Sprintf("the accounts file %s was damaged and has been set aside as %s: repair it, or use a backup, and move it to %s; to start over without accounts, move %s elsewhere",
 		f.path, aside[len(aside)-1], f.path, all))
 	f.mu.Lock()
 	had := f.last != nil
@@ -319,7 +319,7 @@ func (f *File) read(ctx context.Context) (*snapshot, []byte, error) {
 	if k.state, err = decode(text); err != nil {
 		k.close()
 		if errors.Is(err, errNewer) {
-			return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s cannot be used: %v; use that version here too, or a later one, or name another file", f.path, err))
+			return nil, nil, fault.Wrap(err, fault.Conflict, fmt.Sprintf("the accounts file %s cannot be used: %v; use that version or a later one here too, or choose another file", f.path, err))
 		}
 		return nil, nil, damagedError{err}
 	}

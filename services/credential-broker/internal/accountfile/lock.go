@@ -26,7 +26,7 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 	select {
 	case f.slot <- struct{}{}:
 	case <-ctx.Done():
-		return nil, lockHeld(ctx.Err(), "another change of the accounts file %s takes too long: try again in a moment", f.path)
+		return nil, lockHeld(ctx.Err(), "another process is changing the accounts file %s: try again in a moment", f.path)
 	}
 	defer func() {
 		if err != nil {
@@ -49,7 +49,7 @@ func (f *File) lock(ctx context.Context) (unlock func(), err error) {
 		}
 		if err := pause(ctx, poll/2+rand.N(poll)); err != nil {
 			_ = file.Close() // it is empty
-			return nil, lockHeld(err, "another process holds %s.lock: if it was stopped, let it go on or end it", f.path)
+			return nil, lockHeld(err, "another process holds %s.lock: if it is suspended, resume it or end it", f.path)
 		}
 	}
 	return func() {

@@ -265,7 +265,7 @@ func decode(text []byte) (*State, error) {
 	}
 	switch {
 	case head.Version > version:
-		return nil, fmt.Errorf("%w (its format is %d, and this one knows %d)", errNewer, head.Version, version)
+		return nil, fmt.Errorf("%w (its format is %d; this version knows %d)", errNewer, head.Version, version)
 	case head.Version < 1:
 		return nil, errors.New("it has no version")
 	}
@@ -276,7 +276,7 @@ func decode(text []byte) (*State, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&State{}); err != nil { // only an unknown field can be wrong here
-		return nil, fmt.Errorf("%w: it has a field that this one does not know, and would lose", errNewer)
+		return nil, fmt.Errorf("%w: it has a field that this version does not know and would lose", errNewer)
 	}
 	return s, s.check()
 }
@@ -284,15 +284,15 @@ func decode(text []byte) (*State, error) {
 // syntax says where a file is wrong, without quoting it.
 func syntax(err error) error {
 	if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("it is not valid JSON from byte %d on", e.Offset)
+		return fmt.Errorf("it is not valid JSON at byte %d", e.Offset)
 	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s is of the wrong kind at byte %d", e.Field, e.Offset)
+		return fmt.Errorf("%s has the wrong type at byte %d", e.Field, e.Offset)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")
 	}
-	return errors.New("a value in it does not parse")
+	return errors.New("a value in it cannot be parsed")
 }
 
 // check finds what parses but makes no sense.

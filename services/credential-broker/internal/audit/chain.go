@@ -138,7 +138,7 @@ func (c *Chain) Add(r Row) {
 	if hash, ok := c.expected[r.Sequence]; ok {
 		delete(c.expected, r.Sequence)
 		if !bytes.Equal(hash, r.Hash) {
-			c.report(Rewound, r.Sequence, r.ID, "row %d has another hash than it had when the chain was verified before", r.Sequence)
+			c.report(Rewound, r.Sequence, r.ID, "row %d does not have the hash that an earlier verification recorded", r.Sequence)
 		}
 	}
 	c.marks = append(c.marks, m)
@@ -147,20 +147,20 @@ func (c *Chain) Add(r Row) {
 
 // Beyond adds a row that is stored after the end of the chain.
 func (c *Chain) Beyond(r Row) {
-	c.report(Inserted, r.Sequence, r.ID, "row %d stands after the end of the chain", r.Sequence)
+	c.report(Inserted, r.Sequence, r.ID, "row %d comes after the end of the chain", r.Sequence)
 }
 
 // End takes the head, nil if there is none, and returns what is wrong, in the order of the rows.
 func (c *Chain) End(h *Head) []Problem {
 	switch {
 	case h == nil && len(c.marks) > 0:
-		c.report(Removed, c.sequence, uuid.Nil, "the head of the chain is missing: whether rows after %d were removed cannot be told", c.sequence)
+		c.report(Removed, c.sequence, uuid.Nil, "the head of the chain is missing: rows after %d may have been removed", c.sequence)
 	case h != nil && h.Sequence > c.sequence:
 		c.missing(c.sequence+1, h.Sequence)
 	}
 	for sequence := range c.expected {
 		if sequence > c.sequence {
-			c.report(Rewound, sequence, uuid.Nil, "row %d was there when the chain was verified before", sequence)
+			c.report(Rewound, sequence, uuid.Nil, "row %d was present in an earlier verification", sequence)
 		}
 	}
 	c.blame(h)
@@ -183,9 +183,9 @@ func (c *Chain) blame(h *Head) {
 		case !m.whole:
 			c.change(m)
 		case !m.follows && (!followed || i == 0):
-			c.report(Replaced, m.sequence, m.id, "row %d belongs to neither the row before nor the one after it: it was put in the place of another", m.sequence)
+			c.report(Replaced, m.sequence, m.id, "row %d fits neither the row before nor the one after it: it replaced another", m.sequence)
 		case !followed && (last || c.marks[i+1].whole && !foreignNext):
-			c.report(Replaced, m.sequence, m.id, "row %d is not the one that row %d was written after: it was changed, or put in the place of another, with its hash", m.sequence, m.sequence+1)
+			c.report(Replaced, m.sequence, m.id, "row %d is not the one that row %d was written after: it was changed or replaced, together with its hash", m.sequence, m.sequence+1)
 		}
 	}
 }
@@ -210,7 +210,7 @@ const maxMove = 100
 func (c *Chain) change(m mark) {
 	i := slices.IndexFunc(c.changed, func(r Row) bool { return r.Sequence == m.sequence && r.ID == m.id })
 	if i < 0 {
-		c.report(Changed, m.sequence, m.id, "row %d is not what was written", m.sequence)
+		c.report(Changed, m.sequence, m.id, "row %d was changed after it was written", m.sequence)
 		return
 	}
 	r := &c.changed[i]
@@ -221,11 +221,11 @@ func (c *Chain) change(m mark) {
 		c.report(Moved, m.sequence, m.id, "row %d was written as row %d", m.sequence, was)
 		k, found := slices.BinarySearchFunc(c.marks, was, func(m mark, n int64) int { return cmp.Compare(m.sequence, n) })
 		if found && c.marks[k].whole {
-			c.report(Inserted, was, c.marks[k].id, "row %d stands where another one was written", was)
+			c.report(Inserted, was, c.marks[k].id, "row %d replaced the one that was written there", was)
 		}
 		return
 	}
-	c.report(Changed, m.sequence, m.id, "row %d is not what was written", m.sequence)
+	c.report(Changed, m.sequence, m.id, "row %d was changed after it was written", m.sequence)
 }
 
 func (c *Chain) missing(from, to int64) {

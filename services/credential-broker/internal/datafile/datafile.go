@@ -127,7 +127,7 @@ func holds(d *ast.DocumentNode) bool { return d.Body != nil && d.Body.Type() != 
 func (c *Checker) wantValues() {
 	c.walk(func(n ast.Node) {
 		if n.Type() == ast.NullType {
-			c.Wrong(path(n), "there is no value: give it one, or leave it out")
+			c.Wrong(path(n), "it has no value: give it one, or leave it out")
 		}
 	})
 }

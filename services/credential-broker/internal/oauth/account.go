@@ -55,11 +55,11 @@ func (k *Keeper) Add(ctx context.Context, by Actor, n NewGrant) (Ref, error) {
 	}
 	for _, secret := range []vault.Secret{n.Access, n.Refresh} {
 		if err := sendable(secret.Reveal()); err != nil {
-			return Ref{}, fault.New(fault.Invalid, "token: it is %v, as no token is: was it copied whole, and alone?", err)
+			return Ref{}, fault.New(fault.Invalid, "token: it is %v, which no token is: copy the whole token and nothing else", err)
 		}
 	}
 	if n.Access.IsZero() && n.Refresh.IsZero() {
-		return Ref{}, fault.New(fault.Invalid, "token: there is neither an access token nor a refresh token")
+		return Ref{}, fault.New(fault.Invalid, "token: give an access token or a refresh token")
 	}
 	if len(n.Label) > maxLabel {
 		return Ref{}, fault.New(fault.Invalid, "label: it is longer than %d bytes", maxLabel)
@@ -118,7 +118,7 @@ func insertTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login,
 func replaceTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, _ *store.Import, s *sealedTokens) error {
 	g, err := tx.Grant(ctx, l.Account)
 	if fault.KindOf(err) == fault.NotFound || err == nil && g.Provider != p.Name {
-		return fault.New(fault.NotFound, "account %s is not there any more", l.Account)
+		return fault.New(fault.NotFound, "account %s no longer exists", l.Account)
 	}
 	if err != nil {
 		return err

@@ -160,7 +160,7 @@ func (k *Keeper) storeLogin(ctx context.Context, by Actor, p *Provider, l store.
 	}
 	err = k.admit(ctx, by, p, l, nil, sealer, t)
 	if err != nil {
-		k.cfg.Log.InfoContext(ctx, "tokens of a sign-in are not kept: the grant is left with the provider",
+		k.cfg.Log.InfoContext(ctx, "tokens of a sign-in could not be stored: the grant stays valid at the provider",
 			"login", l.ID, "provider", p.Name, "workspace", by.Workspace, "member", by.Member, "error", err)
 	}
 	return err
@@ -176,7 +176,7 @@ func (k *Keeper) recordFailure(ctx context.Context, by Actor, l *store.Login, er
 		unwritten = k.postpone(ctx, by, l, l.IntervalS, time.Duration(l.IntervalS)*time.Second)
 	}
 	if unwritten != nil {
-		k.cfg.Log.WarnContext(ctx, "the outcome of a login is not written", "login", l.ID, "error", unwritten)
+		k.cfg.Log.WarnContext(ctx, "cannot record the outcome of a sign-in", "login", l.ID, "error", unwritten)
 	}
 }
 
@@ -189,15 +189,15 @@ func outcome(by Actor, l *store.Login) (Ref, error) {
 }
 
 // errUnknownLogin does not tell whether a login of somebody else would have fitted.
-var errUnknownLogin = fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "this sign-in is not one that you have open: it has expired, or what it was for has changed since; start again")
+var errUnknownLogin = fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "you have no such sign-in open: it has expired, or its account has changed since; start again")
 
 // ConnectedMeanwhile is the fault of connecting a provider that has been connected since the
 // login began, possibly by the same member.
 func ConnectedMeanwhile(p *Provider, themselves bool) error {
 	if themselves {
-		return fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "%s was connected by you meanwhile, in another window", p.Title)
+		return fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "you have connected %s in another window in the meantime", p.Title)
 	}
-	return fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "%s was connected by somebody else meanwhile", p.Title)
+	return fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "somebody else has connected %s in the meantime", p.Title)
 }
 
 func declined(p *Provider, code string) error {
@@ -215,11 +215,11 @@ func exchangeFault(p *Provider, err error) error {
 	case !ok:
 		return err
 	case f.Answered && p.void(f.Code):
-		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s did not accept the code: it has expired, was used, or was not copied whole; start again", p.Name)
+		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "%s did not accept the code: it has expired, was already used, or is incomplete; start again", p.Name)
 	case f.Answered && !f.temporary():
-		return fault.Wrap(err, fault.Conflict, fmt.Sprintf("%s refused the sign-in: %v; the operator should look at the client's registration", p.Name, f))
+		return fault.Wrap(err, fault.Conflict, fmt.Sprintf("%s refused the sign-in: %v; the operator should check the client's registration", p.Name, f))
 	}
-	unavailable := fault.Wrap(err, fault.Unavailable, fmt.Sprintf("signing in to %s did not work: %v; try again", p.Name, f))
+	unavailable := fault.Wrap(err, fault.Unavailable, fmt.Sprintf("signing in to %s failed: %v; try again", p.Name, f))
 	unavailable.RetryAfter = f.After
 	return unavailable
 }

@@ -33,7 +33,7 @@ type Polled struct {
 
 func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store.Login) (Login, error) {
 	if p.Device == "" {
-		return Login{}, fault.New(fault.Invalid, "kind: %s does not let devices sign in: use browser or paste", p.Name)
+		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer device sign-in: use browser or paste", p.Name)
 	}
 	params := parameters{"client_id": p.Client.ID}
 	if len(p.Scopes) > 0 {
@@ -57,14 +57,14 @@ func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store
 		"verification_uri_complete": &d.Complete, "interval": &d.Interval, "expires_in": &d.Life,
 	} {
 		if raw, ok := object[name]; ok && json.Unmarshal(raw, into) != nil {
-			return Login{}, fault.New(fault.Unavailable, "%s answered with a %s that makes no sense; try again", p.Name, name)
+			return Login{}, fault.New(fault.Unavailable, "%s sent an invalid %s; try again", p.Name, name)
 		}
 	}
 	if d.URI == "" {
 		d.URI = d.URL
 	}
 	if sendable(d.DeviceCode) != nil || d.DeviceCode == "" || d.UserCode == "" || d.UserCode != printable(d.UserCode) || len(d.UserCode) > 64 || !openable(d.URI) {
-		return Login{}, fault.New(fault.Unavailable, "%s gave no device code that could be used; try again", p.Name)
+		return Login{}, fault.New(fault.Unavailable, "%s sent no usable device code; try again", p.Name)
 	}
 	if !openable(d.Complete) {
 		d.Complete = ""
@@ -156,7 +156,7 @@ func (k *Keeper) pending(ctx context.Context, by Actor, p *Provider, l *store.Lo
 	case !f.Answered, f.temporary(), f.Code == "": // a network failure, or a gateway's: RFC 8628 wants slower polling
 		interval = min(2*interval, maxInterval)
 	case f.Code == "expired_token" || p.void(f.Code):
-		return 0, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not typed in in time: start again", p.Name)
+		return 0, fault.Coded(fault.Conflict, "LOGIN_FAILED", "the code for %s was not entered in time: start again", p.Name)
 	default:
 		return 0, declined(p, f.Code)
 	}

@@ -57,15 +57,15 @@ type failure struct {
 func (f *failure) Error() string {
 	switch {
 	case f.Code != "":
-		return fmt.Sprintf("the authorisation server answered %d %s", f.Status, f.Code)
+		return fmt.Sprintf("the authorization server answered %d %s", f.Status, f.Code)
 	case f.Status != 0 && f.err != nil:
-		return fmt.Sprintf("the authorisation server's answer %d cannot be used: %v", f.Status, f.err)
+		return fmt.Sprintf("the authorization server's answer (status %d) cannot be used: %v", f.Status, f.err)
 	case f.Status != 0:
-		return fmt.Sprintf("the authorisation server answered %d", f.Status)
+		return fmt.Sprintf("the authorization server answered %d", f.Status)
 	case f.Sent:
-		return fmt.Sprintf("the authorisation server did not answer: %v", f.err)
+		return fmt.Sprintf("the authorization server did not answer: %v", f.err)
 	}
-	return fmt.Sprintf("nothing was sent to the authorisation server: %v", f.err)
+	return fmt.Sprintf("nothing was sent to the authorization server: %v", f.err)
 }
 
 func (f *failure) Unwrap() error { return f.err }
@@ -226,10 +226,10 @@ func tokens(object map[string]json.RawMessage) (issued, error) {
 	}
 	access, refresh := text("access_token"), text("refresh_token")
 	if err := sendable(access); access == "" || err != nil {
-		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("it holds no access token that could be sent")}
+		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("it contains no valid access token")}
 	}
 	if err := sendable(refresh); err != nil {
-		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("its refresh token cannot be sent")}
+		return issued{}, &failure{Sent: true, Status: http.StatusOK, err: errors.New("its refresh token is invalid")}
 	}
 	scope := text("scope")
 	if len(scope) > 4096 {

@@ -357,9 +357,9 @@ func verdict(p *Provider, f *failure) (outcome string, over bool) {
 
 func overBecause(p *Provider, g *store.Grant) string {
 	if g.Doubtful {
-		return fmt.Sprintf("the answer to an earlier renewal was lost, and %s does not accept the former token any more", p.Name)
+		return fmt.Sprintf("the answer to an earlier renewal was lost, and %s no longer accepts the previous token", p.Name)
 	}
-	return fmt.Sprintf("%s does not accept the sign-in any more: it was withdrawn, or has expired", p.Name)
+	return fmt.Sprintf("%s no longer accepts the sign-in: it was revoked or has expired", p.Name)
 }
 
 const (

@@ -279,7 +279,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Actor)
 		}
 		p, err := k.cfg.Providers.Get(g.Provider)
 		if err != nil {
-			return Token{}, fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "account %s belongs to the sign-in provider %q, which is not configured any more", ref.Account, g.Provider)
+			return Token{}, fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "account %s belongs to the sign-in provider %q, which is no longer configured", ref.Account, g.Provider)
 		}
 		good := g.alive() && g.Version > rejected
 		switch n := g.needs(rejected, force); {
@@ -303,7 +303,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Actor)
 		case g.backoff() > 0 && !force:
 			return Token{}, &fault.Error{
 				Kind: fault.Unavailable, Code: "TOKEN_UNAVAILABLE", RetryAfter: g.backoff(),
-				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); it is tried again", p.Name, g.LastError),
+				Message: fmt.Sprintf("the access token for %s could not be renewed yet (%s); the broker will try again", p.Name, g.LastError),
 			}
 		}
 		tried = max(tried, g.Version)
@@ -361,7 +361,7 @@ func (k *Keeper) refuse(ctx context.Context, ref Ref, g *grant) error {
 	case Revoking, Revoked:
 		reason = "it was signed out"
 	case Active:
-		reason = fmt.Sprintf("the access token for %s has expired or was withdrawn, and there is no refresh token", g.Provider)
+		reason = fmt.Sprintf("the access token for %s has expired or was revoked, and there is no refresh token", g.Provider)
 		if err := k.giveUp(ctx, ref, g.Version, reason); err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ func Load(clients map[string]Client, dirs ...fs.FS) (*Providers, error) {
 		p, ok := all[name]
 		if !ok {
 			// The name is left out: it may be what follows a comma in another one's secret.
-			problems = append(problems, fmt.Errorf("OAuth client %d: there is no such provider: use one of %v, and in a secret %%2C for a comma", clients[name].position, slices.Sorted(maps.Keys(all))))
+			problems = append(problems, fmt.Errorf("OAuth client %d: there is no such provider: use one of %v, and write a comma in a secret as %%2C", clients[name].position, slices.Sorted(maps.Keys(all))))
 			continue
 		}
 		p.Client = clients[name]
@@ -63,7 +63,7 @@ func ParseClients(text string) (map[string]Client, error) {
 			return nil, fmt.Errorf("OAuth client %d: want provider=id or provider=id:secret", i+1)
 		}
 		if first, twice := all[name]; twice {
-			return nil, fmt.Errorf("OAuth client %d: it is of the same provider as number %d", i+1, first.position)
+			return nil, fmt.Errorf("OAuth client %d: client %d is for the same provider", i+1, first.position)
 		}
 		before, after, _ := strings.Cut(rest, ":")
 		clientID, errID := url.PathUnescape(before)
@@ -118,13 +118,13 @@ func (c *checker) provider(p *Provider) {
 		c.Wrong("profile", "%q is not the name of a request profile, which the accounts need", p.Profile)
 	}
 	if p.Token == "" {
-		c.Wrong("endpoints.token", "say where tokens are issued: https://host/path")
+		c.Wrong("endpoints.token", "give the URL that issues tokens: https://host/path")
 	}
 	if p.Authorize == "" && p.Device == "" {
-		c.Wrong("endpoints", "nobody can sign in without authorize or device")
+		c.Wrong("endpoints", "set authorize or device: without them nobody can sign in")
 	}
 	if p.Loopback && p.Authorize == "" {
-		c.Wrong("client.loopback", "browsers come back from a page: say which, with endpoints.authorize")
+		c.Wrong("client.loopback", "browsers are redirected from a page: give its URL in endpoints.authorize")
 	}
 	if p.Auth != AuthNone && p.Auth != AuthBody && p.Auth != AuthBasic {
 		c.Wrong("client.auth", "%q is unknown: use none (a public client), body or basic", p.Auth)
@@ -136,7 +136,7 @@ func (c *checker) provider(p *Provider) {
 		c.Wrong("connection.title", "it is longer than %d characters, or holds a control character", maxTitle)
 	}
 	if p.Title != "" && p.Authorize == "" {
-		c.Wrong("connection", "tools are connected in a browser: say where, with endpoints.authorize")
+		c.Wrong("connection", "tools are connected in a browser: give the page's URL in endpoints.authorize")
 	}
 	c.parameters("request.authorize", p.AuthorizeParams)
 	c.parameters("request.token", p.TokenParams)
@@ -150,13 +150,13 @@ var headerForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
 func (c *checker) whoami(w *Whoami) {
 	c.endpoint("connection.whoami.url", w.URL)
 	if (w.URL == "") != (len(w.At) == 0) {
-		c.Wrong("connection.whoami", "it takes url, and in at where in the answer the name is, such as [user.name]")
+		c.Wrong("connection.whoami", "set url, and set at to where in the answer the name is, such as [user.name]")
 	}
-	c.list("connection.whoami.at", w.At, pathForm, "a path of names with dots between, such as user.name")
+	c.list("connection.whoami.at", w.At, pathForm, "a path of names separated by dots, such as user.name")
 	for _, name := range slices.Sorted(maps.Keys(w.Headers)) {
 		value := w.Headers[name]
 		if !headerForm.MatchString(name) || name == "authorization" || name == "cookie" || name == "host" {
-			c.Wrong("connection.whoami.headers."+name, "%q is not a header to set: use lower-case letters, digits and dashes, and none that names who asks", name)
+			c.Wrong("connection.whoami.headers."+name, "%q is not a header to set: use lower-case letters, digits and dashes, and no header that identifies the caller", name)
 		}
 		if len(value) > 256 || strings.ContainsFunc(value, unicode.IsControl) {
 			c.Wrong("connection.whoami.headers."+name, "the value is longer than 256 bytes, or holds a control character")
@@ -180,7 +180,7 @@ func (c *checker) parameters(field string, all map[string]string) {
 		case !parameterForm.MatchString(name):
 			c.Wrong(path, "%q is not the name of a parameter", name)
 		case ours:
-			c.Wrong(path, "%s is decided by the broker and cannot be given here", name)
+			c.Wrong(path, "%s is set by the broker and cannot be given here", name)
 		case len(all[name]) > 1024:
 			c.Wrong(path, "the value is longer than 1024 bytes")
 		}
@@ -209,7 +209,7 @@ func (c *checker) endpoint(field, text string) {
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		c.Wrong(field, "it must begin with https: tokens are sent there")
 	case u.User != nil || u.Fragment != "":
-		c.Wrong(field, "it must hold no user, password or #")
+		c.Wrong(field, "it must not contain a user, a password or #")
 	}
 }
 

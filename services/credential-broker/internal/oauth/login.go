@@ -71,7 +71,7 @@ func (r *LoginRequest) checkRedirect(p *Provider) error {
 	case r.Kind != Browser:
 		return fault.New(fault.Invalid, "redirect: only the kind browser has one, not %q", clip(string(r.Kind)))
 	case !p.Loopback:
-		return fault.New(fault.Invalid, "redirect: %s sends nobody back to a loopback address: use another of browser, paste and device", p.Name)
+		return fault.New(fault.Invalid, "redirect: %s does not redirect to loopback addresses: use another of browser, paste and device", p.Name)
 	case !isLoopbackRedirect(r.Redirect):
 		return fault.New(fault.Invalid, "redirect: want http://127.0.0.1:port%[1]s or http://[::1]:port%[1]s", LoopbackPath)
 	}
@@ -134,7 +134,7 @@ func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, er
 		return Login{}, fault.New(fault.Invalid, "kind: %q is not a way to sign in: use browser, paste or device", clip(string(r.Kind)))
 	}
 	if p.Authorize == "" || l.Redirect == "" {
-		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer that way to sign in (%s): use another of browser, paste and device", p.Name, r.Kind)
+		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer this way to sign in (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
 	verifier := random()
 	l.StateHash = hash(stateOf(verifier))
@@ -156,7 +156,7 @@ func (k *Keeper) checkAccount(ctx context.Context, by Actor, r *LoginRequest) er
 		return err
 	}
 	if r.Provider = cmp.Or(r.Provider, g.Provider); r.Provider != g.Provider {
-		return fault.New(fault.Invalid, "account: it belongs to %s and not to %s", clip(g.Provider), clip(r.Provider))
+		return fault.New(fault.Invalid, "account: it belongs to %s, not to %s", clip(g.Provider), clip(r.Provider))
 	}
 	return nil
 }

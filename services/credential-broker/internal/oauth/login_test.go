@@ -133,7 +133,7 @@ func TestAudit(t *testing.T) {
 	}
 	want := []string{
 		"created sim by us: imported", "refreshed sim by us", "refreshed sim by credential-broker test", "changed sim by us: signed in again",
-		"changed sim by credential-broker: somebody must sign in again: sim does not accept the sign-in any more: it was withdrawn, or has expired",
+		"changed sim by credential-broker: somebody must sign in again: sim no longer accepts the sign-in: it was revoked or has expired",
 		"changed sim by us: signed out", "changed sim by us: revoked at the provider",
 	}
 	if diff := cmp.Diff(want, w.events()); diff != "" {

@@ -56,7 +56,7 @@ func (k *Keeper) begin(ctx context.Context, by Actor, l store.Login, secret vaul
 	case !sameRequest(existing, &l):
 		return l, secret, life, errKeyReused
 	case existing.EndedAt != nil:
-		return l, secret, life, fault.Coded(fault.Conflict, "LOGIN_ENDED", "the sign-in that was begun with this key has been completed, or has failed: use a new key for a new one")
+		return l, secret, life, fault.Coded(fault.Conflict, "LOGIN_ENDED", "the sign-in begun with this key has been completed or has failed: use a new key for a new sign-in")
 	}
 	secret, err = k.cfg.Vault.Open(ctx, loginPlace(by, existing), existing.Sealed)
 	return *existing, secret, existing.ExpiresAt.Sub(existing.Now), err
@@ -131,7 +131,7 @@ func ended(l *store.Login) time.Time {
 }
 
 // errKeyReused tells nothing of the other login, which may be somebody else's.
-var errKeyReused = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key has begun another sign-in: use a new key for a new one")
+var errKeyReused = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this key was used for another sign-in: use a new key")
 
 func tooMany(pending int, wait time.Duration) error {
 	f := fault.New(fault.Limited, "you have begun %d sign-ins that are not completed: complete one, or wait %s until one expires", pending, wait.Round(time.Second))

@@ -32,7 +32,7 @@ func sanitize(err error) error {
 		return errors.New("the request was cancelled")
 	case errors.As(err, &dns):
 		if dns.IsNotFound {
-			return errors.New("there is no host of that name")
+			return errors.New("there is no host with that name")
 		}
 		return errors.New("its name could not be looked up")
 	case timedOut(err):
@@ -42,7 +42,7 @@ func sanitize(err error) error {
 	case errors.As(err, &name):
 		return errors.New("its certificate is for another host")
 	case errors.As(err, &authority):
-		return errors.New("its certificate is from an authority that is not known here")
+		return errors.New("its certificate is from an unknown authority")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return errors.New("its certificate has expired, or is not valid yet")
 	case errors.As(err, &invalid):

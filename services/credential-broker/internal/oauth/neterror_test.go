@@ -104,12 +104,12 @@ func TestSanitizedErrors(t *testing.T) {
 	choosy.StartTLS()
 	defer choosy.Close()
 	for url, want := range map[string]string{
-		gone.URL:   "nothing was sent to the authorisation server: connection refused",
-		secure.URL: "its certificate is from an authority that is not known here",
+		gone.URL:   "nothing was sent to the authorization server: connection refused",
+		secure.URL: "its certificate is from an unknown authority",
 		strings.Replace(plain.URL, "http:", "https:", 1): "it does not speak TLS",
 		choosy.URL:                "it refused the TLS connection",
 		raw(t, ""):                "the connection was closed",
-		"https://nowhere.invalid": "its name could not be looked up|there is no host of that name",
+		"https://nowhere.invalid": "its name could not be looked up|there is no host with that name",
 	} {
 		w := newWorld(t, authserver.Settings{}, rotating)
 		k := w.keeper(func(c *oauth.Config) { c.Providers = loadProviders(t, url, rotating) })

@@ -129,10 +129,10 @@ func (p *Providers) Names() []string { return slices.Sorted(maps.Keys(p.byName))
 // Ready returns a fault for people if the operator has not set a client.
 func (p *Provider) Ready() error {
 	if p.Client.ID == "" {
-		return fault.Coded(fault.Conflict, "OAUTH_CLIENT_MISSING", "signing in to %s is not set up: the operator registers a client with the provider and adds its id to CREDENTIAL_BROKER_OAUTH_CLIENTS", p.Name)
+		return fault.Coded(fault.Conflict, "OAUTH_CLIENT_MISSING", "signing in to %s is not set up: the operator has to register a client with the provider and add its id to CREDENTIAL_BROKER_OAUTH_CLIENTS", p.Name)
 	}
 	if p.Auth != AuthNone && p.Client.Secret.IsZero() {
-		return fault.Coded(fault.Conflict, "OAUTH_CLIENT_MISSING", "signing in to %s is not set up: the operator adds the client's secret to CREDENTIAL_BROKER_OAUTH_CLIENTS", p.Name)
+		return fault.Coded(fault.Conflict, "OAUTH_CLIENT_MISSING", "signing in to %s is not set up: the operator has to add the client's secret to CREDENTIAL_BROKER_OAUTH_CLIENTS", p.Name)
 	}
 	return nil
 }

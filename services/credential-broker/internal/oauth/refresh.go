@@ -75,7 +75,7 @@ func (k *Keeper) refresh(ctx context.Context, a attempt, p *Provider, secret vau
 	params := parameters{"grant_type": "refresh_token", "refresh_token": secret.Reveal()}
 	maps.Copy(params, p.TokenParams)
 	if took := max(time.Since(a.taken), time.Since(a.taken.Round(0))); took > k.cfg.Lease/2 {
-		return issued{}, &failure{err: fmt.Errorf("the lease is %s old already", took.Round(time.Millisecond))}
+		return issued{}, &failure{err: fmt.Errorf("the lease is already %s old", took.Round(time.Millisecond))}
 	}
 	object, err := k.post(ctx, p, p.Token, params)
 	if err != nil {
@@ -120,7 +120,7 @@ func (k *Keeper) store(ctx context.Context, a attempt, p *Provider, sealer vault
 			if stored {
 				k.cfg.Log.InfoContext(ctx, "access token renewed", "account", a.ref.Account, "provider", p.Name)
 			} else {
-				k.cfg.Log.InfoContext(ctx, "new access token dropped: the account has changed meanwhile", "account", a.ref.Account, "provider", p.Name)
+				k.cfg.Log.InfoContext(ctx, "new access token dropped: the account has changed in the meantime", "account", a.ref.Account, "provider", p.Name)
 			}
 			return stored, nil
 		}
@@ -140,7 +140,7 @@ func (k *Keeper) failed(ctx context.Context, a attempt, p *Provider, f *failure)
 	if _, over := verdict(p, f); over {
 		return nil // reading the grant again tells why
 	}
-	return fault.Wrap(f, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); it is tried again", p.Name, f))
+	return fault.Wrap(f, fault.Unavailable, fmt.Sprintf("the access token for %s could not be renewed (%s); the broker will try again", p.Name, f))
 }
 
 // skipFor is how long an instance's worker skips a grant that it cannot renew: such grants
@@ -158,7 +158,7 @@ func (k *Keeper) skip(ctx context.Context, ref Ref, p *Provider, err error) erro
 	k.skipped[ref] = time.Now().Add(skipFor)
 	k.mu.Unlock()
 	if report {
-		k.cfg.Log.WarnContext(ctx, "access tokens not renewed here: they do not open, or new ones could not be sealed", "account", ref.Account, "provider", p.Name, "error", err)
+		k.cfg.Log.WarnContext(ctx, "access tokens not renewed here: they cannot be decrypted, or new ones cannot be sealed", "account", ref.Account, "provider", p.Name, "error", err)
 	}
 	return undecryptable(ref, err)
 }
@@ -169,7 +169,7 @@ func undecryptable(ref Ref, err error) error {
 	if !vault.Lasting(err) {
 		return err
 	}
-	f := fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the credential of account %s does not open here: %s; the operator puts the key back, or somebody signs in again", ref.Account, vault.Why(err)))
+	f := fault.Wrap(err, fault.Unavailable, fmt.Sprintf("the credential of account %s cannot be decrypted here: %s; the operator has to restore the key, or somebody has to sign in again", ref.Account, vault.Why(err)))
 	f.Code = "ACCOUNT_UNUSABLE"
 	return f
 }

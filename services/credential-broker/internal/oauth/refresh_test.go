@@ -29,7 +29,7 @@ func TestInvalidGrantAsksForSignIn(t *testing.T) {
 	wantFault(t, "Token() again", err, fault.Conflict, "ACCOUNT_REAUTHORIZE")
 	w.calls(authserver.Calls{Refresh: 1})
 	w.attempts(ref, "refused")
-	if s := w.status(ref); s.State != oauth.Reauthorize || !strings.Contains(s.Reason, "withdrawn") {
+	if s := w.status(ref); s.State != oauth.Reauthorize || !strings.Contains(s.Reason, "revoked") {
 		t.Errorf("status = %+v, want %s with a reason for people", s, oauth.Reauthorize)
 	}
 	noTokens(t, "the log", w.log.String())

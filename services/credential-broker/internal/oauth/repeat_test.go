@@ -45,7 +45,7 @@ func (w *world) ended(code string) string {
 	return code
 }
 
-// behind puts something before the authorisation server, for keepers that are made after.
+// behind puts something before the authorization server, for keepers that are made after.
 func (w *world) behind(before func(http.Handler) http.Handler) {
 	w.t.Helper()
 	front := httptest.NewServer(before(w.server))
@@ -292,7 +292,7 @@ func TestFirstToReturn(t *testing.T) {
 	theirs := w.token(k, ref)
 	close(answer)
 	wantFault(t, "Complete() of who was with the provider", <-ended, fault.Conflict, "LOGIN_UNKNOWN")
-	if !strings.Contains(w.log.String(), "left with the provider") || w.server.Calls().Revoke > 0 {
+	if !strings.Contains(w.log.String(), "stays valid at the provider") || w.server.Calls().Revoke > 0 {
 		t.Errorf("the log does not tell of the grant that nobody has, or it was revoked: %s", w.log)
 	}
 	exchanged := w.server.Calls().Exchange

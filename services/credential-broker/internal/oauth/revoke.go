@@ -36,7 +36,7 @@ func (k *Keeper) RevokeWithin(ctx context.Context, by Actor, ref Ref, limit time
 		return Revocation{}, err
 	}
 	if done {
-		return Revocation{Why: "it was signed out before"}, nil
+		return Revocation{Why: "it was already signed out"}, nil
 	}
 	// The caller may leave: half a sign-out is worse than none.
 	ctx = context.WithoutCancel(ctx)
@@ -69,7 +69,7 @@ func (k *Keeper) openRevocation(ctx context.Context, by Actor, ref Ref, limit ti
 		if err := sleep(ctx, poll); err != nil {
 			return g, a, false, &fault.Error{
 				Kind: fault.Unavailable, RetryAfter: k.cfg.Lease, Err: err,
-				Message: "the account's token is being renewed or revoked at this moment: try again in a minute",
+				Message: "the account's token is being renewed or revoked: try again in a minute",
 			}
 		}
 	}
@@ -130,9 +130,9 @@ func (k *Keeper) tellProvider(ctx context.Context, ref Ref, g *grant) (Revocatio
 	p, err := k.cfg.Providers.Get(g.Provider)
 	switch {
 	case err != nil:
-		return Revocation{Why: "the sign-in provider is not configured any more"}, &failure{err: err}
+		return Revocation{Why: "the sign-in provider is no longer configured"}, &failure{err: err}
 	case p.Revoke == "":
-		return Revocation{Why: fmt.Sprintf("%s offers no revocation: remove the access in the settings of the account there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
+		return Revocation{Why: fmt.Sprintf("%s offers no revocation: remove the access in the account's settings there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
 	}
 	secret, hint, err := k.revocable(ctx, ref, &g.Grant)
 	if err != nil {

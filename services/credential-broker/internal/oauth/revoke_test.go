@@ -72,7 +72,7 @@ func TestRevokeIsResumed(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	gaveUp := make(chan error)
 	go func() { gaveUp <- strange.Run(stopped) }()
-	eventually(t, "a try without the key", func() bool { return strings.Contains(w.log.String(), "unfinished sign-out not completed") })
+	eventually(t, "a try without the key", func() bool { return strings.Contains(w.log.String(), "cannot complete an unfinished sign-out") })
 	stop()
 	if err := <-gaveUp; err != nil {
 		t.Errorf("Run() without the key = %v", err)

@@ -215,7 +215,7 @@ func (w *world) events() (all []string) {
 func (w *world) calls(want authserver.Calls) {
 	w.t.Helper()
 	if diff := cmp.Diff(want, w.server.Calls()); diff != "" {
-		w.t.Errorf("calls of the authorisation server (-want +got):\n%s", diff)
+		w.t.Errorf("calls of the authorization server (-want +got):\n%s", diff)
 	}
 }
 

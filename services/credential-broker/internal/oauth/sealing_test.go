@@ -145,7 +145,7 @@ func TestInstanceWithoutTheKey(t *testing.T) {
 		t.Errorf("the grant is %+v, want it untouched", now)
 	}
 	w.attempts(ref)
-	if n := strings.Count(w.log.String(), "do not open"); n != 1 {
+	if n := strings.Count(w.log.String(), "cannot be decrypted, or new"); n != 1 {
 		t.Errorf("the log says %d times that tokens do not open, want once a minute:\n%s", n, w.log)
 	}
 	w.token(good, ref)

@@ -50,15 +50,15 @@ func (k *Keeper) Whoami(ctx context.Context, ref Ref, p *Provider) (string, erro
 	req.Header.Set("Authorization", "Bearer "+token.Secret.Reveal())
 	res, err := k.client.Do(req)
 	if err != nil {
-		return "", fmt.Errorf("ask %s whose a token is: %w", p.Name, sanitize(err))
+		return "", fmt.Errorf("ask %s for a token's owner: %w", p.Name, sanitize(err))
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return "", fmt.Errorf("ask %s whose a token is: %w", p.Name, sanitize(err))
+		return "", fmt.Errorf("ask %s for a token's owner: %w", p.Name, sanitize(err))
 	}
 	if res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("ask %s whose a token is: it answers %d", p.Name, res.StatusCode)
+		return "", fmt.Errorf("ask %s for a token's owner: status %d", p.Name, res.StatusCode)
 	}
 	return name(body, p.Whoami.At, token.Secret.Reveal()), nil
 }

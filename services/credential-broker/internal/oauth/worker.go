@@ -38,7 +38,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	var trouble logThrottle
 	for {
 		if err := w.renewDue(ctx); trouble.report(err) && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "tokens that are due not searched", "error", err)
+			k.cfg.Log.WarnContext(ctx, "cannot search for tokens to renew", "error", err)
 		}
 		if k.sleepAbout(ctx, k.cfg.Every) != nil {
 			return nil
@@ -57,10 +57,10 @@ func (k *Keeper) sleepAbout(ctx context.Context, d time.Duration) error {
 func (k *Keeper) cleanUp(ctx context.Context) {
 	for {
 		if err := k.cfg.Store.SweepLogins(ctx, keepLogins, keepAttempts); err != nil && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "old logins and attempts not removed", "error", err)
+			k.cfg.Log.WarnContext(ctx, "cannot remove old logins and attempts", "error", err)
 		}
 		if err := k.resumeRevocations(ctx); err != nil && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "unfinished sign-outs not searched", "error", err)
+			k.cfg.Log.WarnContext(ctx, "cannot search for unfinished sign-outs", "error", err)
 		}
 		if k.sleepAbout(ctx, cleanEvery) != nil {
 			return
@@ -82,7 +82,7 @@ func (k *Keeper) resumeRevocations(ctx context.Context) error {
 			_, err = k.RevokeWithin(ctx, k.itself(), ref, k.cfg.PostTimeout)
 		}
 		if err != nil && ctx.Err() == nil {
-			k.cfg.Log.WarnContext(ctx, "an unfinished sign-out not completed", "account", ref.Account, "error", err)
+			k.cfg.Log.WarnContext(ctx, "cannot complete an unfinished sign-out", "account", ref.Account, "error", err)
 		}
 	}
 	return err
@@ -186,7 +186,7 @@ func (k *Keeper) followChanges(ctx context.Context) {
 		if err != nil {
 			late = late || was
 			if report && ctx.Err() == nil {
-				k.cfg.Log.WarnContext(ctx, "grants that others have changed not searched", "error", err)
+				k.cfg.Log.WarnContext(ctx, "cannot search for grants that other instances have changed", "error", err)
 			}
 			continue
 		}

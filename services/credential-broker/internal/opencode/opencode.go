@@ -65,10 +65,10 @@ func ReadAuth(path string) ([]Found, error) {
 		switch e.Type {
 		case "api":
 			f.Key = secret(e.Key)
-			f.Skip = missing(f.Key, "it holds no key")
+			f.Skip = missing(f.Key, "it contains no key")
 		case "oauth":
 			f.Access, f.Refresh, f.Expires = secret(e.Access), secret(e.Refresh), moment(e.Expires)
-			f.Skip = missing(f.Refresh, "it holds no refresh token")
+			f.Skip = missing(f.Refresh, "it contains no refresh token")
 		default:
 			f.Skip = "it is neither a key nor a sign-in"
 		}
@@ -94,10 +94,10 @@ func ReadAccounts(path string) ([]Found, error) {
 		return nil, err
 	}
 	if file.Version != 1 {
-		return nil, fmt.Errorf("%s is of version %d, and only version 1 is known: it was made by another release of the program", path, file.Version)
+		return nil, fmt.Errorf("%s has version %d, and only version 1 is supported: another release of the program wrote it", path, file.Version)
 	}
 	if len(file.Accounts) > maxAccounts {
-		return nil, fmt.Errorf("%s holds %d accounts, and %d are the most that are taken from a file: remove some of them there", path, len(file.Accounts), maxAccounts)
+		return nil, fmt.Errorf("%s contains %d accounts, and at most %d are imported from a file: remove some of them there", path, len(file.Accounts), maxAccounts)
 	}
 	var out []Found
 	for i, e := range file.Accounts {
@@ -110,7 +110,7 @@ func ReadAccounts(path string) ([]Found, error) {
 				f.Limited = moment(*until)
 			}
 		}
-		f.Skip = missing(f.Refresh, "it holds no refresh token")
+		f.Skip = missing(f.Refresh, "it contains no refresh token")
 		out = append(out, f)
 	}
 	return out, nil

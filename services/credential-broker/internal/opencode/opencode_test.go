@@ -47,8 +47,8 @@ func TestReadAuth(t *testing.T) {
 		"empty": {"type": "api"}, "lost": {"type": "oauth", "access": "a2"}, "odd": {"type": "wellknown", "key": "k"}}`))
 	want := []string{
 		"anthropic  key= access=a1 refresh=r1 enabled=true current=false 1700000000000",
-		"empty  key= access= refresh= enabled=true current=false it holds no key",
-		"lost  key= access=a2 refresh= enabled=true current=false it holds no refresh token",
+		"empty  key= access= refresh= enabled=true current=false it contains no key",
+		"lost  key= access=a2 refresh= enabled=true current=false it contains no refresh token",
 		"odd  key= access= refresh= enabled=true current=false it is neither a key nor a sign-in",
 		"openai  key=sk-1 access= refresh= enabled=true current=false",
 	}
@@ -66,7 +66,7 @@ func TestReadAccounts(t *testing.T) {
 	want := []string{
 		"anthropic a@x key= access= refresh=r1 enabled=false current=false 1700000000000 1700000000002",
 		"anthropic  key= access= refresh=r2 enabled=true current=true",
-		"anthropic c@x key= access= refresh= enabled=true current=false it holds no refresh token",
+		"anthropic c@x key= access= refresh= enabled=true current=false it contains no refresh token",
 	}
 	if diff := cmp.Diff(want, texts(got)); err != nil || diff != "" {
 		t.Errorf("ReadAccounts: %v (-want +got):\n%s", err, diff)
@@ -94,8 +94,8 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		{"too large", file(t, strings.Repeat(" ", 1<<20)+secret), "is larger than 1 MiB", opencode.ReadAuth},
 		{"a folder", t.TempDir(), "is not a file", opencode.ReadAuth},
 		{"a pipe", pipe, "is not a file", opencode.ReadAuth},
-		{"of another version", file(t, `{"version": 2}`), "is of version 2, and only version 1", opencode.ReadAccounts},
-		{"too many accounts", file(t, many), "holds 11 accounts, and 10 are the most", opencode.ReadAccounts},
+		{"of another version", file(t, `{"version": 2}`), "has version 2, and only version 1", opencode.ReadAccounts},
+		{"too many accounts", file(t, many), "contains 11 accounts, and at most 10 are imported", opencode.ReadAccounts},
 	} {
 		got, err := tt.read(tt.path)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), secret) || got != nil {
@@ -128,8 +128,8 @@ func TestMerge(t *testing.T) {
 		"anthropic new@x key= access=a1 refresh=r1 enabled=false current=false 1700000000000 7",
 		"anthropic off@x key= access= refresh=r2 enabled=false current=true",
 		"openai  key=sk-1 access= refresh= enabled=true current=false",
-		"anthropic lost@x key= access= refresh= enabled=true current=false it holds no refresh token",
-		"anthropic lost too@x key= access= refresh= enabled=true current=false it holds no refresh token",
+		"anthropic lost@x key= access= refresh= enabled=true current=false it contains no refresh token",
+		"anthropic lost too@x key= access= refresh= enabled=true current=false it contains no refresh token",
 		"openrouter  key=sk-1 access= refresh= enabled=true current=false",
 	}
 	if diff := cmp.Diff(want, texts(got)); dropped != 4 || diff != "" {

@@ -27,7 +27,7 @@ func Copy(file *os.File, path string) error {
 		return nil
 	}
 	if err := file.Chown(uid, gid); err != nil {
-		return fmt.Errorf("it belongs to the user %d: run this as that user: %w", uid, err)
+		return fmt.Errorf("it belongs to user %d: run this as that user: %w", uid, err)
 	}
 	return nil
 }

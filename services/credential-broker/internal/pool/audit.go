@@ -41,7 +41,7 @@ type use struct {
 	written chan struct{} // closed when it is; nil if nobody waits for that
 }
 
-var errAuditFull = fault.Coded(fault.Unavailable, "AUDIT_FULL", "the credential broker cannot write its audit, and no more can wait to be written: its database is away; try again in a moment")
+var errAuditFull = fault.Coded(fault.Unavailable, "AUDIT_FULL", "the credential broker's audit buffer is full because its database is unavailable: try again in a moment")
 
 // note puts the first use of an account in a session on its way to the audit, and about once
 // a minute that it was used again. It does not wait. It returns what is still to be written,
@@ -140,7 +140,7 @@ func (s *Set) record(ctx context.Context) (left int, err error) {
 		if err != nil {
 			s.uses.late.Store(true)
 			if s.mayWarn("record") {
-				s.cfg.Log.WarnContext(ctx, "first uses of accounts are not in the audit yet: will retry", "waiting", all, "error", err)
+				s.cfg.Log.WarnContext(ctx, "cannot write first uses of accounts to the audit: will retry", "waiting", all, "error", err)
 			}
 			return all, err
 		}
@@ -183,7 +183,7 @@ func (s *Set) recordLast(ctx context.Context) {
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			s.cfg.Log.ErrorContext(ctx, "first uses of accounts are lost to the audit: the database was away until the end", "lost", left, "error", err)
+			s.cfg.Log.ErrorContext(ctx, "first uses of accounts are missing from the audit: the database was unavailable at shutdown", "lost", left, "error", err)
 			return
 		}
 	}

@@ -265,7 +265,7 @@ func (s *Set) compare(began time.Time, keys []poolKey, marks map[poolKey]store.M
 
 func (s *Set) warnUnread(ctx context.Context, err error) {
 	if s.mayWarn("read") {
-		s.cfg.Log.WarnContext(ctx, "accounts cannot be read from the database: those read before are used", "error", err)
+		s.cfg.Log.WarnContext(ctx, "cannot read accounts from the database: using the last ones read", "error", err)
 	}
 }
 

@@ -89,7 +89,7 @@ func allDisabled(key poolKey, n int) error {
 	if id.IsZero(key.Workspace) {
 		whose = "that the operator shares"
 	}
-	return fault.Coded(fault.Conflict, "ACCOUNTS_DISABLED", "all accounts %s for %s are disabled (%d): enable one, or remove them to have requests go elsewhere", whose, key.Provider, n)
+	return fault.Coded(fault.Conflict, "ACCOUNTS_DISABLED", "all accounts %s for %s are disabled (%d): enable one, or remove them so that requests use other credentials", whose, key.Provider, n)
 }
 
 // logUnusable logs that an account cannot be used, once for each reason.
@@ -111,7 +111,7 @@ func (s *Set) logUnusable(ctx context.Context, key poolKey, account id.Account, 
 func (s *Set) learn(ctx context.Context, e *entry, stored *store.Pool) {
 	settings, err := ParseSettings(stored.Settings)
 	if err != nil {
-		s.cfg.Log.ErrorContext(ctx, "settings of a pool cannot be used: the defaults are used", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
+		s.cfg.Log.ErrorContext(ctx, "invalid pool settings: using the defaults", "workspace", e.owner.workspace, "provider", e.owner.provider, "error", err)
 		settings = Defaults()
 	}
 	now := time.Now()
@@ -194,7 +194,7 @@ func (s *Set) replaceStored(o owner, now storedAccounts) (gone []id.Account) {
 func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	p, ok := s.cfg.Profiles.Get(row.Profile)
 	if !ok {
-		return Account{}, fmt.Errorf("there is no request profile %q any more", row.Profile)
+		return Account{}, fmt.Errorf("the request profile %q no longer exists", row.Profile)
 	}
 	a := Account{ID: row.ID, Provider: row.Provider, Origin: Workspace, Profile: p, FlatRate: row.FlatRate}
 	if row.Shared() {
@@ -204,7 +204,7 @@ func (s *Set) open(ctx context.Context, row *store.Account) (Account, error) {
 	if row.BaseURL != "" {
 		var err error
 		if own, err = url.Parse(row.BaseURL); err != nil {
-			return Account{}, errors.New("its base URL does not parse")
+			return Account{}, errors.New("its base URL cannot be parsed")
 		}
 		if err := s.cfg.CheckBase(own, row.Shared()); err != nil {
 			return Account{}, err

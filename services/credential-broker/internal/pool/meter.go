@@ -53,9 +53,9 @@ func NewMeter(reg prometheus.Registerer) (*Meter, error) {
 	}
 	m := &Meter{
 		now: time.Now, accounts: map[id.Account]*meteredAccount{},
-		requests:  vec("requests_total", "Requests by the account that was chosen for them, and how they went.", "reason"),
+		requests:  vec("requests_total", "Requests by the account that was chosen for them, and their outcome.", "reason"),
 		retries:   vec("retries_total", "Requests that were sent again with the same account, by the reason.", "reason"),
-		switches:  vec("switches_total", "Requests that went on to another account, by the account that they left and the reason.", "reason"),
+		switches:  vec("switches_total", "Requests that moved on to another account, by the account that they left and the reason.", "reason"),
 		cooldowns: vec("cooldowns_total", "How often accounts were parked, by the reason.", "reason"),
 		tokens:    vec("tokens_total", "Tokens as providers counted them; cached ones are part of the input.", "kind"),
 		cost:      vec("cost_dollars_total", "What the tokens cost in US dollars; nothing for accounts with a flat rate."),

@@ -93,7 +93,7 @@ func (s *Set) announce(ctx context.Context) {
 			}
 			if err := s.publish(ctx, subject.CredState(s.instance), m); err != nil {
 				p.Mark(ToPeers, states)
-				s.cfg.Log.WarnContext(ctx, "account states not sent to other instances: will retry", "error", err)
+				s.cfg.Log.WarnContext(ctx, "cannot send account states to other instances: will retry", "error", err)
 				return
 			}
 		}
@@ -205,7 +205,7 @@ func (s *Set) announceDropped(ctx context.Context, ws id.Workspace) {
 	}
 	m := &credentialv1.AccountsChanged{InstanceId: s.instance.String(), WorkspaceId: workspaceText(ws)}
 	if err := s.publish(ctx, subject.CredAccounts(ws), m); err != nil {
-		s.cfg.Log.DebugContext(ctx, "other instances not told of a change", "workspace", ws, "error", err)
+		s.cfg.Log.DebugContext(ctx, "cannot tell other instances of a change", "workspace", ws, "error", err)
 	}
 }
 

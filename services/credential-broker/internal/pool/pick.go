@@ -34,7 +34,7 @@ type Exhausted struct {
 
 // Error implements error.
 func (e *Exhausted) Error() string {
-	return fmt.Sprintf("%v: the first of %d comes back at %s", ErrExhausted, e.Members, e.Back.Format(time.RFC3339))
+	return fmt.Sprintf("%v: the first of %d is available again at %s", ErrExhausted, e.Members, e.Back.Format(time.RFC3339))
 }
 
 // Unwrap returns ErrExhausted.

@@ -261,7 +261,7 @@ func TestUnusableAccounts(t *testing.T) {
 	if fault.KindOf(err) != fault.Conflict || !strings.Contains(err.Error(), "cannot be used") {
 		t.Errorf("Select = %v, want a Conflict that says so", err)
 	}
-	for _, want := range []string{"they were changed, or belong to another row", `no request profile \"no-such-profile\"`, "must begin with https"} {
+	for _, want := range []string{"the sealed bytes were changed, or belong to another row", `the request profile \"no-such-profile\"`, "must begin with https"} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, w.log)
 		}

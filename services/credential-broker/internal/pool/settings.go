@@ -136,7 +136,7 @@ func (s *Settings) Assign(values map[string]any) error {
 		return fault.New(fault.Invalid, "settings: %v", err)
 	}
 	if err := json.Unmarshal(text, s); err != nil {
-		return fault.New(fault.Invalid, "settings: strategy is a word, all others are numbers")
+		return fault.New(fault.Invalid, "settings: strategy is a string, all others are numbers")
 	}
 	if err := s.Validate(); err != nil {
 		return fault.New(fault.Invalid, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))

@@ -95,7 +95,7 @@ func (s *Set) write(ctx context.Context) {
 			p.Mark(ToStore, states)
 		}
 		if s.mayWarn("write") {
-			s.cfg.Log.WarnContext(ctx, "limits, health and statistics of accounts are not written yet: will retry", "error", err)
+			s.cfg.Log.WarnContext(ctx, "cannot write limits, health and statistics of accounts: will retry", "error", err)
 		}
 		return
 	}

@@ -212,7 +212,7 @@ func (c *checker) headerName(field, name string) string {
 	}
 	name = http.CanonicalHeaderKey(name)
 	if slices.Contains(reserved, name) {
-		c.Wrong(field, "%s is decided by the proxy and cannot be given here", name)
+		c.Wrong(field, "%s is set by the proxy and cannot be given here", name)
 	}
 	return name
 }
@@ -228,7 +228,7 @@ func (c *checker) headers(h *Headers, auth string) {
 			case key == auth:
 				c.Wrong(at, "the credential's own header cannot be changed")
 			case slices.Contains(given, key):
-				c.Wrong(at, "%s is given already: upper and lower case are the same", key)
+				c.Wrong(at, "%s is already given: case does not matter", key)
 			}
 			given = append(given, key)
 			out[key] = c.headerValue(at, src[name])
@@ -254,14 +254,14 @@ func (c *checker) headerValue(field, value string) string {
 		c.Wrong(field, "the only variable is ${version}")
 	}
 	if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
-		c.Wrong(field, "a header's value is printable ASCII in one line")
+		c.Wrong(field, "a header's value must be printable ASCII on one line")
 	}
 	return value
 }
 
 func (c *checker) usage(p *usage.Places) {
 	if len(p.At) == 0 {
-		c.Wrong("usage.at", "say in which members of an answer the counts are, such as [usage]")
+		c.Wrong("usage.at", "name the members of an answer that contain the counts, such as [usage]")
 	}
 	if n := p.Members(); n > usage.MaxMembers {
 		c.Wrong("usage", "%d members are over the limit of %d", n, usage.MaxMembers)
@@ -271,7 +271,7 @@ func (c *checker) usage(p *usage.Places) {
 		for i, path := range paths {
 			texts[i] = strings.Join(path, ".")
 		}
-		c.each("usage."+field, texts, placeForm, "the name of a member, or several with dots between them")
+		c.each("usage."+field, texts, placeForm, "the name of a member, or several separated by dots")
 	}
 }
 
@@ -280,10 +280,10 @@ func (c *checker) limit(field string, l *Limit) {
 		c.Wrong(field, "name the headers: remaining or status, reset, or both")
 	}
 	if (l.Status == "") != (l.Used == "") {
-		c.Wrong(field+".used", "a status goes with the word that it says when the limit is used up, such as {status: x-quota-status, used: rejected}")
+		c.Wrong(field+".used", "set status and used together; used is the header's value when the limit is reached, such as {status: x-quota-status, used: rejected}")
 	}
 	if l.Status != "" && l.Remaining != "" {
-		c.Wrong(field+".status", "a limit has remaining or status: make two of it")
+		c.Wrong(field+".status", "a limit has either remaining or status: make two limits of it")
 	}
 	for name, header := range map[string]*string{"remaining": &l.Remaining, "status": &l.Status, "reset": &l.Reset} {
 		if *header != "" {
@@ -299,7 +299,7 @@ func (c *checker) rules(src *source) transform.Rules {
 	}
 	for i, text := range src.System.First {
 		if strings.TrimSpace(text) == "" || !utf8.ValidString(text) {
-			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt has a text in UTF-8")
+			c.Wrong(fmt.Sprintf("system.first[%d]", i), "a block of the system prompt must contain text in UTF-8")
 		}
 	}
 	for i := range src.System.Words {
@@ -308,7 +308,7 @@ func (c *checker) rules(src *source) transform.Rules {
 	if !slices.ContainsFunc(src.Routes, func(r routeSource) bool { return r.Body != "" }) {
 		for field, set := range map[string]bool{"tool_prefix": src.ToolPrefix != "", "system": len(src.System.First)+len(src.System.Words) > 0} {
 			if set {
-				c.Wrong(field, "no route has body: messages, so that it would change nothing; bodies of other APIs than Anthropic's Messages are not changed")
+				c.Wrong(field, "it would change nothing, because no route has body: messages; only bodies of Anthropic's Messages API can be changed")
 			}
 		}
 	}
@@ -320,7 +320,7 @@ func (c *checker) word(field string, w *transform.Word) {
 	last, _ := utf8.DecodeLastRuneInString(w.From)
 	edge := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 	if len(w.From) > maxWord || !edge(first) || !edge(last) || !utf8.ValidString(w.From) || strings.ContainsFunc(w.From, unicode.IsControl) {
-		c.Wrong(field+".from", "%q is not a word: it begins and ends with a letter or a digit, is in one line and has at most %d bytes", clip(w.From), maxWord)
+		c.Wrong(field+".from", "%q is not a word: it must begin and end with a letter or a digit, be on one line and have at most %d bytes", clip(w.From), maxWord)
 	}
 	if len(w.To) > maxWord || !utf8.ValidString(w.To) {
 		c.Wrong(field+".to", "it is not UTF-8, or longer than %d bytes", maxWord)
@@ -338,7 +338,7 @@ func (c *checker) route(field string, src *routeSource, p *Profile, messages *tr
 		c.Wrong(field+".path", "%q is not a path: begin with a slash; a * may end it", r.Path)
 	}
 	if slices.ContainsFunc(p.Routes, func(o Route) bool { return o.Path == r.Path }) {
-		c.Wrong(field+".path", "%q has a route already", r.Path)
+		c.Wrong(field+".path", "%q already has a route", r.Path)
 	}
 	for name := range r.Query {
 		if !paramForm.MatchString(name) {
@@ -350,11 +350,11 @@ func (c *checker) route(field string, src *routeSource, p *Profile, messages *tr
 	case "messages":
 		r.Messages = messages
 	default:
-		c.Wrong(field+".body", "%q is not a form of bodies that can be changed: use messages, for Anthropic's Messages API, or leave it out", src.Body)
+		c.Wrong(field+".body", "bodies of the form %q cannot be changed: use messages, for Anthropic's Messages API, or leave it out", src.Body)
 	}
 	c.each(field+".urls", r.URLs, memberForm, "the name of a member")
 	if len(r.URLs) > 0 && src.Body != "" {
-		c.Wrong(field+".urls", "an answer is changed for body or for urls: leave one of them out")
+		c.Wrong(field+".urls", "set body or urls, not both")
 	}
 	r.Wait = cmp.Or(c.duration(field+".wait", src.Wait), defaultWait)
 	r.WaitStream = cmp.Or(c.duration(field+".wait_stream", src.WaitStream), r.Wait)
@@ -380,10 +380,10 @@ func (c *checker) stream(field string, s *Stream) {
 	for i, name := range s.Preamble {
 		at := fmt.Sprintf("%s.preamble[%d]", field, i)
 		if slices.Contains(s.Terminal, name) {
-			c.Wrong(at, "%q is terminal too: an event that says nothing yet ends nothing", name)
+			c.Wrong(at, "%q is also in terminal: an event cannot both precede the content and end the stream", name)
 		}
 		if slices.Contains(s.Error, name) {
-			c.Wrong(at, "%q is an error too: an event that says nothing yet reports none", name)
+			c.Wrong(at, "%q is also in error: an event cannot both precede the content and report an error", name)
 		}
 	}
 	for list, names := range map[string][]string{"preamble": s.Preamble, "terminal": s.Terminal, "error": s.Error, "usage": s.Usage} {

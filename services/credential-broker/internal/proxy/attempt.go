@@ -53,7 +53,7 @@ func (x *exchange) attempt() (*answer, *refusal) {
 	}
 	r := x.edit(route.Messages)
 	if name := x.account.Profile.Auth.Param(x.query); name != "" {
-		r = refused(http.StatusBadRequest, "bad_query", "the query holds a key or a token of your own, in "+name+": leave it out, the credential broker adds the account's", nil)
+		r = refused(http.StatusBadRequest, "bad_query", "the query contains a key or token of your own, in "+name+": leave it out; the credential broker adds the account's", nil)
 	}
 	if r != nil {
 		r.reason, r.unsent = pool.Caller, true
@@ -128,11 +128,11 @@ func (a *answer) failure(err error) dialect.Error {
 		return shuttingDown
 	case errors.Is(err, target.ErrAddress):
 		e.Code = "address_not_allowed"
-		e.Message = "the account's base URL leads to an address that the operator has not allowed"
+		e.Message = "the account's base URL resolves to an address that the operator has not allowed"
 	case isOp && op.Op == "dial":
 		e.Message = "could not connect to " + provider + where
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		e.Code, e.Message = "provider_broke_off", provider+" broke the answer off"
+		e.Code, e.Message = "provider_broke_off", provider+" closed the connection before the answer ended"
 	}
 	if why := WhyUnreachable(err); why != "" && e.Code == "provider_unreachable" {
 		e.Message += ": " + why
@@ -151,7 +151,7 @@ func (a *answer) inspect() (*answer, *refusal) {
 	case res.StatusCode >= 400:
 		return a.readError()
 	case streams && encoded:
-		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service) // its end cannot be seen
+		return a.fail(x.unusable("with a compressed body, which was not requested"), pool.Service) // its end cannot be seen
 	case streams:
 		a.relay = newRelay(a)
 		if r := a.relay.gate(); r != nil {
@@ -245,7 +245,7 @@ func (a *answer) decompress() {
 	plain, err := decompress(a.head, a.res.Header["Content-Encoding"])
 	h := a.res.Header
 	if err != nil {
-		plain = dialect.Body(a.x.dialect, dialect.Error{Status: a.res.StatusCode, Code: "provider_answer_unusable", Message: fmt.Sprintf("the provider %s answered with status %d, and compressed, which was not asked for", a.x.provider, a.res.StatusCode)})
+		plain = dialect.Body(a.x.dialect, dialect.Error{Status: a.res.StatusCode, Code: "provider_answer_unusable", Message: fmt.Sprintf("the provider %s answered with status %d and a compressed body, which was not requested", a.x.provider, a.res.StatusCode)})
 		h.Set("Content-Type", "application/json")
 	}
 	_ = a.res.Body.Close() // the rest is not needed

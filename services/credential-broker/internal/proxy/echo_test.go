@@ -310,7 +310,7 @@ func TestCompressedError(t *testing.T) {
 	gzipped := func(text string) string { var b bytes.Buffer; return pack(gzip.NewWriter(&b), &b, text) }
 	zlibbed := func(text string) string { var b bytes.Buffer; return pack(zlib.NewWriter(&b), &b, text) }
 	const limited = `{"error":{"type":"rate_limit_error","message":"slow down, §"}}`
-	const unusable = `"message":"the provider anthropic answered with status 400, and compressed, which was not asked for"`
+	const unusable = `"message":"the provider anthropic answered with status 400 and a compressed body, which was not requested"`
 	plain := strings.ReplaceAll(limited, "§", long)
 	shown := strings.ReplaceAll(limited, "§", redacted(long))
 	noise := func(n int) string {

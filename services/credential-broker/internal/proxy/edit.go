@@ -81,14 +81,14 @@ const (
 func (a *answer) translate() (*answer, *refusal) {
 	x := a.x
 	if isEncoded(a.res) {
-		return a.fail(x.unusable("compressed, which was not asked for"), pool.Service)
+		return a.fail(x.unusable("with a compressed body, which was not requested"), pool.Service)
 	}
 	body, r := a.hold(maxAnswer)
 	switch {
 	case r != nil:
 		return a.fail(r, r.reason)
 	case len(body) > maxAnswer:
-		return a.fail(x.unusable(fmt.Sprintf("with more than %d MiB, so that the names of tools in it cannot be translated: ask for a stream", maxAnswer>>20)), pool.OK)
+		return a.fail(x.unusable(fmt.Sprintf("with more than %d MiB, too much to translate the names of tools in it: request a stream", maxAnswer>>20)), pool.OK)
 	case len(body) > 0 && !json.Valid(body):
 		return a.fail(x.unusable("with something that is neither whole JSON nor an event stream"), pool.Service)
 	}

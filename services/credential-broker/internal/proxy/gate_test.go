@@ -248,8 +248,8 @@ func TestOverloadHandedBack(t *testing.T) {
 // A stream never ends cleanly without its terminal event, and all whole events of it arrive.
 func TestTruncationIsNeverClean(t *testing.T) {
 	t.Parallel()
-	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic broke the answer off\",\"code\":\"provider_broke_off\",\"details\":{\"error_code\":\"provider_broke_off\"}}}\n\n"
-	chatError := "data: {\"error\":{\"message\":\"the provider openai broke the answer off\",\"type\":\"server_error\",\"param\":null,\"code\":\"provider_broke_off\"}}\n\n"
+	anthropicError := "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"the provider anthropic closed the connection before the answer ended\",\"code\":\"provider_broke_off\",\"details\":{\"error_code\":\"provider_broke_off\"}}}\n\n"
+	chatError := "data: {\"error\":{\"message\":\"the provider openai closed the connection before the answer ended\",\"type\":\"server_error\",\"param\":null,\"code\":\"provider_broke_off\"}}\n\n"
 	tests := []struct {
 		name, provider, path string
 		upstream             http.HandlerFunc

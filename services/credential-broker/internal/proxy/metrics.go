@@ -20,7 +20,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "signalbox_broker_requests_total",
-			Help: "Requests by provider, and how they ended for the caller.",
+			Help: "Requests by provider, and their outcome for the caller.",
 		}, []string{"provider", "outcome"}),
 		gate: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "signalbox_broker_gate_seconds",

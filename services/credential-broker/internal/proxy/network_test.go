@@ -267,11 +267,11 @@ func TestWhyUnreachable(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"https://typo.example", true, dial(&net.DNSError{Name: "typo.example", IsNotFound: true}), "could not connect to the provider anthropic at typo.example: no host has this name"},
+		{"https://typo.example", true, dial(&net.DNSError{Name: "typo.example", IsNotFound: true}), "could not connect to the provider anthropic at typo.example: there is no host with this name"},
 		{"https://api.anthropic.com", false, dial(&net.DNSError{Name: "x", IsTimeout: true}), "could not connect to the provider anthropic at api.anthropic.com: its name could not be looked up"},
 		{"http://10.1.2.3:8000", false, dial(syscall.ECONNREFUSED), "could not connect to the provider anthropic: nothing listens there (connection refused)"},
 		{"http://localhost:11434", false, dial(syscall.ECONNREFUSED), "could not connect to the provider anthropic at localhost:11434: nothing listens there (connection refused)"},
-		{"https://far.example", true, dial(syscall.ENETUNREACH), "at far.example: no network leads there"},
+		{"https://far.example", true, dial(syscall.ENETUNREACH), "at far.example: there is no route to it"},
 		{"https://slow.example", true, dial(os.ErrDeadlineExceeded), "at slow.example: the connection took too long"},
 	} {
 		account := r.account("anthropic", tt.base, "sk-"+canary)

@@ -193,7 +193,7 @@ func TestKeyInQuery(t *testing.T) {
 		r := newRig(t, &loopback{}, nil)
 		r.upstream("google", func(_ http.ResponseWriter, req *http.Request) { t.Errorf("the provider got %s", req.RequestURI) })
 		got := r.post("/egress/google/x?a=b&"+name+"=AIza-mine", "")
-		if got.status != 400 || !strings.Contains(got.body, "a token of your own, in ") || strings.Contains(got.body, "AIza") || got.header.Get("X-Should-Retry") != "false" {
+		if got.status != 400 || !strings.Contains(got.body, "token of your own, in ") || strings.Contains(got.body, "AIza") || got.header.Get("X-Should-Retry") != "false" {
 			t.Errorf("%s: got %d %s %v", name, got.status, got.body, got.header)
 		}
 		if reports := r.pool.got(); len(reports) != 1 || reports[0].Reason != pool.Caller {
@@ -362,7 +362,7 @@ func TestPoolErrors(t *testing.T) {
 		{pool.ErrNone, 401, "there is no credential for the provider anthropic", "false", ""},
 		{fault.New(fault.Unavailable, "the database is not available at the moment; try again"), 503, "the database is not available", "", "1"},
 		{fault.New(fault.Conflict, "the stored account cannot be used"), 409, "the stored account cannot be used", "false", ""},
-		{errors.New("secret inner " + canary), 500, "internal error: its log says more", "false", ""},
+		{errors.New("secret inner " + canary), 500, "internal error of the credential broker: see its log", "false", ""},
 	}
 	for _, tt := range tests {
 		r := newRig(t, &loopback{}, nil)
@@ -418,7 +418,7 @@ func TestCompressed(t *testing.T) {
 			t.Errorf("%s as %s: got %d %q, %v, want %d", tt.path, tt.kind, got.status, got.body, got.err, tt.status)
 		case tt.status == 200 && (got.body != packed || got.header.Get("Content-Encoding") != "gzip"):
 			t.Errorf("%s as %s: got %q", tt.path, tt.kind, got.body)
-		case tt.status == 502 && !strings.Contains(got.body, "answered compressed"):
+		case tt.status == 502 && !strings.Contains(got.body, "answered with a compressed body"):
 			t.Errorf("%s as %s: got %q", tt.path, tt.kind, got.body)
 		}
 	}

@@ -22,19 +22,19 @@ func WhyUnreachable(err error) string {
 	netErr, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isDNS && dns.IsNotFound:
-		return "no host has this name"
+		return "there is no host with this name"
 	case isDNS:
 		return "its name could not be looked up"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there (connection refused)"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no network leads there"
+		return "there is no route to it"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return "it closed the connection"
 	case notTLS:
-		return "it does not speak TLS: is the base URL's https meant to be http?"
+		return "it does not speak TLS: should the base URL begin with http?"
 	case otherName:
-		return "its certificate is another host's"
+		return "its certificate is for another host"
 	case untrusted:
 		return "its certificate is not trusted"
 	case errors.Is(err, os.ErrDeadlineExceeded), isNet && netErr.Timeout():

@@ -96,7 +96,7 @@ func (x *exchange) noAccount(err error) *refusal {
 	case fault.Conflict:
 		r.outcome = outcomeNoAccount
 	case fault.Internal:
-		r.Message = "the credential broker has an internal error: its log says more"
+		r.Message = "internal error of the credential broker: see its log"
 	}
 	return r
 }
@@ -125,9 +125,9 @@ func (x *exchange) exhausted(e *pool.Exhausted) *refusal {
 		why, whyOne = "paused because the provider refused them", "paused because the provider refused it"
 	}
 	wait := waitUntil(e.Back)
-	message := fmt.Sprintf("all %d accounts for the provider %s are %s: the first is tried again in %s", e.Members, x.provider, why, wait)
+	message := fmt.Sprintf("all %d accounts for the provider %s are %s: the first will be tried again in %s", e.Members, x.provider, why, wait)
 	if e.Members == 1 {
-		message = fmt.Sprintf("the account for the provider %s is %s: it is tried again in %s", x.provider, whyOne, wait)
+		message = fmt.Sprintf("the account for the provider %s is %s: it will be tried again in %s", x.provider, whyOne, wait)
 	}
 	r := refused(status, "accounts_exhausted", message, e)
 	r.outcome, r.final, r.wait = outcomeExhausted, false, wait

@@ -209,7 +209,7 @@ func TestUntranslatable(t *testing.T) {
 			w.Header().Set("Content-Length", "100")
 			answer(200, `{"content":[`)(w, req)
 			cut()
-		}, 502, "broke the answer off"},
+		}, 502, "closed the connection before the answer ended"},
 		{"an error", answer(400, `{"type":"error","error":{"type":"invalid_request_error","message":"tools.0.name: mcp_a"}}`), 400, "mcp_a"},
 		{"no JSON", answer(200, `mcp_a`), 502, "neither whole JSON"},
 		{"half a JSON", answer(200, `{"content":[{"type":"tool_use","name":"mcp_a`), 502, "neither whole JSON"},

@@ -295,7 +295,7 @@ func (t *fileTx) Account(_ context.Context, account id.Account) (*Account, error
 
 func (t *fileTx) Room(context.Context, string) error {
 	if n := len(t.Accounts); n >= maxInFile {
-		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be without a database: remove one first", n)
+		return fault.New(fault.Conflict, "there are already %d accounts, the maximum without a database: remove one first", n)
 	}
 	return nil
 }

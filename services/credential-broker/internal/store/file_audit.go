@@ -86,7 +86,7 @@ func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) 
 		}
 		if head != nil && r.Sequence == head.Sequence && !bytes.Equal(r.Hash, head.Hash) {
 			problems = append(problems, audit.Problem{
-				Sequence: r.Sequence, ID: r.ID, Kind: audit.Replaced, Message: "the row is not the one that the accounts file ends the audit with",
+				Sequence: r.Sequence, ID: r.ID, Kind: audit.Replaced, Message: "the row is not the last one according to the accounts file",
 			})
 		}
 	}
@@ -115,13 +115,13 @@ func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool)
 			return p, false // the chain tells of it
 		}
 		p.Sequence, p.ID, p.Kind = l.Sequence, l.ID, audit.Changed
-		p.Message = fmt.Sprintf("row %d does not stand as it was written: something was put between its fields", l.Sequence)
+		p.Message = fmt.Sprintf("row %d was changed after it was written: something was inserted between its fields", l.Sequence)
 	case accountfile.CutOff:
 		p.Kind = audit.CutOff
-		p.Message = fmt.Sprintf("after row %d there is only the beginning of a row: its writer died", p.Sequence)
+		p.Message = fmt.Sprintf("after row %d comes an incomplete row: its writer died", p.Sequence)
 	case accountfile.Strange:
 		p.Kind = audit.Inserted
-		p.Message = fmt.Sprintf("after row %d there is a line that is not a row", p.Sequence)
+		p.Message = fmt.Sprintf("after row %d comes a line that is not a row", p.Sequence)
 	case accountfile.Whole:
 		return p, false
 	}

@@ -118,7 +118,7 @@ func (*fileTx) InsertAttempt(context.Context, id.Account, int64, *Attempt) error
 // EndAttempt logs the attempts whose outcome nobody will know.
 func (t *fileTx) EndAttempt(ctx context.Context, account id.Account, attempt uuid.UUID, outcome string, _ int, _ string) error {
 	if a := t.State.Account(account); outcome == "lost" && a != nil && a.Grant != nil && a.Grant.Attempt != nil {
-		t.log.WarnContext(ctx, "an attempt has no outcome: its process is gone", "account", account, "attempt", attempt,
+		t.log.WarnContext(ctx, "an attempt has no outcome: its process died", "account", account, "attempt", attempt,
 			"kind", a.Grant.Attempt.Kind, "instance", a.Grant.Attempt.Instance, "began", a.Grant.Attempt.StartedAt)
 	}
 	return nil

@@ -402,9 +402,9 @@ func (t pgTx) Room(ctx context.Context, provider string) error {
 	case err != nil:
 		return fmt.Errorf("count accounts: %w", err)
 	case pool >= maxPool:
-		return fault.New(fault.Conflict, "there are %d accounts for %s already, the most there can be for one provider: remove one first", pool, provider)
+		return fault.New(fault.Conflict, "there are already %d accounts for %s, the maximum for one provider: remove one first", pool, provider)
 	case all >= maxAccounts:
-		return fault.New(fault.Conflict, "there are %d accounts already, the most there can be for all providers together: remove one first", all)
+		return fault.New(fault.Conflict, "there are already %d accounts, the maximum for all providers together: remove one first", all)
 	}
 	return nil
 }

@@ -275,10 +275,10 @@ func New(db *pg.DB) *Store { return &Store{postgres{db}} }
 func InFile(f *accountfile.File, log *slog.Logger) *Store { return &Store{file{f, log}} }
 
 // ErrNeedsDatabase refuses what a file does not have: accounts of workspaces.
-var ErrNeedsDatabase = fault.Coded(fault.Conflict, "NEEDS_DATABASE", "this credential broker keeps the accounts of a single user in a file: workspaces have none of their own without a database (DATABASE_URL)")
+var ErrNeedsDatabase = fault.Coded(fault.Conflict, "NEEDS_DATABASE", "this credential broker stores the accounts of a single user in a file: for accounts of workspaces, use a database (DATABASE_URL)")
 
 // ErrImported says that an account was imported with the same credential.
-var ErrImported = fault.Coded(fault.Conflict, "ACCOUNT_IMPORTED", "it is here already")
+var ErrImported = fault.Coded(fault.Conflict, "ACCOUNT_IMPORTED", "it is already stored")
 
 // errIDTaken is the fault of an account whose id is in use. It does not tell by whom.
 func errIDTaken(account id.Account) error {

@@ -334,7 +334,7 @@ func TestRoomOfPools(t *testing.T) {
 		}
 	}
 	fill("openai", 999)
-	refuses("openai", "there are 1000 accounts for openai already, the most there can be for one provider")
+	refuses("openai", "there are already 1000 accounts for openai, the maximum for one provider")
 	w.add(mine, "anthropic", "of another provider")
 	w.add(id.Workspace{}, "openai", "of another workspace")
 	for i := range 8 {
@@ -342,6 +342,6 @@ func TestRoomOfPools(t *testing.T) {
 	}
 	fill("anthropic", 998)
 	w.add(mine, "anthropic", "the last")
-	refuses("one-more", "there are 10000 accounts already, the most there can be for all providers together")
-	refuses("openai", "the most there can be for one provider")
+	refuses("one-more", "there are already 10000 accounts, the maximum for all providers together")
+	refuses("openai", "the maximum for one provider")
 }

@@ -83,7 +83,7 @@ func checkForm(u *url.URL) error {
 	host, port := u.Hostname(), u.Port()
 	switch {
 	case u.User != nil:
-		return errors.New("the base URL must hold no user or password: the secret belongs in its own field")
+		return errors.New("the base URL must not contain a user or password: the secret belongs in its own field")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return errors.New("the base URL must end with the path, without ? or #")
 	case host == "":
@@ -94,7 +94,7 @@ func checkForm(u *url.URL) error {
 		return errors.New("the base URL must not hold .. as a segment of its path")
 	}
 	if _, err := netip.ParseAddr(host); err != nil && !hostForm.MatchString(host) {
-		return errors.New("the base URL's host must be made of ASCII letters, digits, dots and dashes: write a name in other letters as xn--…")
+		return errors.New("the base URL's host must consist of ASCII letters, digits, dots and dashes: write a name in other letters as xn--…")
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); port != "" && (err != nil || n == 0) {
 		return errors.New("the base URL's port must be a number from 1 to 65535")
@@ -114,7 +114,7 @@ func (p Policy) Check(u *url.URL) error {
 	}
 	private := isPrivateName(u.Hostname())
 	if u.Scheme == "http" && (!private || !p.AllowPrivate) {
-		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE; a loopback one is also taken by `signalbox accounts add` without --gateway and --workspace, on the machine that runs `signalbox up`)")
+		return errors.New("the base URL must begin with https (http is for loopback and private addresses, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE; `signalbox accounts add` without --gateway and --workspace also accepts loopback addresses, on the machine that runs `signalbox up`)")
 	}
 	if private && !p.AllowPrivate {
 		return errors.New("the base URL names a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)")
@@ -125,7 +125,7 @@ func (p Policy) Check(u *url.URL) error {
 		}
 	}
 	if port, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && !p.allowsPort(uint16(port)) {
-		return errors.New("the base URL's port must be 443 (others are for model servers of one's own, where the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
+		return errors.New("the base URL's port must be 443 (other ports are for your own model servers, if the operator allows them with CREDENTIAL_BROKER_ALLOW_PRIVATE)")
 	}
 	return nil
 }

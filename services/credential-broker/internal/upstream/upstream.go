@@ -102,7 +102,7 @@ type callerCtx struct{}
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	// net/http would truncate the host and send the space.
 	if uri := req.URL.RequestURI(); !isVisible(req.Host) || !isVisible(uri) {
-		return nil, fmt.Errorf("%w: neither host nor URL may hold spaces or control characters", ErrNotSent)
+		return nil, fmt.Errorf("%w: host and URL must not contain spaces or control characters", ErrNotSent)
 	}
 	h := maps.Clone(req.Header)
 	if h == nil {

@@ -53,7 +53,7 @@ func OpenFile(path string) (*FileKey, error) {
 func NewFile(path string) (*FileKey, error) {
 	err := createKeyFile(path, newKey())
 	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s: there is a file already, which is left as it is", path)
+		return nil, fmt.Errorf("%s: the file exists, and was not changed", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create the credential key file %s: %w", path, err)
@@ -142,7 +142,7 @@ func readKeyFile(path string) (*FileKey, error) {
 		return nil, fmt.Errorf("credential key file: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("credential key file %s is not a regular file: name a file, or a path that does not exist yet", path)
+		return nil, fmt.Errorf("credential key file %s is not a regular file: use a regular file, or a path that does not exist yet", path)
 	}
 	// The group may read it: orchestrators hand files to a service in this way.
 	if info.Mode().Perm()&0o027 != 0 {

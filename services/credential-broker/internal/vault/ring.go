@@ -85,7 +85,7 @@ func openOther(ctx context.Context, name string) (KEK, error) {
 	}
 	k, err := readKeyFile(name)
 	if err != nil && strings.Contains(name, ":") { // not quoted: it may be a URL without its slashes, with a key in it
-		return nil, errors.New("it is neither the path of a key file nor a URL, such as hashivault://name")
+		return nil, errors.New("it is neither the path of a key file nor a URL such as hashivault://name")
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("there is no key file %s", name)

@@ -29,7 +29,7 @@ var ErrSealingKey = errors.New("there is no such sealing key")
 
 // ErrSealed says that a sealed text does not open: it was changed, or sealed for something
 // else.
-var ErrSealed = errors.New("the sealed text does not open")
+var ErrSealed = errors.New("the sealed text cannot be decrypted")
 
 // SealingKey returns the key with which texts for a workspace are to be sealed now.
 func (v *Vault) SealingKey(ctx context.Context, ws id.Workspace) (SealingKey, error) {

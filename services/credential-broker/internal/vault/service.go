@@ -36,7 +36,7 @@ type ServiceKey struct {
 func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" {
-		return nil, errors.New("it is not the URL of a key: use one such as hashivault://signalbox or awskms://alias/signalbox?region=eu-west-1")
+		return nil, errors.New("it is not the URL of a key: use a URL such as hashivault://signalbox or awskms://alias/signalbox?region=eu-west-1")
 	}
 	if err := checkServer(u.Scheme); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func OpenURL(ctx context.Context, text string) (*ServiceKey, error) {
 		return nil, fmt.Errorf("there is no key service %s: use one of %s", u.Scheme, strings.Join(mux.KeeperSchemes(), ", "))
 	}
 	if u.Scheme == local && u.Host == "" {
-		return nil, errors.New("base64key:// without a key would be another key at each start: name one")
+		return nil, errors.New("base64key:// without a key would be a different key at each start: add one")
 	}
 	keeper, err := mux.OpenKeeperURL(ctx, u)
 	if err != nil && u.Scheme == local {
@@ -66,7 +66,7 @@ func checkServer(scheme string) error {
 	}
 	for _, variable := range []string{"VAULT_SERVER_URL", "VAULT_ADDR"} { // the driver's
 		if _, err := url.Parse(os.Getenv(variable)); err != nil {
-			return fmt.Errorf("%s is not a URL: use one such as https://vault.example:8200", variable)
+			return fmt.Errorf("%s is not a URL: use a URL such as https://vault.example:8200", variable)
 		}
 	}
 	return nil
@@ -104,7 +104,7 @@ func (k *ServiceKey) Unwrap(ctx context.Context, wrapped, bound []byte) ([]byte,
 		if ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
-		return nil, k.failed("opens", err)
+		return nil, k.failed("decrypts", err)
 	}
 	sum := sha256.Sum256(bound)
 	if len(both) < len(sum) || subtle.ConstantTimeCompare(both[len(both)-len(sum):], sum[:]) != 1 {
@@ -120,5 +120,5 @@ func (k *ServiceKey) failed(what string, err error) error {
 		return fmt.Errorf("with key %s: %w", k.id, ErrDamaged)
 	}
 	return fault.Wrap(fmt.Errorf("with key %s: %w", k.id, err), fault.Unavailable,
-		"the key service that "+what+" stored credentials does not do so now: try again in a moment")
+		"the key service that "+what+" stored credentials is unavailable: try again in a moment")
 }

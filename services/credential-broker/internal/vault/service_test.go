@@ -97,7 +97,7 @@ func TestBadURLs(t *testing.T) {
 		{"", "not the URL of a key"},
 		{"key", "not the URL of a key"},
 		{"nosuch://key", "there is no key service nosuch: use one of "},
-		{"base64key://", "name one"},
+		{"base64key://", "add one"},
 		{"base64key://c2VjcmV0LXRoYXQtaXMtdG9vLXNob3J0", "needs 32 bytes"},
 		{"refusing://sensitive", "open the refusing key"},
 		{"refusing://c2Vuc2l0aXZl%zz", "not the URL of a key"},

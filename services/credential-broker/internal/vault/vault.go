@@ -61,19 +61,19 @@ var ErrKeyLost = errors.New("sealed with another key")
 
 // ErrDamaged is in the chain of an error about sealed bytes that do not open in their place:
 // they were changed, or belong to another row.
-var ErrDamaged = errors.New("sealed bytes do not open here: they were changed, or belong to another row")
+var ErrDamaged = errors.New("cannot decrypt: the sealed bytes were changed, or belong to another row")
 
 // Why tells people what is wrong if an error is Lasting.
 func Why(err error) string {
 	if errors.Is(err, ErrKeyLost) {
-		return "it was sealed with another key than those that are named here in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
+		return "it was sealed with a key other than those in CREDENTIAL_BROKER_KEY_FILE, CREDENTIAL_BROKER_KEY_URL and CREDENTIAL_BROKER_OTHER_KEYS"
 	}
 	return "its sealed bytes were changed, or belong to another account"
 }
 
 // ErrUnavailable is in the chain of an error about what its key service does not open now: the
 // service is unavailable, or refuses the key in a way that cannot be told from that.
-var ErrUnavailable = errors.New("its key service does not open it now")
+var ErrUnavailable = errors.New("its key service cannot decrypt it now")
 
 const (
 	keySize   = 32
@@ -260,7 +260,7 @@ func (v *Vault) dataKey(ctx context.Context, ws id.Workspace, version int) (*dat
 }
 
 func noDataKey(version int) error {
-	return fmt.Errorf("data key %d is not there: %w", version, ErrDamaged)
+	return fmt.Errorf("data key %d does not exist: %w", version, ErrDamaged)
 }
 
 func (v *Vault) cached(ws id.Workspace, version int) *dataKey {
@@ -357,7 +357,7 @@ func (v *Vault) cacheFailure(at dataKeyID, f failure) {
 func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]byte, error) {
 	kek := v.named(k.KEK)
 	if kek == nil {
-		return nil, fmt.Errorf("%w: the credential was sealed under key %s and this broker has key %s; put the former key file back, or remove the account and add it again", ErrKeyLost, k.KEK, v.known())
+		return nil, fmt.Errorf("%w: the credential was sealed with key %s and this broker has key %s; restore the other key, or remove the account and add it again", ErrKeyLost, k.KEK, v.known())
 	}
 	key, err := kek.Unwrap(ctx, k.Wrapped, boundKey(ws, k.Version))
 	if err != nil {

@@ -173,7 +173,7 @@ func TestLostKeyFile(t *testing.T) {
 	}
 	second := vault.New(openFile(t, filepath.Join(t.TempDir(), "key")), keys)
 	_, err = second.Open(t.Context(), at, sealed)
-	if !errors.Is(err, vault.ErrKeyLost) || !strings.Contains(err.Error(), "put the former key file back, or remove the account and add it again") {
+	if !errors.Is(err, vault.ErrKeyLost) || !strings.Contains(err.Error(), "restore the other key, or remove the account and add it again") {
 		t.Errorf("Open with another key file = %v, want ErrKeyLost and what to do", err)
 	}
 	// New accounts go on under the new file, and both brokers open their own.

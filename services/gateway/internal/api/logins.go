@@ -61,7 +61,7 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	kind := credentialv1.LoginKind(credentialv1.LoginKind_value["LOGIN_KIND_"+strings.ToUpper(b.Kind)])
 	switch {
 	case b.Kind == "", enumName(kind) != b.Kind:
-		return nil, invalid("kind: say how to sign in: browser, paste or device")
+		return nil, invalid("kind: choose how to sign in: browser, paste or device")
 	case b.Provider == "" && b.AccountID == "":
 		return nil, invalid("provider is required, or account_id")
 	case b.AccountID != "":

@@ -88,7 +88,7 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 	if err != nil {
 		return fmt.Errorf("%w (%s done; run it again)", inContext(err), chat.Plural(done.Workspaces, "workspace"))
 	}
-	err = r.say(done, "%s: %s wrapped anew, %d made, %d removed; %s sealed anew",
+	err = r.say(done, "%s: %s rewrapped, %d created, %d removed; %s resealed",
 		chat.Plural(done.Workspaces, "workspace"), chat.Plural(done.Wrapped, "data key"), done.Made, done.Removed, chat.Plural(done.Sealed, "secret"))
 	if err != nil || done.Failed == 0 {
 		return err

@@ -82,7 +82,7 @@ place in the pool stay. Until the sign-in is complete the account is unchanged.`
 		flags: flags.add,
 		run: func(ctx context.Context, r *accountsRun) error {
 			if r.account.Grant == nil {
-				return fmt.Errorf("%s is a key and not a sign-in: add the new key and remove this one", named(r.account))
+				return fmt.Errorf("%s is an API key, not a sign-in: add the new key and remove this one", named(r.account))
 			}
 			kind, err := flags.kind(r, r.account.Grant.Provider)
 			if err != nil {
