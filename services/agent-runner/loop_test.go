@@ -487,6 +487,66 @@ func TestStepLimit(t *testing.T) {
 	}
 }
 
+// A workspace's preset takes the place of a shipped one, for sessions that exist too, until it
+// is deleted.
+func TestOwnPreset(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	w.model.then(calls([3]string{"a", "one", "{}"}), says("Done."), says("Shipped."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{Tools: &agentv1.ToolSelection{Names: []string{"one"}}})
+	put := func(p *agentv1.Preset, role identity.Role) error {
+		_, err := w.presets.PutPreset(w.as(role), &agentv1.PutPresetRequest{Preset: p})
+		return err
+	}
+	mine := &agentv1.Preset{Name: "workspace", Prompt: []string{"Speak Latin."}, MaxSteps: 1, Tools: []string{"one", "two_*"}}
+	if err := put(mine, identity.Editor); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("PutPreset by an editor = %v, want it forbidden", err)
+	}
+	for name, bad := range map[string]*agentv1.Preset{
+		"name":       {Name: "Mine!", MaxSteps: 1},
+		"max_steps":  {Name: "mine", MaxSteps: 51},
+		"tools[0]":   {Name: "mine", MaxSteps: 1, Tools: []string{"a b"}},
+		"max_output": {Name: "mine", MaxSteps: 1, MaxOutputTokens: -1},
+	} {
+		if err := put(bad, identity.Owner); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), name) {
+			t.Errorf("PutPreset(%v) = %v, want it to name %s", bad, err, name)
+		}
+	}
+	if err := put(mine, identity.Owner); err != nil {
+		t.Fatal(err)
+	}
+	v := w.watch(session)
+	w.submit(session, "go")
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `1 done max-steps "" 1` {
+		t.Errorf("events: %v, want the preset's step limit", got)
+	}
+	if got := string(w.model.asked()[0]); !strings.Contains(got, "Speak Latin.") {
+		t.Errorf("the request has not the preset's prompt: %s", got)
+	}
+	all, err := w.presets.ListPresets(w.as(identity.Viewer), &agentv1.ListPresetsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &agentv1.Preset{
+		Name: "workspace", Prompt: mine.GetPrompt(), MaxSteps: 1, Tools: mine.GetTools(), Own: true,
+		UnavailableTools: []*agentv1.UnavailableTool{{Name: "two_*", Reason: "no tool has this name: it is misspelt, or its server was removed"}},
+	}
+	if got := all.GetPresets(); len(got) != 4 {
+		t.Errorf("ListPresets = %v, want four", got)
+	} else if diff := cmp.Diff(want, got[3], protocmp.Transform()); diff != "" {
+		t.Errorf("the workspace's preset (-want +got):\n%s", diff)
+	}
+	if _, err := w.presets.DeletePreset(w.as(identity.Owner), &agentv1.DeletePresetRequest{Name: "workspace"}); err != nil {
+		t.Fatal(err)
+	}
+	w.submit(session, "again")
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `2 done stop "Done." 1` {
+		t.Errorf("events: %v, want the shipped preset again", got)
+	}
+}
+
 // A spent budget ends the run before the next step, with what a person needs to know.
 func TestBudget(t *testing.T) {
 	t.Parallel()

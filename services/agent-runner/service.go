@@ -206,8 +206,8 @@ func egressClient() *http.Client {
 // tools below rpc.MaxMessage and the request limits of providers.
 const maxSession = 24 << 20
 
-func (s *Service) wireHandlers(presets *preset.Set) error {
-	sessions := conversation.NewStore(s.deps.DB, s.out, presets, conversation.Config{
+func (s *Service) wireHandlers(shipped *preset.Set) error {
+	sessions := conversation.NewStore(s.deps.DB, s.out, shipped, conversation.Config{
 		Models: s.providers, Tools: s.tools.Names, Partitions: s.cfg.Partitions, MaxQueued: s.cfg.MaxQueued, MaxWaiting: s.cfg.WorkspaceWaiting, MaxBytes: maxSession,
 	})
 	options, err := rpc.Server{Verifier: s.deps.Verifier, Log: s.deps.Log}.HandlerOptions()
@@ -218,6 +218,7 @@ func (s *Service) wireHandlers(presets *preset.Set) error {
 	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
+	mux.Handle(agentv1connect.NewPresetServiceHandler(&presets{preset.NewStore(s.deps.DB, shipped), s.tools.Catalogue}, options...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(&usage{s.budgets}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},

@@ -58,6 +58,7 @@ type world struct {
 	runs          agentv1connect.RunServiceClient
 	models        agentv1connect.ModelServiceClient
 	usage         agentv1connect.UsageServiceClient
+	presets       agentv1connect.PresetServiceClient
 }
 
 func newWorld(t *testing.T) *world {
@@ -151,6 +152,7 @@ func (w *world) connect(r *runner) {
 	w.runs = agentv1connect.NewRunServiceClient(http.DefaultClient, r.url, options...)
 	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
 	w.usage = agentv1connect.NewUsageServiceClient(http.DefaultClient, r.url, options...)
+	w.presets = agentv1connect.NewPresetServiceClient(http.DefaultClient, r.url, options...)
 }
 
 // as returns a context with an identity in the world's workspace.

@@ -459,6 +459,28 @@ func (f *fakeRun) answer(t testing.TB, words ...string) {
 	f.end(t)
 }
 
+// fakePresets has one preset, with a tool that is not available.
+type fakePresets struct{}
+
+func (fakePresets) ListPresets(ctx context.Context, _ *agentv1.ListPresetsRequest) (*agentv1.ListPresetsResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.ListPresetsResponse{Presets: []*agentv1.Preset{{
+		Name: "mine", MaxSteps: 3, Tools: []string{"x"}, Own: true, UnavailableTools: []*agentv1.UnavailableTool{{Name: "x", Reason: "gone"}},
+	}}}, nil
+}
+
+func (fakePresets) PutPreset(ctx context.Context, _ *agentv1.PutPresetRequest) (*agentv1.PutPresetResponse, error) {
+	_, err := may(ctx, identity.Owner)
+	return &agentv1.PutPresetResponse{}, err
+}
+
+func (fakePresets) DeletePreset(ctx context.Context, _ *agentv1.DeletePresetRequest) (*agentv1.DeletePresetResponse, error) {
+	_, err := may(ctx, identity.Owner)
+	return &agentv1.DeletePresetResponse{}, err
+}
+
 // fakeUsage has one budget.
 type fakeUsage struct{}
 

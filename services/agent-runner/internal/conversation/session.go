@@ -102,13 +102,13 @@ type Config struct {
 type Store struct {
 	db      *pg.DB
 	out     *outbox.Outbox
-	presets *preset.Set
+	presets *preset.Store
 	cfg     Config
 }
 
 // NewStore returns a store.
 func NewStore(db *pg.DB, out *outbox.Outbox, presets *preset.Set, cfg Config) *Store {
-	return &Store{db: db, out: out, presets: presets, cfg: cfg}
+	return &Store{db: db, out: out, presets: preset.NewStore(db, presets), cfg: cfg}
 }
 
 // Limits of a session's fields.
@@ -211,7 +211,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.Creat
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.presets.Get(n.Preset)
+	presetName, err := s.presets.Check(ctx, a.Workspace, n.Preset)
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.Creat
 	args := pg.Args{
 		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
 		"title": n.Title, "source": sourceOf(n.Title), "model": model, "provider": provider,
-		"prompt": n.SystemPrompt, "preset": p.Name, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
+		"prompt": n.SystemPrompt, "preset": presetName, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
 	}
 	var session Session
 	// created_at is the cursor of List and therefore unique in a workspace. If two sessions

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -170,7 +171,7 @@ func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Ba
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps FROM sessions
+		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
 		queueDuplicate(b, args, &found.same)

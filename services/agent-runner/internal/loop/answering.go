@@ -101,8 +101,11 @@ func (a *answering) load(ctx context.Context) (err error) {
 	if a.history, a.session, err = a.Store.History(ctx, a.claim); err != nil {
 		return err
 	}
+	if a.preset = a.session.OwnPreset; a.preset != nil {
+		return nil
+	}
 	if a.preset, err = a.Presets.Get(a.session.Preset); err != nil {
-		// Another version of the service created the session with this preset.
+		// The workspace has deleted it, or another version of the service has it.
 		if a.preset, err = a.Presets.Get(preset.Default); err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
-// Package preset has the kinds of agents as data: each file in presets has the name, prompt,
-// limits and tools of one.
+// Package preset has the kinds of agents as data: name, prompt, limits and tools. Some ship with
+// the product (each is a file in presets), and a workspace can add its own (Store).
 package preset
 
 import (
@@ -21,25 +21,30 @@ const Default = "workspace"
 
 // Preset is a kind of agent.
 type Preset struct {
-	Name string `yaml:"name"`
+	Name string `yaml:"name" json:"name"`
 	// Prompt parts open the system prompt, in order.
-	Prompt []string `yaml:"prompt"`
+	Prompt []string `yaml:"prompt" json:"prompt"`
 	// MaxSteps is how many model calls a run may make, 1 to 50.
-	MaxSteps int `yaml:"max_steps"`
+	MaxSteps int `yaml:"max_steps" json:"max_steps"`
 	// MaxOutputTokens of one model call; 0 leaves it to the provider.
-	MaxOutputTokens int `yaml:"max_output_tokens"`
+	MaxOutputTokens int `yaml:"max_output_tokens" json:"max_output_tokens"`
 	// Tools are names, or prefixes that end in *.
-	Tools []string `yaml:"tools"`
+	Tools []string `yaml:"tools" json:"tools"`
+	// Own means that it is the workspace's, not a shipped one.
+	Own bool `yaml:"-" json:"-"`
 }
 
 // Enables reports whether the preset's tools include name.
 func (p *Preset) Enables(name string) bool {
-	return slices.ContainsFunc(p.Tools, func(pattern string) bool {
-		if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
-			return strings.HasPrefix(name, prefix)
-		}
-		return pattern == name
-	})
+	return slices.ContainsFunc(p.Tools, func(pattern string) bool { return Match(pattern, name) })
+}
+
+// Match reports whether a tool's name matches a pattern, which is a name, or a prefix and *.
+func Match(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "*"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	return pattern == name
 }
 
 // Set is a set of presets.
@@ -105,9 +110,13 @@ func (s *Set) Get(name string) (*Preset, error) {
 	}
 	p, ok := s.byName[name]
 	if !ok {
-		return nil, fault.New(fault.Invalid, "preset %q is not known: use one of %s", name, strings.Join(s.Names(), ", "))
+		return nil, unknown(name, s.Names())
 	}
 	return p, nil
+}
+
+func unknown(name string, known []string) error {
+	return fault.New(fault.Invalid, "preset %q is not known: use one of %s", name, strings.Join(known, ", "))
 }
 
 // Names returns the presets' names, sorted.

@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/preset"
 )
 
 // Settings are a session's settings for its runs.
@@ -16,6 +17,8 @@ type Settings struct {
 	Preset       string
 	Tools        []string
 	MaxSteps     *int
+	// OwnPreset is the workspace's own preset with the name Preset, or nil.
+	OwnPreset *preset.Preset
 }
 
 // maxHistory bounds the conversation that a run holds in memory, in bytes.
@@ -35,7 +38,7 @@ const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coale
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
-	b.Queue(`SELECT system_prompt, preset, tools, max_steps FROM sessions
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
 	b.Queue(`SELECT CASE WHEN `+condition+` THEN `+sizeOfMessages+` ELSE 0 END`, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
 	queueMessages(b, condition, args, &h.messages)

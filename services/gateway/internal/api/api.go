@@ -42,6 +42,7 @@ type Config struct {
 	Runs          agentv1connect.RunServiceClient
 	Models        agentv1connect.ModelServiceClient
 	Usage         agentv1connect.UsageServiceClient
+	Presets       agentv1connect.PresetServiceClient
 	Tools         toolv1connect.ToolServiceClient
 	Documents     documentv1connect.DocumentServiceClient
 	Accounts      credentialv1connect.AccountServiceClient
@@ -106,6 +107,7 @@ func New(cfg Config) (*API, error) {
 	a.tools()
 	a.models()
 	a.usage()
+	a.presets()
 	a.documents()
 	a.workspaces()
 	a.keys()

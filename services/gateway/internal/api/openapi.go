@@ -150,6 +150,7 @@ var tags = []*huma.Tag{
 	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
 	{Name: "Workspaces", Description: "Tenants, their members and roles."},
 	{Name: "API keys", Description: "Keys for programs."},
+	{Name: "Presets", Description: "Kinds of agents: system prompt, limits and tools."},
 	{Name: "Usage and budgets", Description: "What model calls used and cost, and limits on it."},
 }
 
