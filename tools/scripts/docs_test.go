@@ -14,32 +14,58 @@ var (
 	spans      = regexp.MustCompile("`([^`\n]+)`")
 	variable   = regexp.MustCompile(`^[A-Z][A-Z0-9]*_[A-Z0-9_]+$`)
 	codePath   = regexp.MustCompile(`^(?:bench|deploy|docs|pkg|proto|services|tools)/[\w./-]+$`)
-	logged     = regexp.MustCompile("[Ll]ogs `([^`]+)`")
+	words      = regexp.MustCompile(`^[a-z][a-z'-]*(?: [a-z][a-z'-]*){1,11}$`)
+	command    = regexp.MustCompile(`^(?:accounts|buf|docker|make|signalbox) `)
 	target     = regexp.MustCompile("(?m)(?:`|^    )make ([a-z][a-z0-9-]*)")
 	logFields  = regexp.MustCompile(`(?s)\n## Logs\n.*?\n\| --- .*?\n(\|.*?)\n\n`)
 )
 
-// TestNamesInDocuments compares what docs/ says with the code: metrics and settings with the
-// generated lists, log fields and log messages with the source.
+// prose returns a page without its code blocks, and with each paragraph on one line.
+func prose(page string) string {
+	var paragraphs []string
+	for p := range strings.SplitSeq(fence.ReplaceAllString(page, ""), "\n\n") {
+		paragraphs = append(paragraphs, strings.Join(strings.Fields(p), " "))
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// messages returns the log messages that a page names: code of several plain words that is
+// not a command.
+func messages(page string) []string {
+	var all []string
+	for _, m := range spans.FindAllStringSubmatch(prose(page), -1) {
+		if words.MatchString(m[1]) && !command.MatchString(m[1]) {
+			all = append(all, m[1])
+		}
+	}
+	return all
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	page := "The runner logs `run\n  given up`, or lines `call taken over` and\n`handler panicked`. Use `make run`, `--help`, `run`.\n\n```\n`in code`\n```\n\n- `last one`"
+	if got, want := strings.Join(messages(page), ", "), "run given up, call taken over, handler panicked, last one"; got != want {
+		t.Errorf("messages are %q, want %q", got, want)
+	}
+}
+
+// TestNamesInDocuments compares what the documents say with the code: metrics and settings with
+// the generated lists, log fields and log messages with the source.
 func TestNamesInDocuments(t *testing.T) {
 	t.Parallel()
-	var pages []string
-	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/adr/*.md"} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pages = append(pages, found...)
+	pages, err := markdown(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
 	}
 	read := func(file string) string {
-		text, err := os.ReadFile(file)
+		text, err := os.ReadFile(filepath.Join("../..", file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(text)
 	}
-	makefile := read("../../Makefile")
-	metrics, settings, source := read("../../docs/metrics.md"), read("../../docs/settings.md")+read("../../deploy/.env.example"), goSource(t)
+	makefile := read("Makefile")
+	metrics, settings, source := read("docs/metrics.md"), read("docs/settings.md")+read("deploy/.env.example"), goSource(t)
 	for _, page := range pages {
 		text := read(page)
 		for _, name := range metricName.FindAllString(text, -1) {
@@ -49,7 +75,7 @@ func TestNamesInDocuments(t *testing.T) {
 				t.Errorf("%s names %s, which no service registers", page, name)
 			}
 		}
-		for _, m := range spans.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		for _, m := range spans.FindAllStringSubmatch(prose(text), -1) {
 			name, _, _ := strings.Cut(m[1], "=")
 			if variable.MatchString(name) && !strings.Contains(settings, name) && !strings.Contains(source, name) {
 				t.Errorf("%s names the variable %s, which nothing reads", page, name)
@@ -65,18 +91,18 @@ func TestNamesInDocuments(t *testing.T) {
 				t.Errorf("%s names the target %s, which the Makefile does not have", page, m[1])
 			}
 		}
-		for _, m := range logged.FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(source, `"`+m[1]) {
-				t.Errorf("%s names the log message %q, which nothing logs", page, m[1])
+		for _, message := range messages(text) {
+			if !strings.Contains(source, `"`+message) {
+				t.Errorf("%s names the log message %q, which nothing logs", page, message)
 			}
 		}
 	}
-	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("../../docs/observe.md"), -1) {
-		if !strings.Contains(read("../../docs/runbook.md"), "\n## "+m[1]+"\n") {
+	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("docs/observe.md"), -1) {
+		if !strings.Contains(read("docs/runbook.md"), "\n## "+m[1]+"\n") {
 			t.Errorf("docs/runbook.md has no section for the alert %s", m[1])
 		}
 	}
-	table := logFields.FindStringSubmatch(read("../../docs/observe.md"))
+	table := logFields.FindStringSubmatch(read("docs/observe.md"))
 	if table == nil {
 		t.Fatal("docs/observe.md has no table of log fields")
 	}

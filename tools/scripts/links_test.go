@@ -33,21 +33,34 @@ func anchors(page string) map[string]bool {
 	return found
 }
 
-// deadLinks returns the broken relative links in a tree's Markdown files.
-func deadLinks(tree fs.FS) ([]string, error) {
-	var dead []string
+// markdown returns the paths of a tree's Markdown files.
+func markdown(tree fs.FS) ([]string, error) {
+	var files []string
 	err := fs.WalkDir(tree, ".", func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
 		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == "testdata" || d.Name() == "bin" || file != "." && strings.HasPrefix(d.Name(), ".") && d.Name() != ".github"):
 			return fs.SkipDir
-		case d.IsDir() || path.Ext(file) != ".md":
-			return nil
+		case !d.IsDir() && path.Ext(file) == ".md":
+			files = append(files, file)
 		}
+		return nil
+	})
+	return files, err
+}
+
+// deadLinks returns the broken relative links in a tree's Markdown files.
+func deadLinks(tree fs.FS) ([]string, error) {
+	files, err := markdown(tree)
+	if err != nil {
+		return nil, err
+	}
+	var dead []string
+	for _, file := range files {
 		page, err := fs.ReadFile(tree, file)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		text := code.ReplaceAllString(fence.ReplaceAllString(string(page), ""), "")
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
@@ -67,9 +80,8 @@ func deadLinks(tree fs.FS) ([]string, error) {
 				dead = append(dead, fmt.Sprintf("%s: %s", file, m[1]))
 			}
 		}
-		return nil
-	})
-	return dead, err
+	}
+	return dead, nil
 }
 
 // Every relative link in the repository's documents works.
