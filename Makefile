@@ -262,12 +262,21 @@ clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 docs: ## Write docs/settings.md and docs/metrics.md from the code; a test compares them
 	@go test -count=1 -run '^Test(Settings|Metrics)Reference$$' ./services/standalone/cmd/signalbox -update
 
+# The protocol as it was last generated. `make gen` refuses a change that breaks it;
+# CONTRIBUTING.md says how to accept one.
+BASELINE := proto/baseline.binpb
+
 gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Generate Go from proto/
+	@test ! -e $(BASELINE) || $(TOOLS)/buf breaking --against $(BASELINE) || \
+		{ echo "Services of the previous version would misunderstand this: see the chapter Protocol of CONTRIBUTING.md." >&2; exit 1; }
 	@PATH="$(TOOLS):$$PATH" buf generate
+	@$(TOOLS)/buf build --exclude-source-info -o $(BASELINE)
 
 gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Check that the committed Go matches proto/
+	@$(TOOLS)/buf breaking --against $(BASELINE)
 	@rm -rf bin/gen && mkdir -p bin/gen
 	@PATH="$(TOOLS):$$PATH" buf generate -o bin/gen
+	@$(TOOLS)/buf build --exclude-source-info -o bin/gen/$(BASELINE)
 	@diff -r -x '*.proto' -x go.mod -x go.sum bin/gen/proto proto && echo "Generated code is up to date." || \
 		{ echo "Generated code and proto/ differ: run 'make gen' and commit the result." >&2; exit 1; }
 
