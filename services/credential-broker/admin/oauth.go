@@ -19,7 +19,7 @@ import (
 // OAuth is what an operator can set about signing in.
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
-	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. Empty for none."`
+	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. docs/sign-in-providers.md describes the format. Empty for none."`
 	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page to which providers redirect browsers, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console on another origin needs. Empty if codes are pasted."`
 }
 

@@ -1,7 +1,7 @@
 // Package oauth gets, keeps and gives back grants: what a person has authorised the broker to
 // use, at a provider's authorisation server. For the rest of the broker a grant is an account
 // whose secret is an access token: Token returns the one that can be sent now, and Rejected
-// another one after a 401. Providers are YAML files (Shipped, Load; provider.go has the format).
+// another one after a 401. Providers are YAML files (Shipped, Load; docs/sign-in-providers.md).
 //
 // # States
 //
