@@ -3,6 +3,8 @@ package agentrunner_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	agentrunner "signalbox.dev/services/agent-runner"
 )
 
 // Providers as a broker lists them.
@@ -124,6 +127,23 @@ func TestListedDefault(t *testing.T) {
 	w.pools.have(&credentialv1.Provider{Name: "openrouter", Dialect: "openai"}, simulatorOnly)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "openrouter x/y" {
 		t.Errorf("a session gets %q, %v, want what openrouter lists", got, err)
+	}
+}
+
+// A provider at its own address has the catalogue's default, also if the catalogue is its only
+// mention in the code.
+func TestDefaultOfTheCatalogue(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "models.json")
+	if err := os.WriteFile(file, []byte(`{"models": [{"provider": "mistral", "id": "mistral-large", "default": true, "name": "Large", "context": 9000, "maxOutput": 900}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	w.start(func(c *agentrunner.Config) { c.ModelCatalogue = file })
+	w.pools.answer("mistral", `{"data":[{"id":"mistral-small"},{"id":"mistral-large"}]}`)
+	w.pools.have(&credentialv1.Provider{Name: "mistral", Dialect: "openai"}, simulatorOnly)
+	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "mistral mistral-large" {
+		t.Errorf("a session gets %q, %v, want the catalogue's default", got, err)
 	}
 }
 

@@ -246,7 +246,7 @@ func (p *Providers) defaultOf(ctx context.Context, r *credentialv1.Provider) (st
 		return p.listedOr(ctx, r, p.cfg.DefaultModel), nil
 	}
 	listedHere := p.cfg.Catalogue.Models(name)
-	if i := slices.IndexFunc(listedHere, func(m catalogue.Model) bool { return m.Default }); i >= 0 && (!listsModels(r) || name == "openrouter") {
+	if i := slices.IndexFunc(listedHere, func(m catalogue.Model) bool { return m.Default }); i >= 0 && (!listsModels(r) || !r.GetOwnBaseUrl() || name == "openrouter") {
 		return p.listedOr(ctx, r, listedHere[i].ID), nil
 	}
 	list, err := p.listing(ctx, r, false)
