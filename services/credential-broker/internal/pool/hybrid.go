@@ -36,24 +36,19 @@ func (p *Pool) pickHybrid() *member {
 	if !stays {
 		current = p.index[p.current]
 	}
-	scores := p.rates.at(q.t)
-	best, high := [tiers]*member{}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
-	for _, m := range p.members {
-		if score, tier := scores.of(m); score > high[tier] && q.takes(m) {
-			best[tier], high[tier] = m, score
-		}
-	}
-	for tier, m := range best {
-		if m == nil {
+	best, high := p.rates.highest(q.t, p.points, q.ready)
+	for tier, i := range best {
+		if i < 0 {
 			continue
 		}
+		m := p.members[i]
 		if q.takes(current) {
-			score, its := scores.of(current)
-			lead := high[tier] - score
+			_, score := p.rates.highest(q.t, p.points[current.at:current.at+1], mask{1})
+			lead := high[tier] - score[tier] // negative if the current one is of another tier
 			if stays {
 				lead -= turnPoints * (m.turn(q.t) - current.turn(q.t))
 			}
-			if its == tier && lead < p.rates.lead {
+			if score[tier] > math.MinInt64 && lead < p.rates.lead {
 				m = current
 			}
 		}
@@ -65,7 +60,7 @@ func (p *Pool) pickHybrid() *member {
 
 // turn ranks a member by the end of its quota: 1 within the hour, 0 if unknown, −1 and less
 // for each hour more.
-func (m *member) turn(t time.Duration) int64 {
+func (m *points) turn(t time.Duration) int64 {
 	left := m.quotaEnds - t
 	switch {
 	case left <= 0:
@@ -77,7 +72,7 @@ func (m *member) turn(t time.Duration) int64 {
 }
 
 // setQuotaEnd notes in what time a member's quota ends.
-func (m *member) setQuotaEnd(t, in time.Duration) {
+func (m *points) setQuotaEnd(t, in time.Duration) {
 	if end := t + min(in, maxQuota); (end-m.quotaEnds).Abs() > quotaSlack && in >= minQuota {
 		m.quotaEnds = end
 	}

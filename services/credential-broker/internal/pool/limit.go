@@ -49,9 +49,14 @@ func (l *limit) end() time.Duration {
 	return l.until
 }
 
-// open reports whether the limit lets a request through: its window is over and no probe
-// is out.
-func (l *limit) open(t time.Duration) bool { return !l.set() || t >= max(l.end(), l.probe) }
+// over returns when the limit ended, or will end.
+func (l *limit) over() time.Duration { return max(l.at, l.end()) }
+
+// opens returns when the limit lets a request through: its window is over and no probe is
+// out.
+func (l *limit) opens() time.Duration { return max(l.end(), l.probe) }
+
+func (l *limit) open(t time.Duration) bool { return !l.set() || t >= l.opens() }
 
 // later reports whether a limit was set after another.
 func (l *limit) later(other *limit) bool {
@@ -83,7 +88,7 @@ func (m *member) pair(family string) [2]*limit {
 // that has been over for so long that nobody knows it any more. When an account has as many
 // as it may, the one that ends first makes room: an exclusion always, a limit once it is over.
 // Otherwise there is none, and slot returns nil.
-func (m *member) slot(t time.Duration, family string) *limit {
+func (p *Pool) slot(t time.Duration, m *member, family string) *limit {
 	if l := m.find(family); l != nil {
 		return l
 	}
@@ -94,20 +99,19 @@ func (m *member) slot(t time.Duration, family string) *limit {
 		if isExclusion(l.family) != exclusion || l.family == PassedOver || l.family == "" {
 			continue
 		}
-		if exclusion && max(l.at, l.end())+deniedFor < t {
-			*l = limit{family: family}
-			return l
-		}
-		if n++; first == nil || l.end() < first.end() {
+		if n++; first == nil || l.over() < first.over() {
 			first = l
 		}
 	}
+	unknown := exclusion && first != nil && first.over()+deniedFor < t
 	switch {
-	case n < maxFamilies, exclusion && n < maxExclusions:
+	case !unknown && (n < maxFamilies || exclusion && n < maxExclusions):
 		m.limits = append(m.limits, limit{})
 		first = &m.limits[len(m.limits)-1]
 	case !exclusion && first.end() > t:
 		return nil
+	default:
+		p.forgetLimit(m, first.family)
 	}
 	*first = limit{family: family}
 	return first
@@ -116,15 +120,16 @@ func (m *member) slot(t time.Duration, family string) *limit {
 func isExclusion(family string) bool { return strings.HasPrefix(family, PassedOver) }
 
 // replace replaces a limit, beginning a new window.
-func (p *Pool) replace(t time.Duration, l *limit, by limit) {
+func (p *Pool) replace(t time.Duration, m *member, l *limit, by limit) {
 	p.windows++
 	by.family, by.at, by.window, by.back = l.family, p.after(t, l), p.windows, p.clock.back
 	*l = by
+	p.noteLimit(m, l)
 }
 
 // clear ends a limit. The cleared limit is dated, so that others learn of it.
 func (p *Pool) clear(t time.Duration, m *member, l *limit) {
-	p.replace(t, l, limit{})
+	p.replace(t, m, l, limit{})
 	p.changed(m, ToPeers, ToStore)
 }
 
@@ -151,7 +156,7 @@ func (p *Pool) dated(l *limit, t time.Duration) time.Duration { return t + p.clo
 func (p *Pool) park(t time.Duration, m *member, k *Ticket, o Outcome) (opened, known bool) {
 	l, n := m.whole(), 0
 	if o.Reason == RateLimited && k.query.Family != "" {
-		if f := m.slot(t, k.query.Family); f != nil {
+		if f := p.slot(t, m, k.query.Family); f != nil {
 			l, n = f, 1
 		}
 	}
@@ -179,7 +184,7 @@ func (p *Pool) park(t time.Duration, m *member, k *Ticket, o Outcome) (opened, k
 		wait = steps[max(0, min(step, len(steps))-1)]
 		soon = min(wait, p.settings.floor())
 	}
-	p.replace(t, l, limit{until: t + wait, soon: t + soon, step: step, reason: o.Reason, status: o.Status, raw: o.Raw})
+	p.replace(t, m, l, limit{until: t + wait, soon: t + soon, step: step, reason: o.Reason, status: o.Status, raw: o.Raw})
 	p.changed(m, ToPeers, ToStore)
 	return true, known
 }
@@ -193,20 +198,20 @@ func (p *Pool) release(m *member, k *Ticket) {
 	for n, l := range m.pair(k.query.Family) {
 		if l != nil && k.probes[n] && l.window == k.windows[n] && l.probe == k.lease {
 			l.probe = 0
+			p.noteLimit(m, l)
 		}
 	}
-	p.none = noneReady{}
 }
 
 // exclude has other accounts go before a member for a model, or for all if model is empty.
 // An exclusion that gets only a little longer stays as it is, and a short one is not
 // announced.
 func (p *Pool) exclude(t time.Duration, m *member, model string, d time.Duration, why Reason, status int) {
-	l := m.slot(t, PassedOver+model)
+	l := p.slot(t, m, PassedOver+model)
 	if l.until > t+d/2 {
 		return
 	}
-	p.replace(t, l, limit{until: t + d, soon: t + d, reason: why, status: status})
+	p.replace(t, m, l, limit{until: t + d, soon: t + d, reason: why, status: status})
 	p.passing = max(p.passing, l.until)
 	if d > time.Second {
 		p.changed(m, ToPeers, ToStore)

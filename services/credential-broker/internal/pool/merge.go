@@ -100,7 +100,7 @@ func (p *Pool) adopt(t time.Duration, m *member, l Limit) bool {
 		if !theirs.set() || isExclusion(l.Family) && theirs.until <= t {
 			return false
 		}
-		if ours = m.slot(t, l.Family); ours == nil {
+		if ours = p.slot(t, m, l.Family); ours == nil {
 			return false // too many: this instance finds out, for the whole account
 		}
 	case ours.window != 0 && (theirs.at < ours.at || p.isKnown(ours, &theirs)):
@@ -109,10 +109,10 @@ func (p *Pool) adopt(t time.Duration, m *member, l Limit) bool {
 	p.windows++
 	theirs.window = p.windows
 	*ours = theirs
+	p.noteLimit(m, ours)
 	if isExclusion(l.Family) {
 		p.passing = max(p.passing, theirs.until)
 	}
-	p.none = noneReady{}
 	return true
 }
 

@@ -75,8 +75,8 @@ type Ticket struct {
 type search struct {
 	Query
 	t     time.Duration
-	all   bool      // exclusions are ignored
-	ready []*member // scratch
+	all   bool // exclusions are ignored
+	ready mask // the members that the request may go to; see findReady
 }
 
 // noneReady is the cached answer that no account is ready, so that clients which reconnect
@@ -100,10 +100,12 @@ func (p *Pool) Pick(now time.Time, r Query) (Ticket, error) {
 	var m *member
 	pick := p.settings.Strategy.Rule().pick
 	if q.all = q.t >= p.passing; !q.all {
+		p.findReady()
 		m = pick(p)
 		q.all = true
 	}
 	if m == nil {
+		p.findReady()
 		m = pick(p)
 	}
 	if m == nil {
@@ -121,28 +123,14 @@ func (p *Pool) Pick(now time.Time, r Query) (Ticket, error) {
 	return p.handOut(m), nil
 }
 
-// takes reports whether a member is open to the request, was not tried by it and is not
-// passed over.
-func (q *search) takes(m *member) bool {
-	return m != nil && q.admits(m, !q.all) && (len(q.Tried) == 0 || !slices.Contains(q.Tried, m.account.ID))
-}
+// takes reports whether the request may go to a member.
+func (q *search) takes(m *member) bool { return m != nil && q.ready.has(m.at) }
 
 // open reports whether no limit of a member stands against the request.
-func (q *search) open(m *member) bool { return q.admits(m, false) }
-
-// admits reports whether no limit stands against the request, nor, if they count, an exclusion.
-func (q *search) admits(m *member, exclusions bool) bool {
-	for i := range m.limits {
-		l := &m.limits[i]
-		switch {
-		case l.family == "", l.family == q.Family:
-			if !l.open(q.t) {
-				return false
-			}
-		case exclusions && q.t < l.until && isExclusion(l.family):
-			if model := l.family[len(PassedOver):]; model == "" || model == q.Model {
-				return false
-			}
+func (q *search) open(m *member) bool {
+	for _, l := range m.pair(q.Family) {
+		if l != nil && !l.open(q.t) {
+			return false
 		}
 	}
 	return true
@@ -238,6 +226,7 @@ func (p *Pool) handOut(m *member) Ticket {
 		k.windows[n] = l.window
 		if l.set() {
 			l.probe = q.t + ProbeTime
+			p.noteLimit(m, l)
 			k.probes[n], k.Probe, k.lease = true, true, l.probe
 		}
 	}

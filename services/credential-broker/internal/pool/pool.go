@@ -25,6 +25,8 @@ type Pool struct {
 	rates    rates
 
 	members   []*member
+	points    []points           // of each member
+	closed    map[string]*closed // by the family of the limits
 	index     map[id.Account]*member
 	version   time.Time // when the members were read
 	elsewhere bool      // they are not all at one server
@@ -41,13 +43,17 @@ type Pool struct {
 	search  search // of the Pick under way
 }
 
-// member is an account of a pool.
-type member struct {
-	// Points of a score as they were at the pool's time zero, without bounds: reading one
-	// is an addition (score.go).
+// points are what an account's score is made of (score.go). They are as they were at the
+// pool's time zero, without bounds: reading one is an addition. Those of all members are
+// side by side in memory, because hybrid reads them all for each request.
+type points struct {
 	tokens, health, used int64
 	quotaEnds            time.Duration // as a provider said last; 0 if it never did
+}
 
+// member is an account of a pool.
+type member struct {
+	*points
 	account *Account
 	server  string
 	at      int // its index
@@ -80,15 +86,20 @@ func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (added []id.A
 	p.version = read
 	t := p.clock.since(now)
 	members, index := make([]*member, 0, len(accounts)), make(map[id.Account]*member, len(accounts))
+	all := make([]points, len(accounts))
 	p.elsewhere = false
 	for i := range accounts {
 		a := &accounts[i]
 		if index[a.ID] != nil {
 			continue
 		}
-		m := p.index[a.ID]
-		if m == nil {
-			m = &member{limits: make([]limit, 1), used: restPoints(t) - maxRest, since: t}
+		m, pts := p.index[a.ID], &all[len(members)]
+		if m != nil {
+			*pts = *m.points
+			m.points = pts
+		} else {
+			pts.used = restPoints(t) - maxRest
+			m = &member{points: pts, limits: make([]limit, 1), since: t}
 			p.rates.setTokens(m, t, p.settings.InitialTokens)
 			p.rates.setHealth(m, t, maxHealth)
 			added = append(added, a.ID)
@@ -97,7 +108,13 @@ func (p *Pool) SetMembers(now, read time.Time, accounts []Account) (added []id.A
 		members, index[a.ID] = append(members, m), m
 		p.elsewhere = p.elsewhere || m.server != members[0].server
 	}
-	p.members, p.index, p.none = members, index, noneReady{}
+	p.members, p.index, p.points = members, index, all[:len(members)]
+	p.search.ready, p.closed, p.none = newMask(len(members)), map[string]*closed{}, noneReady{}
+	for _, m := range members {
+		for i := range m.limits {
+			p.noteLimit(m, &m.limits[i])
+		}
+	}
 	return added
 }
 

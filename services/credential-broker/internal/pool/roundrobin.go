@@ -7,17 +7,12 @@ var roundRobin = Rule{Name: RoundRobin, About: "in turn", pick: (*Pool).pickRoun
 
 // pickRoundRobin is the strategy round-robin.
 func (p *Pool) pickRoundRobin() *member {
-	q := &p.search
-	q.ready = q.ready[:0]
-	for _, m := range p.members {
-		if q.takes(m) {
-			q.ready = append(q.ready, m)
-		}
-	}
-	if len(q.ready) == 0 {
+	ready := p.search.ready
+	n := ready.count()
+	if n == 0 {
 		return nil
 	}
-	m := q.ready[p.cursor%len(q.ready)]
+	m := p.members[ready.nth(p.cursor%n)]
 	p.cursor++
 	return m
 }

@@ -56,32 +56,33 @@ func (r *rates) mended(t time.Duration) int64 { return int64(r.recovery * t.Seco
 // restPoints is what time counts, without bound.
 func restPoints(t time.Duration) int64 { return int64(t / (time.Second / restRate)) }
 
-// scorer computes scores at one time.
-type scorer struct {
-	rates
-	t                   time.Duration
-	grown, mended, rest int64
-}
-
-func (r *rates) at(t time.Duration) scorer {
-	return scorer{*r, t, r.grown(t), r.mended(t), restPoints(t)}
-}
-
-// of returns a member's score, plus its turn by the end of its quota and without what the
-// current account has on top, and its tier.
-func (s *scorer) of(m *member) (score int64, tier int) {
-	tokens, health := min(m.tokens+s.grown, maxTokens), min(m.health+s.mended, maxPoints)
-	score = tokens + health + min(s.rest-m.used, maxRest)
-	if m.quotaEnds > s.t {
-		score += m.turn(s.t) * turnPoints
+// highest returns the member with the highest score in each tier, among those that are ready,
+// and its score, plus its turn by the end of its quota and without what the current account
+// has on top. The index is −1 if a tier has no member.
+func (r *rates) highest(t time.Duration, members []points, ready mask) (best [tiers]int, high [tiers]int64) {
+	best, high = [tiers]int{-1, -1, -1}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
+	grown, mended, rest, token, usable := r.grown(t), r.mended(t), restPoints(t), r.token, r.usable
+	for w, word := range ready {
+		first := w * 64
+		for i, m := range members[first:min(first+64, len(members))] {
+			tokens, health := min(m.tokens+grown, maxTokens), min(m.health+mended, maxPoints)
+			score := tokens + health + min(rest-m.used, maxRest)
+			if m.quotaEnds > t {
+				score += turnPoints * m.turn(t)
+			}
+			tier := good
+			if tokens < token {
+				tier = spent
+			}
+			if health < usable {
+				tier = unhealthy
+			}
+			if score > high[tier] && word>>i&1 != 0 {
+				best[tier], high[tier] = first+i, score
+			}
+		}
 	}
-	switch {
-	case health < s.usable:
-		return score, unhealthy
-	case tokens < s.token:
-		return score, spent
-	}
-	return score, good
+	return best, high
 }
 
 func (r *rates) tokensOf(m *member, t time.Duration) float64 {
