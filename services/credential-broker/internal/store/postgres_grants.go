@@ -16,9 +16,15 @@ import (
 const selectGrant = `
 	SELECT g.account_id, g.provider, g.state, g.reason, g.version, g.access_sealed, g.access_key_version, g.refresh_sealed, g.refresh_key_version,
 		g.scope, g.issued_at, g.expires_at, g.refresh_at, g.attempt_id, g.lease_until, g.doubtful, g.failures, g.retry_at, g.last_error, g.changed_at,
-		a.provider, clock_timestamp()
+		a.provider AS account_provider
 	FROM grants g JOIN accounts a ON a.workspace_id = g.workspace_id AND a.id = g.account_id
 	WHERE g.workspace_id = @workspace`
+
+// timed makes a query tell the time too: after it has waited for its locks, for which the CTE
+// is needed.
+func timed(sql string) string {
+	return `WITH found AS (` + sql + `) SELECT *, clock_timestamp() AS now FROM found`
+}
 
 // accountGrant is a grant with its account.
 type accountGrant struct {
@@ -48,7 +54,7 @@ func scanGrant(row pgx.CollectableRow) (g accountGrant, err error) {
 
 func (t pgTx) selectGrants(ctx context.Context, where string, args pg.Args) ([]accountGrant, error) {
 	args["workspace"] = t.ws
-	rows, err := t.tx.Query(ctx, selectGrant+where, args)
+	rows, err := t.tx.Query(ctx, timed(selectGrant+where), args)
 	if err != nil {
 		return nil, fmt.Errorf("read grants: %w", err)
 	}
@@ -130,14 +136,8 @@ func (s postgres) SweepLogins(ctx context.Context, logins, attempts time.Duratio
 // CanRecord has nothing to check: the audit is where the attempt has just been written.
 func (postgres) CanRecord() error { return nil }
 
-// Grant reads the clock after it has waited for the lock.
 func (t pgTx) Grant(ctx context.Context, account id.Account) (*Grant, error) {
-	g, err := t.selectGrant(ctx, account, "FOR UPDATE OF g")
-	if err != nil {
-		return nil, err
-	}
-	g.Now, err = t.Now(ctx)
-	return g, err
+	return t.selectGrant(ctx, account, "FOR UPDATE OF g")
 }
 
 func grantArgs(account id.Account, g *Grant) pg.Args {
@@ -191,21 +191,19 @@ func (t pgTx) EndAttempt(ctx context.Context, _ id.Account, attempt uuid.UUID, o
 
 const selectLogins = `
 	SELECT id, member_id AS member, provider, kind, purpose, account_id AS account, again, label, redirect, state_hash, sealed,
-		coalesce(key_version, 0) AS key_version, poll_interval AS interval_s, poll_at, expires_at, ended_at, code, reason, clock_timestamp() AS now
+		coalesce(key_version, 0) AS key_version, poll_interval AS interval_s, poll_at, expires_at, ended_at, code, reason
 	FROM logins WHERE workspace_id = @workspace AND `
 
 func (t pgTx) Logins(ctx context.Context, member id.Member) ([]Login, error) {
-	return queryTx[Login](ctx, t.tx, "logins", selectLogins+`member_id = @member`, pg.Args{"workspace": t.ws, "member": member})
+	return queryTx[Login](ctx, t.tx, "logins", timed(selectLogins+`member_id = @member`), pg.Args{"workspace": t.ws, "member": member})
 }
 
-// Login reads the clock after it has waited for the lock.
 func (t pgTx) Login(ctx context.Context, login uuid.UUID) (*Login, error) {
-	all, err := queryTx[Login](ctx, t.tx, "a login", selectLogins+`id = @id FOR UPDATE`, pg.Args{"workspace": t.ws, "id": login})
+	all, err := queryTx[Login](ctx, t.tx, "a login", timed(selectLogins+`id = @id FOR UPDATE`), pg.Args{"workspace": t.ws, "id": login})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	all[0].Now, err = t.Now(ctx)
-	return &all[0], err
+	return &all[0], nil
 }
 
 func (t pgTx) InsertLogin(ctx context.Context, l *Login) (bool, error) {
