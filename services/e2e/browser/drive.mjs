@@ -1,6 +1,5 @@
-// Opens pages in Chromium and does in them what lines on standard input say. Each
-// line is {id, page, do, with}, and each answer {id, ok} or {id, error}; the browser
-// goes when the input ends.
+// Opens pages in Chromium and executes commands in them. Each line of standard input is
+// {id, page, do, with}, and each answer {id, ok} or {id, error}; the browser ends with the input.
 import path from 'node:path'
 import readline from 'node:readline'
 import { fileURLToPath } from 'node:url'
@@ -12,7 +11,7 @@ const here = path.dirname(fileURLToPath(import.meta.url))
 const browser = await chromium.launch({
   ...await find(),
   // It opens pages of this file only. Containers do not allow a sandbox, nor does root.
-  // A page that is made up here has no address, and may else not connect to this machine.
+  // Otherwise a page without an address may not connect to this machine.
   args: ['--disable-features=LocalNetworkAccessChecks', '--no-sandbox'],
 })
 const built = await build({ entryPoints: [path.join(here, 'page.mjs')], bundle: true, write: false, format: 'iife', logLevel: 'error' })
@@ -22,7 +21,7 @@ const html = `<!doctype html><meta charset="utf-8"><title>Document</title><div i
 const pages = new Map()
 
 const deeds = {
-  // The page comes from the gateway's own origin, as an application behind it would.
+  // The page has the gateway's origin, like an application behind it.
   async open(name, { gateway, ...what }) {
     const page = await (await browser.newContext()).newPage()
     pages.set(name, page)
@@ -30,7 +29,7 @@ const deeds = {
     await page.goto(`${gateway}/editor`)
     await page.evaluate(w => window.open_document(w), { url: `${gateway.replace(/^http/, 'ws')}/ws/documents`, ...what })
   },
-  // Waits until a function of window.page returns something equal to what is given.
+  // Waits until a function of window.page returns the given value.
   async until(name, { call, is }) {
     const want = JSON.stringify(is)
     await pages.get(name).waitForFunction(([call, want]) => JSON.stringify(window.page[call]()) === want, [call, want], { timeout: 30_000 })
@@ -52,7 +51,7 @@ const deeds = {
   },
 }
 
-const turns = new Map() // what is done in one page is done in order
+const turns = new Map() // the commands of one page run in order
 for await (const line of readline.createInterface({ input: process.stdin })) {
   const { id, page, do: deed, with: what } = JSON.parse(line)
   const turn = (turns.get(page) ?? Promise.resolve())

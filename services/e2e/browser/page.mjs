@@ -1,5 +1,4 @@
-// What runs in the page: an editor as people who build on TipTap make it, on a
-// document that it shares through y-websocket.
+// The script of the page: a typical TipTap editor for a document shared through y-websocket.
 import { Editor } from '@tiptap/core'
 import Code from '@tiptap/extension-code'
 import Collaboration from '@tiptap/extension-collaboration'
@@ -31,8 +30,8 @@ window.open_document = ({ url, document: name, params, user }) => {
   const provider = new WebsocketProvider(url, name, doc, { params, disableBc: true })
   const closed = []
   provider.on('connection-close', event => event && closed.push({ code: event.code, reason: event.reason }))
-  // What this page itself wrote into the document. An editor that repairs what
-  // others wrote shows here, without anybody typing.
+  // The updates that this page wrote. An editor that repairs others' changes writes updates without
+  // typing.
   let wrote = 0
   doc.on('update', (_, origin) => { if (origin !== provider) wrote++ })
   const errors = []
@@ -53,8 +52,8 @@ window.open_document = ({ url, document: name, params, user }) => {
     closed: () => closed,
     errors: () => errors,
     connect: on => (on ? provider.connect() : provider.disconnect()),
-    // Places the caret behind the first occurrence of a text. TipTap takes the focus with the
-    // next frame only: what is typed before that is nobody's.
+    // Places the caret after the first occurrence of a text. TipTap takes the focus with the next
+    // frame; earlier keys would be lost.
     caret: async text => {
       let at = -1
       editor.state.doc.descendants((node, pos) => {
@@ -70,7 +69,7 @@ window.open_document = ({ url, document: name, params, user }) => {
       const { $from } = editor.state.selection
       return $from.parent.textBetween(0, $from.parentOffset)
     },
-    // Who is seen in the document: the names on the carets of others.
+// The names on the carets of others.
     carets: () => [...document.querySelectorAll('.collaboration-carets__label')].map(e => e.textContent),
     people: () => [...provider.awareness.getStates().values()].map(s => s.user?.name).filter(Boolean).sort(),
     update: () => btoa(String.fromCharCode(...Y.encodeStateAsUpdate(doc))),

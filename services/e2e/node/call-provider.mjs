@@ -1,11 +1,11 @@
-// Calls of a model provider with its official SDK, one after the other. Each is read
-// from stdin as a line of JSON and what came of it goes to stdout as one, the same that
-// bench/oracle/call prints for the Go SDKs:
+// Calls a model provider with its official SDK, one call after the other. Each call is a line of
+// JSON on stdin, and its result a line on stdout, in the format of bench/oracle/call for the Go
+// SDKs:
 //
 //   in:  {sdk: anthropic|openai, url, key, method: stream|create|count|models, body, headers}
 //   out: {events, value, error: {status, message, requestId, retryAfter}, wire: {status, headers, body}}
 //
-// wire is what came over the network, its body in base64 as far as it was read.
+// wire is the response on the network, with the body read so far in base64.
 import { createInterface } from 'node:readline';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';

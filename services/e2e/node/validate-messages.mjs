@@ -1,6 +1,6 @@
 // validate-messages ai5|ai6|ai7: reads {"messages":[ModelMessage…],"uiMessages":[UIMessage…]}
-// on stdin and asks that version of the AI SDK whether it would take them. On stdout one
-// line {"kind","index","ok","error"} for each message; exit code 1 when one is refused.
+// on stdin and validates them with that version of the AI SDK. It prints one line
+// {"kind","index","ok","error"} for each message; the exit code is 1 if one is invalid.
 import { text } from 'node:stream/consumers';
 import { EXIT, Failure, run } from './lib/exit.mjs';
 import { needNewerNode } from './lib/node.mjs';

@@ -1,10 +1,10 @@
-// The browsers' EventSource (npm eventsource): it GETs, tries again for ever with
-// the last id it saw, and hands out only the types that somebody listens to.
+// The browsers' EventSource (npm eventsource): it sends GET, reconnects forever with the last id,
+// and delivers only events with a listener for their type.
 import { EXIT, Failure, run } from './lib/exit.mjs';
 import { needNewerNode } from './lib/node.mjs';
 import { deadline, opened, options, printer, reported } from './lib/watch.mjs';
 
-// The public event types, and what a stream without types has.
+// The public event types, and that of streams without types.
 const TYPES = [
   'message', 'snapshot', 'run-start', 'user-message', 'text-delta', 'reasoning-delta', 'tool-call-start', 'tool-call-delta',
   'tool-call-complete', 'tool-approval-request', 'tool-result', 'source', 'step-complete', 'step-retry', 'waiting', 'done', 'error',
@@ -14,7 +14,7 @@ async function watch(o) {
   const { EventSource } = await import(o.client === '5' ? 'eventsource5' : 'eventsource4');
   const print = printer(o);
   const url = new URL(o.url);
-  // As a page would do it: it has no way to set the first Last-Event-ID.
+  // As in a page, which cannot set the first Last-Event-ID.
   if (o.lastEventId !== undefined) url.searchParams.set('after', o.lastEventId);
   const source = new EventSource(url.href, {
     // Headers are an extension of this package; browsers pass ?token= (--query).
@@ -25,7 +25,7 @@ async function watch(o) {
     for (const type of TYPES) {
       source.addEventListener(type, (e) => {
         if (e.data === undefined) {
-          // Not the server's event "error" but this class's own.
+          // Not the server's event "error" but that of this class.
           reported(e);
           if (source.readyState !== source.CLOSED) return;
           if (e.code === 204) resolve(o.until.size === 0 ? EXIT.ok : EXIT.ended);

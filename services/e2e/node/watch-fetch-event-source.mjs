@@ -1,6 +1,5 @@
-// @microsoft/fetch-event-source: it can POST, and when the connection breaks it
-// sends the same request again with the last id it saw. It also delivers a message
-// for each blank line, empty ones too: those are printed as they come.
+// @microsoft/fetch-event-source: it can send POST, and repeats the request with the last id when the
+// connection breaks. It delivers a message for each blank line, even an empty one, which is printed.
 import { fetchEventSource } from '@microsoft/fetch-event-source';
 import { EXIT, Failure, run } from './lib/exit.mjs';
 import { begun, deadline, options, printer, reported, request } from './lib/watch.mjs';
@@ -28,7 +27,7 @@ async function watch(o) {
       code ??= o.until.size === 0 ? EXIT.ok : EXIT.ended;
     },
     onerror: (error) => {
-      if (error instanceof Failure) throw error; // refused: trying again would not help
+      if (error instanceof Failure) throw error; // refused: a retry would not help
       reported(error.cause ?? error);
     },
   });

@@ -1,6 +1,5 @@
-// The plain client that many people write: it splits what it reads at line ends,
-// takes the lines that begin with "data: ", and knows an event by the type in its
-// JSON. It sees no ids and does not reconnect.
+// The simple client that many people write: it splits the input into lines, takes those that begin
+// with "data: ", and gets the event's type from its JSON. It ignores ids and does not reconnect.
 import { EXIT, run } from './lib/exit.mjs';
 import { begun, chunks, deadline, options, printer, request } from './lib/watch.mjs';
 

@@ -1,5 +1,4 @@
-// fetch with the parser that most libraries build on (eventsource-parser). It
-// parses and does not reconnect.
+// fetch with eventsource-parser, the parser of most libraries. It does not reconnect.
 import { EXIT, Failure, run } from './lib/exit.mjs';
 import { needNewerNode } from './lib/node.mjs';
 import { begun, chunks, deadline, options, printer, reported, request } from './lib/watch.mjs';

@@ -1,20 +1,20 @@
-// Unmodified npm clients of live documents, driven from outside: each line of stdin is
-// a command in JSON, and is answered by a line of stdout with the same n. Commands run
-// side by side, so that one may wait for what another does.
+// Unmodified npm clients of live documents, controlled from outside: each line of stdin is a command
+// in JSON, and is answered by a line of stdout with the same n. Commands run concurrently, so that
+// one can wait for the effect of another.
 //
 //   {"n":1,"do":"open","id":"a","kind":"y-websocket","url":"ws://…/ws/documents","name":"…","params":{}}
 //   {"n":2,"do":"open","id":"b","kind":"hocuspocus4","url":"ws://…/ws/hocuspocus","name":"…","socket":"s"}
 //   {"n":3,"do":"insert","id":"a","at":0,"text":"hello"}        {"do":"delete","id":"a","at":0,"count":2}
-//   {"n":4,"do":"until","id":"b","text":"hello","synced":true}  waits until what it names is so
-//   {"n":5,"do":"state","id":"a"}                               tells what until looks at, and more
+//   {"n":4,"do":"until","id":"b","text":"hello","synced":true}  waits until the client has this status
+//   {"n":5,"do":"state","id":"a"}                               returns the status
 //   {"n":6,"do":"aware","id":"a","state":{"name":"A"}}          null: nobody
 //   {"n":7,"do":"offline","id":"a"}  {"do":"online",…}  {"do":"cut",…}  {"do":"close",…}  {"do":"end",…}
 //   {"n":8,"do":"block","id":"a","text":"a paragraph"}          {"do":"keys","id":"a","behind":"a para","text":"llel "}
 //
-// offline and online are the client's own wish; cut breaks the connection under it; end
-// closes, and ends the connection too. Hocuspocus clients with the same socket share a
-// connection. insert, type and delete are about the text "t"; block and keys about the
-// XML fragment "default", which editors show: keys types behind a text, key by key.
+// offline and online are requested by the client; cut breaks its connection; end closes the document
+// and the connection. Hocuspocus clients with the same socket share a connection. insert, type and
+// delete change the text "t"; block and keys the XML fragment "default", which editors show: keys
+// types after a text, key by key.
 import { createInterface } from 'node:readline'
 import WebSocket from 'ws'
 import * as Y from 'yjs'
@@ -23,7 +23,7 @@ import { WebsocketProvider } from 'y-websocket'
 const clients = new Map()
 const sockets = new Map()
 
-// recorder is a ws that remembers how its connections ended.
+// recorder is a ws that records the ends of its connections.
 const recorder = (ends) => class extends WebSocket {
   constructor (url, protocols) {
     super(url, protocols)
@@ -47,7 +47,7 @@ async function open (q) {
   } else {
     await hocuspocus(c, q)
   }
-  // Who went because nobody heard of them any more, and not because anybody said so.
+  // Peers that the client timed out, whose removal was not announced.
   c.provider.awareness?.on('change', ({ removed }, origin) => { if (origin === 'timeout') c.lapsed.push(...removed) })
   c.close = () => c.provider.destroy()
   c.end = () => { c.close(); c.hangUp?.() }
@@ -85,10 +85,10 @@ async function hocuspocus (c, q) {
   c.hangUp = () => { s.ws.destroy(); sockets.delete(key) }
 }
 
-// plain is the text of a node, as long as the node is for positions in it.
+// plain is the text of a node, with the same positions.
 const plain = (t) => t.toDelta().map((op) => typeof op.insert === 'string' ? op.insert : '\ufffc').join('')
 
-// find returns the first text below a node that has what is looked for.
+// find returns the first text below a node that contains a string.
 function find (node, what) {
   if (node instanceof Y.XmlText) return plain(node).includes(what) ? node : null
   for (const child of node.toArray()) {
@@ -98,7 +98,7 @@ function find (node, what) {
   return null
 }
 
-// keys types a text behind another one, a key at a time, as others may write meanwhile.
+// keys types a text after another one, a key at a time, since others may write meanwhile.
 async function keys (c, behind, text) {
   let type = find(c.doc.getXmlFragment('default'), behind)
   if (!type) throw new Error(`there is no ${JSON.stringify(behind)} in ${c.doc.getXmlFragment('default')}`)
@@ -113,14 +113,14 @@ async function keys (c, behind, text) {
   }
 }
 
-// caret says where somebody's cursor is, if it is in a text.
+// caret returns the position of a cursor, if it is in a text.
 function caret (c, cursor) {
   const place = Y.createAbsolutePositionFromRelativePosition(Y.createRelativePositionFromJSON(cursor.anchor), c.doc)
   return place?.type instanceof Y.XmlText ? { text: plain(place.type), at: place.index } : null
 }
 
-// canonical is the state as one who loads it now would have it: what was typed in
-// pieces is stored in pieces by who saw it coming, and as one by who did not.
+// canonical is the state in the encoding of a new client that loads it: text that was typed in pieces
+// is stored in pieces by clients that received them, and merged by clients that load it.
 function canonical (c) {
   const loaded = new Y.Doc()
   Y.applyUpdate(loaded, Y.encodeStateAsUpdate(c.doc))
@@ -146,13 +146,13 @@ function state (c) {
   }
 }
 
-// holds says whether a client is as q wants it.
+// holds reports whether a client has the status q.
 function holds (c, q) {
   const s = state(c)
   return (q.text === undefined || s.text === q.text) &&
     (q.synced === undefined || s.synced === q.synced) &&
     (q.unsynced === undefined || s.unsynced === q.unsynced) &&
-    (q.settled === undefined || s.unsynced <= 0) && // version 2 counts below when it typed before it was connected
+    (q.settled === undefined || s.unsynced <= 0) && // version 2 counts below 0 after typing while disconnected
     (q.length === undefined || s.text.length === q.length) &&
     (q.names === undefined || Object.values(s.peers).map((p) => p.name ?? '').filter((n) => n !== '').sort().join() === q.names) &&
     (q.ended === undefined || s.ends.some((e) => e.code === q.ended)) &&

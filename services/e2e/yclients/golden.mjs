@@ -1,8 +1,8 @@
-// Prints, as JSON, what the npm packages put on the wire, for the tests of the Go
-// package that reads and writes it, document-sync/internal/yproto: its tests compare
-// it with testdata/golden.json, and write that anew with -update.
+// Prints the messages of the npm packages as JSON, for the tests of the Go package
+// document-sync/internal/yproto, which compare them with testdata/golden.json and rewrite that with
+// -update.
 //
-// Each message has the hex of its bytes and what they are to mean.
+// Each message has its bytes in hex and their meaning.
 import { readFileSync } from 'node:fs'
 import * as encoding from 'lib0/encoding'
 import * as Y from 'yjs'
@@ -35,7 +35,7 @@ const awareness = new Awareness(doc)
 awareness.setLocalState({ user: { name: 'Zoë', color: '#abc' } })
 const presence = encodeAwarenessUpdate(awareness, [7])
 
-// y-protocols, as y-websocket and its server frame it.
+// y-protocols, as framed by y-websocket and its server.
 function plain (name, kind, write, payload = '') {
   const e = encoding.createEncoder()
   write(e)
@@ -51,7 +51,7 @@ plain('awareness', 'Awareness', (e) => { encoding.writeVarUint(e, messageAwarene
 plain('query awareness', 'QueryAwareness', (e) => encoding.writeVarUint(e, messageQueryAwareness))
 plain('denied', 'Denied', (e) => { encoding.writeVarUint(e, messageAuth); writePermissionDenied(e, 'read only: häß🙂') }, text('read only: häß🙂'))
 
-// Hocuspocus, from the server's side.
+// Hocuspocus, from the server.
 function served (name, kind, make, more = {}) {
   const m = new OutgoingMessage('page')
   make(m)
@@ -72,8 +72,7 @@ served('stored', 'SyncStatus', (m) => m.writeSyncStatus(true), { stored: true })
 served('not stored', 'SyncStatus', (m) => m.writeSyncStatus(false))
 served('close', 'Close', (m) => m.writeCloseMessage('deleted'), { payload: text('deleted') })
 
-// Hocuspocus, from the provider's side: what each major version really sends to a
-// socket that records, in this order.
+// Hocuspocus, from the provider: the messages of each major version as recorded, in this order.
 class Recorder extends EventTarget {
   static all = []
   constructor () {

@@ -1,5 +1,5 @@
-// Serves documents as one of npm's servers does as it comes: node serve.mjs
-// y-websocket|hocuspocus PORT. It is what our figures stand beside.
+// Serves documents with an unmodified server from npm, for comparison in benchmarks:
+// node serve.mjs y-websocket|hocuspocus PORT.
 import http from 'node:http'
 import { Server } from '@hocuspocus/server'
 import { setupWSConnection } from '@y/websocket-server/utils'

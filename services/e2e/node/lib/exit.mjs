@@ -1,11 +1,11 @@
-// How the programs say how it went.
+// The exit codes of the programs.
 export const EXIT = {
-  ok: 0, // saw what it waited for
-  failed: 1, // refused, invalid, or out of time
+  ok: 0, // saw the awaited event
+  failed: 1, // refused, invalid, or timed out
   usage: 2,
-  node: 3, // a newer Node is needed and none was found
+  node: 3, // a newer Node is required and was not found
   cut: 4, // the connection broke in the middle of the stream
-  ended: 5, // the stream ended cleanly without what was waited for
+  ended: 5, // the stream ended cleanly without the awaited event
 };
 
 /** An end with an exit code and a sentence for stderr. */

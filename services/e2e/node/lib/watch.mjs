@@ -1,8 +1,7 @@
-// What the watching programs share: the command line, the request, the output.
+// The common parts of the watching programs: the command line, the request, the output.
 //
-// On stdout: each event as one line {"event","id","data"}, data as the text it was
-// sent as. On stderr: "open" each time that an answer has begun, "error: …" for what
-// the library reports, and at the end why.
+// On stdout: each event as one line {"event","id","data"}, with data as received. On stderr: "open"
+// at the beginning of each response, "error: …" for errors of the library, and the reason of the end.
 import { parseArgs } from 'node:util';
 import { EXIT, Failure } from './exit.mjs';
 
@@ -94,8 +93,8 @@ export function reported(error) {
 }
 
 /**
- * Returns print, which writes an event and says whether it was the last one that was
- * waited for. What a library still hands out behind that one is not written.
+ * Returns print, which writes an event and returns whether it was the last awaited one. Later events
+ * are not written.
  */
 export function printer({ until, max }) {
   let count = 0;
