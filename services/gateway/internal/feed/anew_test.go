@@ -22,10 +22,10 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// begin begins the session's next run.
+// begin starts the session's next run.
 func (w *world) begin(ordinal int64) { w.ordinal, w.run, w.next = ordinal, id.New[id.Run](), 0 }
 
-// whole is a run of n deltas and its end.
+// whole publishes a run of n deltas and its end.
 func (w *world) whole(ordinal int64, n int) {
 	w.t.Helper()
 	w.begin(ordinal)
@@ -35,7 +35,7 @@ func (w *world) whole(ordinal int64, n int) {
 	w.end()
 }
 
-// elsewhere writes n events of another session into the same stream.
+// elsewhere publishes n events of another session in the same stream.
 func (w *world) elsewhere(n int) {
 	w.t.Helper()
 	other := strings.TrimSuffix(w.subject, w.session.String()) + id.New[id.Session]().String()
@@ -46,8 +46,7 @@ func (w *world) elsewhere(n int) {
 	}
 }
 
-// watchAll serves a viewer of the session; saw waits until it has seen what is
-// wanted and nothing else.
+// watchAll serves a viewer of the session; saw waits until it has received exactly the wanted events.
 func (w *world) watchAll() (saw func(want []string)) {
 	w.t.Helper()
 	v, err := w.feed.Open(w.ctx, w.session)
@@ -78,7 +77,7 @@ func (w *world) watchAll() (saw func(want []string)) {
 	}
 }
 
-// idsOf are the ids of a whole run of n deltas.
+// idsOf returns the ids of a complete run of n deltas.
 func idsOf(ordinal, n int) (all []string) {
 	for i := range n {
 		all = append(all, fmt.Sprintf("text-delta %d-%d", ordinal, i))
@@ -86,8 +85,8 @@ func idsOf(ordinal, n int) (all []string) {
 	return append(all, fmt.Sprintf("done %d-%d", ordinal, n))
 }
 
-// TestStreamBeginsAnew sees that a viewer misses nothing of what is written after
-// JetStream was lost, however soon that has passed the sequences of before.
+// TestStreamBeginsAnew checks that a viewer misses no event published after JetStream was lost,
+// however soon the new sequences exceed the old ones.
 func TestStreamBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -99,12 +98,12 @@ func TestStreamBeginsAnew(t *testing.T) {
 		want    []string
 	}{
 		{"with a longer run", 3, false, nil, func(w *world) { w.whole(2, 30) }, idsOf(2, 30)},
-		{"with a run that is as long", 3, false, nil, func(w *world) { w.whole(2, 3) }, idsOf(2, 3)},
+		{"with a run of the same length", 3, false, nil, func(w *world) { w.whole(2, 3) }, idsOf(2, 3)},
 		{"with many events of another session first", 8, false, nil, func(w *world) { w.elsewhere(30); w.whole(2, 5) }, idsOf(2, 5)},
-		{"with a short run, and then one behind the old end", 10, false, nil, func(w *world) { w.whole(2, 3); w.elsewhere(20); w.whole(3, 3) }, slices.Concat(idsOf(2, 3), idsOf(3, 3))},
-		{"in the sight of who was there before", 10, true, nil, func(w *world) { w.whole(2, 3); w.elsewhere(20); w.whole(3, 3) }, slices.Concat(idsOf(1, 10), idsOf(2, 3), idsOf(3, 3))},
+		{"with a short run, and then one after the old end", 10, false, nil, func(w *world) { w.whole(2, 3); w.elsewhere(20); w.whole(3, 3) }, slices.Concat(idsOf(2, 3), idsOf(3, 3))},
+		{"with a viewer from before", 10, true, nil, func(w *world) { w.whole(2, 3); w.elsewhere(20); w.whole(3, 3) }, slices.Concat(idsOf(1, 10), idsOf(2, 3), idsOf(3, 3))},
 		{
-			"in the sight of who was there, and the first of it is lost on its way", 10, true, func(n int) bool { return n > 10 && n < 15 },
+			"with a viewer from before, and its first live events are lost", 10, true, func(n int) bool { return n > 10 && n < 15 },
 			func(w *world) { w.whole(2, 3); w.elsewhere(20); w.whole(3, 3) }, slices.Concat(idsOf(1, 10), idsOf(2, 3), idsOf(3, 3)),
 		},
 	} {
@@ -126,8 +125,8 @@ func TestStreamBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestStreamBeginsAnewUnseen sees that it is noticed after a reconnect, also when the
-// first live event seems to follow the one that was seen last.
+// TestStreamBeginsAnewUnseen checks that a new stream is noticed after a reconnect, even if its first
+// live event seems to follow the last one.
 func TestStreamBeginsAnewUnseen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.Silence, c.Idle = time.Hour, time.Hour })
@@ -141,14 +140,14 @@ func TestStreamBeginsAnewUnseen(t *testing.T) {
 	w.created = w.created.Add(time.Hour)
 	w.writer = w.connect(subject.AgentRunner)
 	w.whole(2, 3) // as many events as before
-	for deadline := time.Now().Add(patience); !w.bus.Connected() && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); !w.bus.Connected() && time.Now().Before(deadline); {
 		<-time.After(time.Millisecond)
 	}
 	w.whole(3, 3)
 	saw(slices.Concat(idsOf(2, 3), idsOf(3, 3)))
 }
 
-// TestQuietSession sees that a session goes on whose log is so old that it is gone.
+// TestQuietSession checks that a session continues after all of its old log has expired.
 func TestQuietSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed)
@@ -159,8 +158,8 @@ func TestQuietSession(t *testing.T) {
 	saw(idsOf(2, 3))
 }
 
-// TestLogLosesItsEnd sees that a viewer is told, and goes on with what is there,
-// when the server has lost the newest events.
+// TestLogLosesItsEnd checks that a viewer gets a snapshot and the following events when the server
+// has lost the newest events.
 func TestLogLosesItsEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed)
@@ -188,8 +187,8 @@ func TestLogLosesItsEnd(t *testing.T) {
 	})
 }
 
-// TestRunIsGone sees that a viewer is told of a run, or of a run's end, that was lost
-// before the next one began.
+// TestRunIsGone checks that a viewer gets a snapshot for a run, or a run's end, that was lost before
+// the next run began.
 func TestRunIsGone(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]int{"all of it": 0, "its end": 2} {

@@ -2,16 +2,15 @@ package feed
 
 import "slices"
 
-// frameCost is what a frame takes beside its data.
+// frameCost is the memory of a frame in addition to its data.
 const frameCost = 192
 
-// smallPage is what a viewer may have of a tail when all backlogs together are over
-// their bound.
+// smallPage is the size of a tail for a viewer while all backlogs together exceed their limit.
 const smallPage = 2 * pullBytes
 
 func (f *frame) weight() int { return len(f.data) + frameCost }
 
-// page returns how much a viewer may have of a tail just now.
+// page returns the current maximum size of a tail for a viewer.
 func (f *Feed) page() int {
 	page := int(min(f.cfg.BehindBytes, maxTailBytes)) //nolint:gosec // a few megabytes
 	if f.backlogs.Load() >= f.cfg.BacklogBytes {
@@ -20,9 +19,8 @@ func (f *Feed) page() int {
 	return page
 }
 
-// keep makes frames the viewer's backlog, as many as it may have. The rest, and what
-// is after them when part is set, is read again when the viewer gets there. The
-// topic's lock is held.
+// keep makes frames the viewer's backlog, up to its limit. The viewer reads the rest, and what
+// follows if part is set, when it gets there. The topic's lock is held.
 func (v *Viewer) keep(frames []*frame, part bool) {
 	limit := v.feed.page()
 	n, size := 0, 0
@@ -33,11 +31,11 @@ func (v *Viewer) keep(frames []*frame, part bool) {
 	v.backlog, v.weight = slices.Clone(frames[:n]), size // not the whole tail, which would stay in memory
 	v.feed.backlogs.Add(int64(size))
 	if part || n < len(frames) {
-		v.next = 0 // behind the ring, wherever that is
+		v.next = 0 // before the ring, wherever that begins
 	}
 }
 
-// spend takes the first n frames out of the backlog. The topic's lock is held.
+// spend removes the first n frames of the backlog. The topic's lock is held.
 func (v *Viewer) spend(n int) {
 	size := 0
 	for i, f := range v.backlog[:n] {

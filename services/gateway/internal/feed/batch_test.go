@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestTake sees what of a row of frames a viewer is given, and where it stops.
+// TestTake checks which frames a viewer gets, and where it stops.
 func TestTake(t *testing.T) {
 	t.Parallel()
 	f := func(run, number int64) *frame {
@@ -35,8 +35,8 @@ func TestTake(t *testing.T) {
 	}{
 		{"all", Viewer{}, []*frame{f(1, 0), f(1, 1)}, 2, "1-0 1-1 ", everything, Position{1, 1}},
 		{"what it has", Viewer{last: Position{1, 1}}, []*frame{f(1, 0), f(1, 1), f(1, 2)}, 3, "1-2 ", everything, Position{1, 2}},
-		{"an end that was made up, after the real one", Viewer{last: Position{1, 1}}, []*frame{end(1, 1, true), f(2, 0)}, 2, "2-0 ", everything, Position{2, 0}},
-		{"an end that was made up", Viewer{last: Position{1, 1}}, []*frame{end(1, 2, true)}, 1, "1-2 ", everything, Position{1, 1}},
+		{"a synthesized end after the real one", Viewer{last: Position{1, 1}}, []*frame{end(1, 1, true), f(2, 0)}, 2, "2-0 ", everything, Position{2, 0}},
+		{"a synthesized end", Viewer{last: Position{1, 1}}, []*frame{end(1, 2, true)}, 1, "1-2 ", everything, Position{1, 1}},
 		{"runs one between the other", Viewer{last: Position{1, 1}}, []*frame{f(3, 0), f(1, 2), f(3, 1)}, 3, "3-0 1-2 3-1 ", everything, Position{3, 1}},
 		{"up to a hole", Viewer{}, []*frame{f(1, 0), gap, f(1, 5)}, 1, "1-0 ", more, Position{1, 0}},
 		{"a hole", Viewer{last: Position{1, 0}}, []*frame{gap, f(1, 5)}, 0, "", atHole, Position{1, 0}},
@@ -55,8 +55,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestAnswerLoads sees that what was read for one is given to all who find in it
-// what they want, and that the others go on waiting in their order.
+// TestAnswerLoads checks that a tail is sent to all requests that it satisfies, and that the others
+// keep waiting in order.
 func TestAnswerLoads(t *testing.T) {
 	t.Parallel()
 	ask := func(number int64) wanted { return wanted{from: Position{1, number}, c: make(chan tail, 1)} }
@@ -65,7 +65,7 @@ func TestAnswerLoads(t *testing.T) {
 	top.answerLoads(tail{from: Position{1, 5}, frames: []*frame{{pos: Position{1, 4}}, {pos: Position{1, 9}}}})
 	for i, want := range []int{1, 0, 1, 1, 1} {
 		if got := len(all[i].c); got != want {
-			t.Errorf("who wants %s got %d answers, want %d", all[i].from, got, want)
+			t.Errorf("the request for %s got %d answers, want %d", all[i].from, got, want)
 		}
 	}
 	if len(top.loads) != 1 || top.loads[0].from != (Position{1, 3}) {
@@ -73,13 +73,13 @@ func TestAnswerLoads(t *testing.T) {
 	}
 	top.answerLoads(tail{err: ErrLost})
 	if len(all[1].c) != 1 || len(top.loads) != 0 {
-		t.Errorf("%d answers and %d waiting after an error, want it given to all", len(all[1].c), len(top.loads))
+		t.Errorf("%d answers and %d waiting after an error, want it sent to all", len(all[1].c), len(top.loads))
 	}
 }
 
-// TestLooksHaveTheirTurn sees that viewers are looked after also when there is
-// always something to write.
-func TestLooksHaveTheirTurn(t *testing.T) {
+// TestConnectionsAreChecked checks that connections are checked even if there are always frames to
+// write.
+func TestConnectionsAreChecked(t *testing.T) {
 	t.Parallel()
 	f := New(Config{})
 	s := f.shards[0]
@@ -91,14 +91,14 @@ func TestLooksHaveTheirTurn(t *testing.T) {
 		s.serveNext()
 	}
 	if calm.isLooked {
-		t.Errorf("a group was not looked after in %d turns", 2*share)
+		t.Errorf("a group was not checked in %d turns", 2*share)
 	}
 	if len(s.queue)-s.queued != 2*share+1 {
 		t.Errorf("%d turns are left, want %d", len(s.queue)-s.queued, 2*share+1)
 	}
 }
 
-// TestInterrupt sees that a write which begins after the interruption has an end, too.
+// TestInterrupt checks that a write that begins after the interruption ends too.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()
@@ -135,7 +135,7 @@ func TestSeal(t *testing.T) {
 				t.Errorf("seal(%q) = %q, want %q", tt.data, got, tt.want)
 			}
 			if got := string(tt.c.seal(make([]byte, room), false)); strings.Contains(got, "HEAD") {
-				t.Errorf("the head comes twice: %q", got)
+				t.Errorf("the head was sent twice: %q", got)
 			}
 		})
 	}

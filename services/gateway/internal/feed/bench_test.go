@@ -11,9 +11,8 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// BenchmarkResume is a viewer who comes back and gets the 200 events that it has
-// missed: from the ring, or from what is recorded and what the log has after that.
-// The record is in memory here; the bus' server is in the process.
+// BenchmarkResume measures a viewer that resumes and gets the 200 events that it missed: from the
+// ring, or from the record and the log. The record is in memory and the bus server in the process.
 func BenchmarkResume(b *testing.B) {
 	const missed = 200
 	for name, frames := range map[string]int{"ring": 512, "record": 4} {

@@ -21,18 +21,18 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// mark is a letter that every event of a benchmark has once and nothing else has.
+// mark is a letter that occurs once in every event of a benchmark and nowhere else.
 const mark = 'Z'
 
-// crowd is a set of clients that read and count events: bare sockets and one goroutine with
-// a thread of its own, whose processor time is known.
+// crowd is a set of clients that read and count events: plain sockets and one goroutine on its own
+// thread, whose processor time is measured.
 type crowd struct {
 	epoll int
 	stop  atomic.Bool
 	used  atomic.Int64 // processor time of the thread, in nanoseconds
 	done  chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	cond sync.Cond
 	seen int64
 }
@@ -80,7 +80,7 @@ func (c *crowd) read() {
 	var events [256]syscall.EpollEvent
 	buf := make([]byte, 64<<10)
 	for !c.stop.Load() {
-		n, _ := syscall.EpollWait(c.epoll, events[:], 20) // an error is a signal: again
+		n, _ := syscall.EpollWait(c.epoll, events[:], 20) // after a signal it is called again
 		count := 0
 		for _, e := range events[:max(n, 0)] {
 			m, err := syscall.Read(int(e.Fd), buf)
@@ -98,7 +98,7 @@ func (c *crowd) read() {
 	}
 }
 
-// live makes the live messages of a log's events, without a server.
+// live returns the live messages of a log's events, without a server.
 func (w *world) live(seq int64) *nats.Msg {
 	e := &runv1.Event{RunId: w.run.String(), RunOrdinal: 1, Epoch: 1, Number: seq - 1, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "Z few words of an answer"}}}
 	data, err := proto.Marshal(e)
@@ -113,9 +113,9 @@ func (w *world) live(seq int64) *nats.Msg {
 	}}
 }
 
-// BenchmarkDeliver takes events from the subscription to the sockets of their viewers: one
-// by one and in bursts, with attached viewers and with viewers that net/http serves. cpu-ns
-// is the processor time of the gateway for one event of one viewer.
+// BenchmarkDeliver delivers events from the subscription to the sockets of their viewers: one by one
+// and in bursts, with attached viewers and with viewers served by net/http. cpu-ns is the gateway's
+// processor time per event and viewer.
 func BenchmarkDeliver(b *testing.B) {
 	for _, burst := range []int{1, 200} {
 		for _, viewers := range []int{1, 1000} {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestDrainIsSpread sees that streams end over the whole window and not at once.
+// TestDrainIsSpread checks that streams end over the whole window and not at once.
 func TestDrainIsSpread(t *testing.T) {
 	t.Parallel()
 	const n, window = 300, 6 * time.Second

@@ -37,27 +37,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	partitions = 4
-	patience   = time.Minute // for what takes milliseconds where nothing else runs
+	timeout    = time.Minute // of waits that take milliseconds on an idle machine
 )
 
-// lossy is a bus that drops live messages for which lose says so.
+// lossy is a bus that drops live messages for which lose returns true.
 type lossy struct {
 	*bus.Bus
 	lose func(n int) bool // the n-th live message, from 0
 
-	lasting func(ctx context.Context)              // when not nil, runs before the log's last message is read
-	reading func(ctx context.Context, subj string) // and this before the log is read
+	lasting func(ctx context.Context)              // if not nil, called before the log's last message is read
+	reading func(ctx context.Context, subj string) // if not nil, called before the log is read
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	seen int
 	done []func()
 	last chan *nats.Msg // of the last subscription
 
 	reads  int  // messages of the log
-	behind bool // a read does not come to its last one
+	behind bool // reads lack the last message
 }
 
-// channel returns where the messages of the last subscription go.
+// channel returns the channel of the last subscription.
 func (l *lossy) channel() chan *nats.Msg {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *lossy) SubscribeChan(subj string, ch chan *nats.Msg) (*bus.Subscription
 	return l.Bus.SubscribeChan(subj, in)
 }
 
-// Last waits where the test wants it to.
+// Last calls lasting first.
 func (l *lossy) Last(ctx context.Context, stream, subj string) (*bus.Stored, error) {
 	if l.lasting != nil {
 		l.lasting(ctx)
@@ -109,18 +109,18 @@ func (l *lossy) close() {
 	}
 }
 
-// rows is a source that holds what a test puts there.
+// rows is a source in memory.
 type rows struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the rest
 	runs    map[string]*agentv1.Run
 	snap    feed.Snapshot
 	asks    int
-	kept    []*agentv1.LoggedEvent // the record, with what it does not have yet
-	behind  int                    // how much that is
-	records error                  // what the record answers instead
-	pages   int                    // that were read
-	page    int                    // events on one
-	before  func()                 // runs before a page is read
+	kept    []*agentv1.LoggedEvent // the record, including events that it does not have yet
+	behind  int                    // the number of those events
+	records error                  // the error of the record, if any
+	pages   int                    // the number of pages read
+	page    int                    // events per page
+	before  func()                 // called before a page is read
 }
 
 func (r *rows) Run(_ context.Context, run id.Run) (*agentv1.Run, error) {
@@ -139,10 +139,10 @@ func (r *rows) Snapshot(context.Context, id.Session) (feed.Snapshot, error) {
 	return r.snap, nil
 }
 
-// pageSize is small, so that most reads take several.
+// pageSize is small, so that most reads take several pages.
 const pageSize = 7
 
-// Events keeps to the contract of RunService.ListEvents.
+// Events implements the contract of RunService.ListEvents.
 func (r *rows) Events(_ context.Context, _ id.Session, from feed.Position, page string) ([]*agentv1.LoggedEvent, string, error) {
 	if r.before != nil {
 		r.before()
@@ -221,7 +221,7 @@ func newWorld(t testing.TB, lose func(int) bool, change ...func(*feed.Config)) *
 	return w
 }
 
-// connect connects over TCP, so that it works again with a server that was started anew.
+// connect connects over TCP, so that it reconnects to a restarted server.
 func (w *world) connect(service string) *bus.Bus {
 	w.t.Helper()
 	b, err := bus.Connect(w.ctx, bus.Config{URL: w.srv.ClientURL(), Service: service, Password: w.srv.Password(service), Log: slog.New(slog.DiscardHandler)})
@@ -242,7 +242,7 @@ func (w *world) publish(e *runv1.Event) {
 	w.keep(e, w.store(e))
 }
 
-// store publishes an event as it is.
+// store publishes an event unchanged.
 func (w *world) store(e *runv1.Event) uint64 {
 	w.t.Helper()
 	seq, err := w.writer.Publish(w.ctx, w.subject, fmt.Sprintf("%s:%d:%d:%v", e.GetRunId(), e.GetEpoch(), e.GetNumber(), w.created), e)
@@ -252,7 +252,7 @@ func (w *world) store(e *runv1.Event) uint64 {
 	return seq
 }
 
-// keep puts an event into the record.
+// keep adds an event to the record.
 func (w *world) keep(e *runv1.Event, seq uint64) {
 	w.rows.mu.Lock()
 	defer w.rows.mu.Unlock()
@@ -273,11 +273,11 @@ func (w *world) end() {
 
 // buffer is a sink in memory.
 type buffer struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the rest
 	text bytes.Buffer
-	gate chan struct{} // when not nil, a write waits for it
+	gate chan struct{} // if not nil, each write waits for it
 	want int
-	got  chan struct{} // closed when want events are there
+	got  chan struct{} // closed when want events have arrived
 }
 
 func (b *buffer) Write(p []byte) error {
@@ -327,7 +327,7 @@ func (w *world) watch(b *buffer) (wait func() error) {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			w.t.Fatalf("stream did not end; so far %v", b.ids(w.t))
 			return nil
 		}
@@ -374,7 +374,7 @@ func TestGapsAreRepaired(t *testing.T) {
 
 func TestReconnect(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, nil, func(c *feed.Config) { c.Silence = time.Hour; c.Idle = time.Hour }) // only the connection tells
+	w := newWorld(t, nil, func(c *feed.Config) { c.Silence = time.Hour; c.Idle = time.Hour }) // only the reconnect shows it
 	var b buffer
 	wait := w.watch(&b)
 	w.say("a")
@@ -385,7 +385,7 @@ func TestReconnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(again.Shutdown)
-	// Usually published before the gateway is back: it waits a little before it tries again.
+	// Usually published before the gateway reconnects, which it does after a short wait.
 	w.srv = again
 	w.writer = w.connect(subject.AgentRunner)
 	w.say("b", "c")
@@ -415,7 +415,7 @@ func TestCatchUpFromTheLog(t *testing.T) {
 	if err := waitQuick(); err != nil {
 		t.Fatal(err)
 	}
-	close(slow.gate) // the ring has gone on without it
+	close(slow.gate) // the ring has evicted its frames
 	if err := waitSlow(); err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestTooFarBehind(t *testing.T) {
 	if err := waitQuick(); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(250 * time.Millisecond) // a moment to read on, which it does not use
+	<-time.After(250 * time.Millisecond) // time to continue reading, which it does not use
 	close(slow.gate)
 	if err := wait(); !errors.Is(err, feed.ErrSlow) {
 		t.Errorf("Serve() = %v, want ErrSlow", err)
@@ -463,7 +463,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 		waits = append(waits, w.watch(&buffers[i]))
 	}
 	w.say("a")
-	w.next += 3 // gone for good
+	w.next += 3 // lost
 	w.say("b")
 	w.end()
 	for i, wait := range waits {
@@ -471,7 +471,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := buffers[i].ids(t); !slices.Contains(got, "snapshot 0-0") || got[len(got)-1] != "done 1-5" {
-			t.Errorf("viewer %d saw %v, want a snapshot and the end", i, got)
+			t.Errorf("viewer %d got %v, want a snapshot and the end", i, got)
 		}
 	}
 	if w.rows.asks >= n {
@@ -479,7 +479,7 @@ func TestSnapshotsAreShared(t *testing.T) {
 	}
 }
 
-func TestTopicsAreGivenUp(t *testing.T) {
+func TestUnusedTopicsAreClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.Linger = 50 * time.Millisecond })
 	v, err := w.feed.Open(w.ctx, w.session)
@@ -489,7 +489,7 @@ func TestTopicsAreGivenUp(t *testing.T) {
 	w.say("a")
 	v.Close()
 	v.Close() // harmless
-	// Also of a topic that was given up meanwhile.
+	// Also after the topic was closed.
 	for range 5 {
 		v, err := w.feed.Open(w.ctx, w.session)
 		if err != nil {
@@ -516,7 +516,7 @@ func TestOpenNeedsIdentity(t *testing.T) {
 	}
 }
 
-// BenchmarkFanOut is one event on its way from the bus to 100 viewers.
+// BenchmarkFanOut measures the delivery of events from the bus to 100 viewers.
 func BenchmarkFanOut(b *testing.B) {
 	w := newWorld(b, nil)
 	const viewers = 100

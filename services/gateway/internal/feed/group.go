@@ -4,30 +4,28 @@ import (
 	"time"
 )
 
-// group is some of a topic's viewers that have connections: as many as one worker
-// writes to in one turn. The groups of a topic have different workers, so that a
-// session that many watch holds up none of them for long.
+// group has some of a topic's attached viewers, to which a worker writes in one turn. The groups of a
+// topic are spread over the workers, so that a session with many viewers delays none of them for long.
 type group struct {
 	topic   *topic
 	shard   *shard
 	viewers []*Viewer // guarded by the topic's mutex
 
-	nextLook time.Time // the topic's worker's own
+	nextLook time.Time // owned by the topic's worker
 
 	// Guarded by the shard's mutex.
 	isQueued, isLooked bool      // it is in a list of its shard
-	rests              time.Time // until then; what comes meanwhile gathers
+	rests              time.Time // when its rest ends; frames that arrive meanwhile are batched
 }
 
-// maxRest is how long a group rests at most: 33 writes a second look as smooth as
-// hundreds.
+// maxRest is the longest rest of a group: 33 writes a second look as smooth as hundreds.
 const maxRest = 30 * time.Millisecond
 
-// rest returns how long a group of so many viewers rests after it was written to.
+// rest returns how long a group of a number of viewers rests after a write.
 func (c *Config) rest(viewers int) time.Duration { return min(c.Rest*time.Duration(viewers), maxRest) }
 
-// enqueue has the group's worker write to its viewers, or look after them. from is
-// the worker that asks. The topic's lock is held.
+// enqueue queues the group with its worker for a write, or for a check of its connections. from is
+// the calling worker. The topic's lock is held.
 func (g *group) enqueue(from *shard, look bool) {
 	if len(g.viewers) == 0 {
 		return
@@ -69,14 +67,13 @@ func (t *topic) watched() bool {
 	return false
 }
 
-// add makes v one of those that a goroutine deals with. The lock is held.
+// add adds v to the viewers that a goroutine serves. The lock is held.
 func (t *topic) add(v *Viewer) {
 	v.at = len(t.viewers)
 	t.viewers = append(t.viewers, v)
 }
 
-// addToGroup makes v, which is in no list, one of those with a connection. The
-// lock is held.
+// addToGroup adds v, which is in no list, to the attached viewers. The lock is held.
 func (t *topic) addToGroup(v *Viewer) {
 	size, shards := t.shard.feed.cfg.GroupSize, t.shard.feed.shards
 	for _, g := range t.groups {
@@ -93,7 +90,7 @@ func (t *topic) addToGroup(v *Viewer) {
 	v.group.viewers = append(v.group.viewers, v)
 }
 
-// unlist takes v out of the list that it is in. The lock is held.
+// unlist removes v from its list. The lock is held.
 func (t *topic) unlist(v *Viewer) {
 	list := &t.viewers
 	if v.group != nil {
@@ -107,7 +104,7 @@ func (t *topic) unlist(v *Viewer) {
 	*list = l[:last]
 }
 
-// remove takes v away. Doing that twice is harmless.
+// remove removes v. It may be called twice.
 func (t *topic) remove(v *Viewer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,7 +117,7 @@ func (t *topic) remove(v *Viewer) {
 	t.shard.feed.metrics.viewers.Dec()
 }
 
-// handed returns the viewers with connections. The lock is held.
+// handed returns the attached viewers. The lock is held.
 func (t *topic) handed() (all []*Viewer) {
 	for _, g := range t.groups {
 		all = append(all, g.viewers...)
@@ -128,8 +125,8 @@ func (t *topic) handed() (all []*Viewer) {
 	return all
 }
 
-// drain ends those streams whose time has come, and chooses when the others end,
-// so that not all come back at once.
+// drain ends the streams that are due, and chooses times for the others, so that not all clients
+// reconnect at once.
 func (t *topic) drain(now time.Time) {
 	var due []*Viewer
 	t.mu.Lock()

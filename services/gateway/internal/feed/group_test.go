@@ -14,14 +14,14 @@ func TestGroupRests(t *testing.T) {
 
 	g.rests = now.Add(time.Hour)
 	g.enqueue(other, false)
-	g.enqueue(other, false) // it waits already
+	g.enqueue(other, false) // it is queued already
 	queued, resting := s.waiting()
 	if queued || resting <= 0 || resting > time.Hour {
 		t.Fatalf("waiting() = %v, %s of a group that rests, want false and its rest", queued, resting)
 	}
 	g.enqueue(other, true)
 	if queued, _ = s.waiting(); !queued {
-		t.Error("a group that rests is not looked after")
+		t.Error("a resting group is not checked")
 	}
 	if left := s.queueRested(g.rests); left != 0 || len(s.queue) != 1 || len(s.resting) != 0 {
 		t.Errorf("queueRested = %s with %d queued and %d resting after its rest, want 0, 1 and 0", left, len(s.queue), len(s.resting))

@@ -15,9 +15,8 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// BenchmarkIdleStream measures what an open stream costs the process in memory.
-// The clients are bare sockets, which cost it none; the bus' server is in it, and
-// so is what a subscription costs there.
+// BenchmarkIdleStream measures the memory of an open stream. The clients are plain sockets, which use
+// none; the bus server is in the process, with its memory for a subscription.
 func BenchmarkIdleStream(b *testing.B) {
 	for name, path := range map[string]func() string{
 		"of one session":       func() string { return "?all=1" },
@@ -58,7 +57,7 @@ func rss(t testing.TB) int {
 	return pages * os.Getpagesize()
 }
 
-// heap returns how much memory is in use.
+// heap returns the memory in use.
 func heap() int {
 	runtime.GC()
 	var m runtime.MemStats
@@ -66,8 +65,7 @@ func heap() int {
 	return int(m.HeapAlloc) //nolint:gosec // memory fits
 }
 
-// dialBare opens a stream over a socket of which Go knows nothing, and returns
-// when it has begun.
+// dialBare opens a stream over a socket that Go does not manage, and returns when it has begun.
 func dialBare(t testing.TB, addr, path string) int {
 	t.Helper()
 	to, err := net.ResolveTCPAddr("tcp", addr)

@@ -18,12 +18,12 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// TestRunBeginsWhileItsViewerJoins sees that a run's viewer who joined before it was
-// made gets all of it, however much of it the log has when the feed is opened.
+// TestRunBeginsWhileItsViewerJoins checks that a viewer who joined before the run was created gets all
+// of it, however much of it the log has when the feed is opened.
 func TestRunBeginsWhileItsViewerJoins(t *testing.T) {
 	t.Parallel()
 	const n = 3
-	waited := func(w *world, ordinal int64) { // one that is cancelled while it waits
+	waited := func(w *world, ordinal int64) { // a run that is cancelled in the queue
 		for number := range int64(2) {
 			e := &runv1.Event{RunId: id.New[id.Run]().String(), RunOrdinal: ordinal, Number: number, Body: &runv1.Event_Done{Done: &runv1.Done{}}}
 			if number == 0 {
@@ -42,7 +42,7 @@ func TestRunBeginsWhileItsViewerJoins(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name          string
-		before, after func(w *world) // the log's newest event is read
+		before, after func(w *world) // before and after the read of the log's newest event
 		overtook      bool
 	}{
 		{"nothing is there", func(*world) {}, rest(0), false},
@@ -99,8 +99,8 @@ func TestRunBeginsWhileItsViewerJoins(t *testing.T) {
 	}
 }
 
-// TestCancelledBeforeTheHead sees that the end of a run that never had a runner
-// comes, also where it stands before the event with which the feed was opened.
+// TestCancelledBeforeTheHead checks that a viewer gets the end of a run that never had a runner, even
+// if it precedes the event at which the feed was opened.
 func TestCancelledBeforeTheHead(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -116,15 +116,15 @@ func TestCancelledBeforeTheHead(t *testing.T) {
 	}
 	defer v.Close()
 	if found, err := v.FromStartOfNew(w.ctx, 2); err != nil || !found {
-		t.Fatalf("FromStartOfNew(2) = %v, %v, want it to come", found, err)
+		t.Fatalf("FromStartOfNew(2) = %v, %v, want it found", found, err)
 	}
 	v.FollowRun(&agentv1.Run{Id: cancelled.String(), Ordinal: 2}, feed.Follow{})
 	if end, err := v.End(w.ctx); err != nil || end.GetDone().GetFinishReason() != "cancelled" {
-		t.Errorf("End() = %v, %v, want that it was cancelled", end, err)
+		t.Errorf("End() = %v, %v, want a cancelled run", end, err)
 	}
 }
 
-// TestLeaveBeforeReady sees that nothing is left of who leaves at once.
+// TestLeaveBeforeReady checks that nothing is left of a viewer that leaves at once.
 func TestLeaveBeforeReady(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*feed.Viewer){"closes": (*feed.Viewer).Close, "forgets": (*feed.Viewer).Forget} {
@@ -153,8 +153,8 @@ func TestLeaveBeforeReady(t *testing.T) {
 	}
 }
 
-// TestBacklogs sees that what viewers who come back have missed is not in memory for
-// each of them, and that they get all of it.
+// TestBacklogs checks that resuming viewers get all that they missed, without a copy in memory for
+// each of them.
 func TestBacklogs(t *testing.T) { //nolint:paralleltest // it measures the heap
 	const n, viewers, size = 1500, 60, 2 << 10
 	for name, change := range map[string]func(c *feed.Config){ //nolint:paralleltest // as above
@@ -180,7 +180,7 @@ func TestBacklogs(t *testing.T) { //nolint:paralleltest // it measures the heap
 			}
 			whole := viewers * n * size
 			if grown := heap() - before; grown > whole/5 {
-				t.Errorf("%d viewers take %d MiB, and all that they missed is %d MiB", viewers, grown>>20, whole>>20)
+				t.Errorf("%d viewers use %d MiB, and the missed events have %d MiB", viewers, grown>>20, whole>>20)
 			}
 			w.end()
 			for _, i := range []int{0, 1, viewers - 1} {

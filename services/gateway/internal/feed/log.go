@@ -142,9 +142,8 @@ func (t *topic) anyActor() identity.Actor {
 	return identity.Actor{}
 }
 
-// readNews returns the events after head. While they do not reach want it tries
-// again, a few times: a replica may be behind. began tells that head is not of this
-// stream any more: then they are all that there are.
+// readNews returns the events after head. It retries a few times while they do not reach want, since
+// a replica may be behind. began means that the stream began anew: then it returns all events.
 func (t *topic) readNews(ctx context.Context, head mark, want uint64) (began bool, msgs []*bus.Stored, err error) {
 	f := t.shard.feed
 	if !f.looks.acquire(ctx) {
@@ -192,17 +191,16 @@ func (t *topic) readNews(ctx context.Context, head mark, want uint64) (began boo
 	return false, nil, nil
 }
 
-// after is what the log has after a mark.
+// after has the log's events after a mark.
 type after struct {
 	msgs     []*bus.Stored
-	began    bool // the mark is not in this stream: msgs are all that it has
-	doubtful bool // that cannot be told yet, and there are no msgs
+	began    bool // the mark is not in this stream, of which msgs are all events
+	doubtful bool // it is not known yet, and there are no msgs
 }
 
-// readAfter reads the log after head, up to through. What is there tells whether it
-// is still the same log: the head itself. When that is gone it is old, or the stream
-// was lost, and its creation says which, or the stream has lost its end. The latter
-// is believed the second time: a replica may be behind.
+// readAfter reads the log after head, up to through. The head itself shows that the log is the same.
+// If the head is missing, it is old, or the stream was lost, which the creation time shows, or the
+// stream has lost its end, which is believed the second time, since a replica may be behind.
 func (t *topic) readAfter(ctx context.Context, head mark, through uint64, doubted bool) (after, error) {
 	if head == (mark{}) {
 		msgs, err := t.readLog(ctx, 0, through)
@@ -225,8 +223,7 @@ func (t *topic) readAfter(ctx context.Context, head mark, through uint64, doubte
 	case !doubted:
 		return after{doubtful: true}, nil
 	}
-	// Should it begin anew once more meanwhile, what is read now is the head that will
-	// not be there next time.
+	// If it begins anew again meanwhile, the next comparison does not find this head.
 	msgs, err = t.readLog(ctx, 0, through)
 	return after{msgs: msgs, began: true}, err
 }
@@ -235,8 +232,7 @@ func reaches(msgs []*bus.Stored, want uint64) bool {
 	return want == 0 || len(msgs) > 0 && msgs[len(msgs)-1].Seq >= want
 }
 
-// readLog returns the stored events with after < sequence ≤ through, as many as
-// the bounds allow, oldest first.
+// readLog returns the stored events with after < sequence ≤ through, oldest first, up to the bounds.
 func (t *topic) readLog(ctx context.Context, after, through uint64) ([]*bus.Stored, error) {
 	t.shard.feed.metrics.logReads.Inc()
 	var out []*bus.Stored
@@ -253,7 +249,7 @@ func (t *topic) readLog(ctx context.Context, after, through uint64) ([]*bus.Stor
 	return out, nil
 }
 
-// askRuns looks runs up in Postgres. One that cannot be looked up now is left out.
+// askRuns looks runs up in Postgres. Runs that cannot be looked up are left out.
 func (t *topic) askRuns(ctx context.Context, ask map[int64]string) (runs map[int64]*agentv1.Run, gone bool) {
 	runs = map[int64]*agentv1.Run{}
 	for n, text := range ask {
@@ -293,7 +289,7 @@ func (t *topic) learnNews(n *news) {
 			t.answerLoads(tail{err: n.err})
 		}
 		t.retryRepair(n)
-	case n.from != t.generation: // it compared the log with the head of another stream
+	case n.from != t.generation: // it compared with the head of an earlier stream
 		if t.isRepair(n) {
 			t.look(n.wanted, nil, 0)
 		}
@@ -301,12 +297,12 @@ func (t *topic) learnNews(n *news) {
 		t.trouble, t.compared = time.Time{}, n.begun
 		t.learnLog(n)
 	}
-	// Events may still be on their way; longer where the log has no leader just now.
+	// Events may still be in transit, longer if the log has no leader.
 	patience := t.shard.feed.cfg.Silence
 	if n.err != nil {
 		patience *= 6
 	}
-	for _, ordinal := range slices.Sorted(maps.Keys(n.runs)) { // as they began: viewers take them for their order
+	for _, ordinal := range slices.Sorted(maps.Keys(n.runs)) { // in the order of the runs, which viewers rely on
 		t.learnRun(ordinal, n.runs[ordinal], patience)
 	}
 }
@@ -409,11 +405,11 @@ func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration
 		return
 	}
 	e := EndOf(run)
-	t.order.Expect(ordinal, run.GetId()) // it may be that nothing of it has ever come
+	t.order.Expect(ordinal, run.GetId()) // perhaps none of its events ever arrived
 	known, _ := t.order.Progress(ordinal)
 	e.Epoch, e.Number = known.Epoch, max(e.Number, known.Number+1)
-	t.shard.feed.metrics.madeUp.Inc()
-	t.shard.feed.cfg.Log.WarnContext(t.shard.feed.life, "run's end made up: the log does not have it", "run", run.GetId(), "number", e.GetNumber())
+	t.shard.feed.metrics.synthesized.Inc()
+	t.shard.feed.cfg.Log.WarnContext(t.shard.feed.life, "run's end synthesized: the log does not have it", "run", run.GetId(), "number", e.GetNumber())
 	t.pushEvent(e, t.place(t.head.seq), true)
 }
 
@@ -433,7 +429,7 @@ func EndOf(run *agentv1.Run) *runv1.Event {
 		return e
 	}
 	e.Body = &runv1.Event_Done{Done: &runv1.Done{
-		Text:           cmp.Or(run.GetFullText(), run.GetText()), // the version before knows no other
+		Text:           cmp.Or(run.GetFullText(), run.GetText()), // the previous release sets only this
 		FinalText:      run.GetText(),
 		Simulated:      run.GetSimulated(),
 		TotalTokensIn:  run.GetUsage().GetInputTokens(),

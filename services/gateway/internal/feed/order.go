@@ -5,7 +5,7 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// spanOf returns what the canonical order has to know of an event.
+// spanOf returns an event's span for the canonical order.
 func spanOf(e *runv1.Event) runorder.Span {
 	n := e.GetNumber()
 	return runorder.Span{ID: e.GetRunId(), Run: e.GetRunOrdinal(), Epoch: e.GetEpoch(), First: n, Last: n, Ends: isEnd(e)}

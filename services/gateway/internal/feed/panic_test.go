@@ -20,7 +20,7 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// poison is the text that brittle cannot encode.
+// poison is the text at which brittle panics.
 const poison = "poison"
 
 // brittle is a dialect with a bug.
@@ -47,8 +47,8 @@ func (w *world) sibling(workers int) (session id.Session, subj string) {
 	}
 }
 
-// A panic costs the session that causes it its viewers, who come back. The viewers of
-// another session on the same worker notice nothing.
+// TestPanicCostsOneSession checks that a panic disconnects the viewers of the session that caused it,
+// who can resume, and does not affect another session on the same worker.
 func TestPanicCostsOneSession(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(w *world, v *feed.Viewer) func() error{
@@ -88,7 +88,7 @@ func TestPanicCostsOneSession(t *testing.T) {
 				t.Errorf("the other session's end = %v, %v", e, err)
 			}
 
-			// The event is fixed, and everything is shown to who comes back.
+			// After the fix, a resuming viewer gets everything.
 			fixed.Store(true)
 			var b buffer
 			wait := w.watch(&b)
@@ -111,7 +111,7 @@ func serveInGoroutine(w *world, v *feed.Viewer) func() error {
 
 func serveByFeed(w *world, v *feed.Viewer) func() error {
 	v.Close()
-	d := w.open(w.t, patience, nil)
+	d := w.open(w.t, timeout, nil)
 	body := d.get(w.t, "?all=1").answer()
 	if _, err := io.ReadFull(body, make([]byte, 2)); err != nil {
 		w.t.Fatal(err)
@@ -119,7 +119,8 @@ func serveByFeed(w *world, v *feed.Viewer) func() error {
 	return func() error { return d.end(w.t) }
 }
 
-// A panic while the log, Postgres or a snapshot is read does not leave anybody waiting.
+// TestPanicOfASource checks that no viewer waits forever after a panic during a read of the log,
+// Postgres or a snapshot.
 func TestPanicOfASource(t *testing.T) {
 	t.Parallel()
 	t.Run("snapshot", func(t *testing.T) {

@@ -9,15 +9,14 @@ import (
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
-// Position names an event: its run's ordinal in the session and its number in
-// the run. It says nothing about the order of two events of different runs: that
-// is the log's.
+// Position identifies an event by its run's ordinal in the session and its number in the run.
+// Positions do not order events of different runs; the log does.
 type Position struct{ Run, Number int64 }
 
 // String returns the event's id on the wire.
 func (p Position) String() string { return dialect.ID(p.Run, p.Number) }
 
-// ParsePosition reads an event's id; false for what none of ours looks like.
+// ParsePosition parses an event's id. It returns false for any other text.
 func ParsePosition(s string) (Position, bool) {
 	run, number, ok := strings.Cut(s, "-")
 	if !ok {
@@ -42,16 +41,16 @@ func parseDigits(s string) (int64, bool) {
 	return n, err == nil
 }
 
-// Contents says which events a state of a session, as Postgres holds it, contains.
+// Contents describes the events that a session's state in Postgres contains.
 type Contents struct {
-	// last is the newest event that it contains; the zero Position when the session had no run.
+	// last is the newest event that it contains; zero if the session had no run.
 	last Position
-	// active is the run that goes on, 0 for none, and committed its newest event
-	// that is contained, -1 for none.
+	// active is the active run, 0 for none, and committed its newest contained event, -1 for
+	// none.
 	active, committed int64
 }
 
-// ContentsOf reads what a session's answer contains.
+// ContentsOf returns the contents of a response about a session.
 func ContentsOf(last *agentv1.EventPosition, active *agentv1.Run) Contents {
 	c := Contents{last: Position{last.GetRunOrdinal(), last.GetNumber()}, committed: -1}
 	if active != nil {
@@ -63,7 +62,7 @@ func ContentsOf(last *agentv1.EventPosition, active *agentv1.Run) Contents {
 	return c
 }
 
-// Position returns where to go on: an event's id or, before any, "0-0".
+// Position returns the position to continue after, zero before all events.
 func (c Contents) Position() Position {
 	if c.active != 0 && c.committed >= 0 {
 		return Position{c.active, c.committed}
@@ -71,14 +70,13 @@ func (c Contents) Position() Position {
 	return c.last
 }
 
-// maxWaited is how many runs behind the newest one that began may have been cancelled
-// while they waited, for their events to be looked for.
+// maxWaited bounds the number of queued runs, after the newest run that began, whose events are
+// looked for because they may have been cancelled.
 const maxWaited = 64
 
-// MayKnow reports whether there may be an event at p, for somebody who had it before
-// the state was read: a run says nothing before its row tells that it began, and
-// nothing after the event that its row calls the last. One that was cancelled while
-// it waited has two events, and its row is none of those.
+// MayKnow reports whether a client may have received an event at p before the state was read: a run
+// has no events before its row says that it began, and none after the last event in its row. A run
+// that was cancelled in the queue has two events, which its row does not show.
 func (c Contents) MayKnow(p Position) bool {
 	newest := max(c.last.Run, c.active)
 	switch {
@@ -90,8 +88,8 @@ func (c Contents) MayKnow(p Position) bool {
 	return p.Run <= newest+maxWaited && p.Number <= 1
 }
 
-// HasBegun reports whether the session's first run has just begun: it has said
-// nothing yet but, at most, what it was asked.
+// HasBegun reports whether the session's first run has just begun, with no events yet except perhaps
+// its message.
 func (c Contents) HasBegun() bool { return c.active == 1 && c.last.Number <= 1 }
 
 // covers reports whether the state contains the frame's event.
@@ -105,7 +103,7 @@ func (c Contents) covers(f *frame) bool {
 	case c.active != 0 && run == c.active:
 		return number <= c.committed
 	case c.active != 0:
-		return run < c.active // runs end in their order, apart from cancelled ones
+		return run < c.active // runs end in order, apart from cancelled ones
 	}
 	return run < c.last.Run
 }

@@ -44,7 +44,7 @@ func TestRing(t *testing.T) {
 		t.Errorf("find of the newest = %d, %v, want %d", i, ok, end)
 	}
 	if _, ok := r.find(Position{1, 3}); ok {
-		t.Error("find of what was pushed out = true")
+		t.Error("find of an evicted frame = true")
 	}
 	r.push(f(7, 95))
 	if len(r.frames) != 1 || r.bytes != 95 {
@@ -55,7 +55,7 @@ func TestRing(t *testing.T) {
 	}
 	r.push(&frame{place: 7, synthetic: true, kind: hole})
 	if i, ok := r.after(7); !ok || i != r.end()-1 {
-		t.Errorf("after(7) with something made up = %d, %v, want that", i, ok)
+		t.Errorf("after(7) with a synthesized frame = %d, %v, want that", i, ok)
 	}
 }
 

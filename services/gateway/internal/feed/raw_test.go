@@ -25,17 +25,16 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// door is an HTTP server that answers every request with a stream that the feed
-// writes by itself: of the session that the path names or, without one, of the
-// world's run. ?after= is the event to go on from.
-type door struct {
+// server is an HTTP server that answers every request with an attached stream: of the session named by
+// the path or, without one, of the world's run. ?after= is the event to resume after.
+type server struct {
 	addr  string
 	ended chan error // how each stream ended
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the rest
 	views []*feed.Viewer
 }
 
-// deaf hides that a connection can be written to without waiting.
+// deaf hides that a connection supports non-blocking writes.
 type deaf struct{ net.Listener }
 
 func (l deaf) Accept() (net.Conn, error) {
@@ -43,9 +42,9 @@ func (l deaf) Accept() (net.Conn, error) {
 	return struct{ net.Conn }{c}, err
 }
 
-func (w *world) open(t testing.TB, patience time.Duration, wrap func(net.Listener) net.Listener) *door {
+func (w *world) open(t testing.TB, timeout time.Duration, wrap func(net.Listener) net.Listener) *server {
 	t.Helper()
-	d := &door{ended: make(chan error, 4096)}
+	d := &server{ended: make(chan error, 4096)}
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		v, err := w.view(r)
 		if err != nil {
@@ -58,8 +57,8 @@ func (w *world) open(t testing.TB, patience time.Duration, wrap func(net.Listene
 			d.ended <- v.Serve(r.Context(), &flusher{rw}, []byte(":\n"))
 			return
 		}
-		rw.Header().Set("Connection", "keep-alive") // not for the application to say
-		c, err := feed.Hijack(rw, r, patience)
+		rw.Header().Set("Connection", "keep-alive") // the application must not set it
+		c, err := feed.Hijack(rw, r, timeout)
 		if err != nil {
 			t.Error(err)
 			v.Close()
@@ -111,26 +110,26 @@ func (w *world) view(r *http.Request) (*feed.Viewer, error) {
 }
 
 // end returns how the next stream ended.
-func (d *door) end(t testing.TB) error {
+func (d *server) end(t testing.TB) error {
 	t.Helper()
 	select {
 	case err := <-d.ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		t.Fatal("no stream ended")
 		return nil
 	}
 }
 
-// client is somebody who watches over a connection.
+// client is a viewer's connection.
 type client struct {
 	t    testing.TB
 	conn net.Conn
 	r    *bufio.Reader
 }
 
-// ask sends a request as it stands and returns when the stream has begun.
-func (d *door) ask(t testing.TB, request string) *client {
+// ask sends a raw request and returns when the stream has begun.
+func (d *server) ask(t testing.TB, request string) *client {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", d.addr)
 	if err != nil {
@@ -138,26 +137,26 @@ func (d *door) ask(t testing.TB, request string) *client {
 	}
 	t.Cleanup(func() { conn.Close() })
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetReadBuffer(64 << 10) // so that it is full soon
+		_ = tcp.SetReadBuffer(64 << 10) // small, so that it fills up soon
 	}
-	if err := conn.SetDeadline(time.Now().Add(2 * patience)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(2 * timeout)); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(conn, request)
 	return &client{t, conn, bufio.NewReader(conn)}
 }
 
-func (d *door) get(t testing.TB, path string) *client {
+func (d *server) get(t testing.TB, path string) *client {
 	t.Helper()
 	return d.ask(t, "GET /"+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
 }
 
-// enough large events are more than the sockets hold.
+// enough large events exceed the buffers of the sockets.
 const enough = 12
 
 var large = strings.Repeat("x", 700<<10)
 
-// answer reads the head and returns the body.
+// answer reads the response's head and returns the body.
 func (c *client) answer() io.Reader {
 	c.t.Helper()
 	res, err := http.ReadResponse(c.r, nil) //nolint:bodyclose // the connection is closed
@@ -170,7 +169,7 @@ func (c *client) answer() io.Reader {
 	return res.Body
 }
 
-// events reads to the end and returns the events' names and ids, and how it ended.
+// events reads to the end and returns the events' names and ids, and the error at the end.
 func events(r io.Reader) (ids []string, err error) {
 	all := sse.NewReader(r, 64<<20)
 	for {
@@ -211,7 +210,7 @@ func TestAttach(t *testing.T) {
 			for i := range n {
 				w.say(fmt.Sprint(i))
 			}
-			// From the ring, and from behind it.
+			// From the ring, and from before it.
 			bodies = append(bodies, d.get(t, "?after=1-290").answer(), d.get(t, "?after=1-5").answer())
 			w.end()
 			for i, body := range bodies {
@@ -237,8 +236,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAttachOnTheWire sees that nothing but chunks goes over the wire, each of whole
-// events.
+// TestAttachOnTheWire checks that only chunks of whole events are sent.
 func TestAttachOnTheWire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -284,15 +282,15 @@ func readTo(r *bufio.Reader, end string) (string, error) {
 	return string(got), nil
 }
 
-// TestCut sees that a client can tell a stream that was cut from one that ended,
-// over both versions of HTTP/1, and that who holds it is told why.
+// TestCut checks that a client can distinguish a cut stream from one that ended, with both versions of
+// HTTP/1, and that ended gets the reason.
 func TestCut(t *testing.T) {
 	t.Parallel()
 	why := errors.New("the token has expired")
 	for _, version := range []string{"1.0", "1.1"} {
 		for name, wrap := range listeners {
 			if version == "1.0" && wrap != nil {
-				continue // it cannot be reset either
+				continue // it cannot be reset
 			}
 			t.Run("HTTP/"+version+" "+name, func(t *testing.T) {
 				t.Parallel()
@@ -309,7 +307,7 @@ func TestCut(t *testing.T) {
 				d.views[0].Cut(errors.New("another reason"))
 				d.mu.Unlock()
 				if _, err := events(cut); err == nil {
-					t.Error("stream that was cut ended cleanly")
+					t.Error("cut stream ended cleanly")
 				}
 				if err := d.end(t); !errors.Is(err, why) {
 					t.Errorf("ended(%v), want the reason", err)
@@ -317,7 +315,7 @@ func TestCut(t *testing.T) {
 				w.end()
 				got, err := events(whole)
 				if diff := cmp.Diff(wantIDs(1), got); diff != "" || err != nil {
-					t.Errorf("whole stream ended with %v, and its events differ (-want +got):\n%s", err, diff)
+					t.Errorf("complete stream ended with %v, and its events differ (-want +got):\n%s", err, diff)
 				}
 				if err := d.end(t); err != nil {
 					t.Errorf("ended(%v), want nil", err)
@@ -373,8 +371,8 @@ func TestAttachHeartbeat(t *testing.T) {
 	}
 }
 
-// TestClientLeaves sees that a stream ends soon after its client has gone, whatever
-// else that has sent.
+// TestClientLeaves checks that a stream ends soon after its client has left, whatever the client has
+// sent.
 func TestClientLeaves(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(c net.Conn){
@@ -394,7 +392,7 @@ func TestClientLeaves(t *testing.T) {
 			body := c.answer()
 			w.say("a")
 			if _, err := io.ReadFull(body, make([]byte, 20)); err != nil {
-				t.Fatalf("stream of a client that pipelines = %v, want it to go on", err)
+				t.Fatalf("stream of a client that pipelines = %v, want it to continue", err)
 			}
 			leave(c.conn)
 			if err := d.end(t); !errors.Is(err, feed.ErrLeft) {
@@ -404,8 +402,8 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// TestClientSendsMore sees that a client that does not stop talking gets all of its
-// stream, and its clean end.
+// TestClientSendsMore checks that a client that keeps sending gets its complete stream with a clean
+// end.
 func TestClientSendsMore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.Heartbeat = 40 * time.Millisecond })
@@ -422,8 +420,8 @@ func TestClientSendsMore(t *testing.T) {
 	}
 }
 
-// TestSlowClient sees that one who does not read holds nobody up, and gets a
-// snapshot before it is cut.
+// TestSlowClient checks that a client that does not read delays no other, and gets a snapshot before it
+// is cut.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes = 512 << 10 })
@@ -433,7 +431,7 @@ func TestSlowClient(t *testing.T) {
 	const n = 160
 	all := sse.NewReader(quick, 1<<20)
 	piece := strings.Repeat("x", 64<<10)
-	for i := range n { // 10 MiB: more than the sockets hold
+	for i := range n { // 10 MiB: more than the buffers of the sockets
 		w.say(piece)
 		if e, err := all.Next(); err != nil || string(e.ID) != fmt.Sprintf("1-%d", i) {
 			t.Fatalf("quick client's event %d = %q, %v", i, e.ID, err)
@@ -455,7 +453,7 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestClientThatNeverReads sees that a write to it has an end.
+// TestClientThatNeverReads checks that a write to such a client ends.
 func TestClientThatNeverReads(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -469,7 +467,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 }
 
-// TestBurst sees that what comes at once arrives without more having to come.
+// TestBurst checks that a burst of events is delivered without further events.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -491,8 +489,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestSlowClientReadsOn sees that one who was slow and reads again misses nothing
-// and is with the others afterwards.
+// TestSlowClientReadsOn checks that a slow client that reads again misses nothing and catches up.
 func TestSlowClientReadsOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes = 64 << 20 })
@@ -518,8 +515,7 @@ func TestSlowClientReadsOn(t *testing.T) {
 	}
 }
 
-// TestRunEnds sees that the feed takes all connections with it, also one that it
-// waits for.
+// TestRunEnds checks that all connections end with the feed, even one to which it is writing.
 func TestRunEnds(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.BehindBytes = 64 << 20 })
@@ -542,7 +538,7 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestDrain sees that all streams end, of whatever session, and that it is told when.
+// TestDrain checks that the streams of all sessions end, and that Drained is then closed.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	const n = 60
@@ -576,8 +572,8 @@ func TestDrainedWithoutStreams(t *testing.T) {
 	<-w.feed.Drained()
 }
 
-// TestComingAndGoing sees that those who stay miss nothing while others come, leave
-// and are cut, and that each stream ends once.
+// TestComingAndGoing checks that clients miss nothing while others join, leave and are cut, and that
+// each stream ends once.
 func TestComingAndGoing(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
@@ -596,7 +592,7 @@ func TestComingAndGoing(t *testing.T) {
 			switch i % 3 {
 			case 0:
 				if got, err := events(body); err != nil || len(got) != n+1 {
-					t.Errorf("client %d saw %d events and %v, want %d and a clean end", i, len(got), err, n+1)
+					t.Errorf("client %d got %d events and %v, want %d and a clean end", i, len(got), err, n+1)
 				}
 			case 1:
 				_, _ = io.CopyN(io.Discard, body, int64(rand.IntN(4000)))

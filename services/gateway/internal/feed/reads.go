@@ -7,19 +7,18 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// How much of the log, and of its record, is read at once on one gateway. What live
-// streams need to go on (looks) does not wait for those who come back (tails), nor
-// one workspace for another one's.
+// Limits of concurrent reads of the log and the record on one gateway. Comparisons for live streams
+// (looks) do not wait for resuming viewers (tails), nor one workspace for another one.
 const (
 	looksAtOnce       = 8
 	tailsAtOnce       = 32
 	tailsPerWorkspace = 4
 )
 
-// tokens bound what is done at once.
+// tokens is a semaphore.
 type tokens chan struct{}
 
-// acquire takes one; false when ctx ended first.
+// acquire takes a token. It returns false if ctx ends first.
 func (t tokens) acquire(ctx context.Context) bool {
 	select {
 	case t <- struct{}{}:
@@ -31,15 +30,15 @@ func (t tokens) acquire(ctx context.Context) bool {
 
 func (t tokens) release() { <-t }
 
-// turns are tokens of which a workspace has a few at most. It is for any goroutine.
+// turns is a semaphore with a limit per workspace. It is safe for concurrent use.
 type turns struct {
 	all tokens
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards of
 	of map[id.Workspace]*quota
 }
 
-// quota is what one workspace may have, while somebody of it has or wants some.
+// quota is the semaphore of a workspace. It exists while it has users.
 type quota struct {
 	tokens tokens
 	users  int
@@ -47,7 +46,7 @@ type quota struct {
 
 func newTurns() *turns { return &turns{all: make(tokens, tailsAtOnce), of: map[id.Workspace]*quota{}} }
 
-// acquire takes a turn for a workspace, which done gives back; false when ctx ended first.
+// acquire takes a slot for a workspace, which done releases. It returns false if ctx ends first.
 func (t *turns) acquire(ctx context.Context, ws id.Workspace) (done func(), ok bool) {
 	t.mu.Lock()
 	s := t.of[ws]

@@ -16,8 +16,8 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// TestReadsOfOneWorkspace sees that those of a workspace who have much of the log
-// read do not hold up others who come back, nor live streams.
+// TestReadsOfOneWorkspace checks that many reads of the log for one workspace delay neither resuming
+// viewers of others nor live streams.
 func TestReadsOfOneWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(n int) bool { return n == 1 })
@@ -52,7 +52,7 @@ func TestReadsOfOneWorkspace(t *testing.T) {
 	}
 	<-held
 	saw := w.watchAll()
-	w.say("a", "b", "c") // the second is lost on its way, and is read
+	w.say("a", "b", "c") // the second one is lost in transit and read from the log
 	saw(wantIDs(3)[:3])
 
 	ours, _ := identity.From(w.ctx)

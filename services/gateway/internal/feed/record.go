@@ -10,23 +10,22 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 )
 
-// lag is how many events of a run the record may be behind the log. A runner
-// writes at most one in 20 ms, and the record is a second behind.
+// lag is the maximum number of a run's events by which the record is behind the log. A runner writes
+// at most one in 20 ms, and the record is a second behind.
 const lag = 100
 
-// record is what Postgres keeps of a session's log, from some event on: canonical,
-// dense, and a moment old. An empty record says nothing about the log.
+// record is a part of a session's log as recorded in Postgres, from some event on: canonical, dense,
+// and a moment old. An empty record says nothing about the log.
 type record struct {
 	events []*agentv1.LoggedEvent
-	joined place // of the last event, where the ring has that too; 0 when it has not
-	long   bool  // there is more than a viewer is carried along over
-	part   bool  // there is more than was wanted
+	joined place // of the last event if the ring has it too, otherwise 0
+	long   bool  // it exceeds the bounds of a tail
+	part   bool  // there is more than the wanted page
 	failed bool  // it could not be read
 }
 
-// readRecord reads the record from the event that is wanted on, until the ring has
-// what follows or the record ends. An event that is not recorded yet is looked for
-// behind one that is older.
+// readRecord reads the record from the wanted event on, until the ring continues it or the record
+// ends. If the event is not recorded yet, it begins at an older one.
 func (t *topic) readRecord(ctx context.Context, w wanted) record {
 	ctx = identity.With(ctx, w.actor)
 	begin := []int64{w.from.Number}
@@ -35,20 +34,20 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 			begin = append(begin, n)
 		}
 	}
-	if !w.exact { // the log may have lost this event before it was recorded, and have later ones recorded
+	if !w.exact { // this event may have been lost before it was recorded, but later ones recorded
 		begin = append(begin, w.from.Number+1)
 	}
 	for i, n := range begin {
 		page := w.page
 		if i > 0 {
-			page = 0 // it has to reach the event first
+			page = 0 // it has to include the event
 		}
 		r, err := t.readRecordFrom(ctx, Position{w.from.Run, n}, page)
 		if err == nil {
 			return r
 		}
 		if fault.KindOf(err) != fault.NotFound {
-			// The log has the last quarter of an hour whatever happens to Postgres.
+			// The log has the last quarter of an hour even if Postgres is down.
 			t.shard.feed.cfg.Log.WarnContext(ctx, "record of a session's log not read", "session", t.session, "error", err)
 			return record{failed: true}
 		}
@@ -91,8 +90,7 @@ func (t *topic) readRecordFrom(ctx context.Context, from Position, limit int) (r
 	}
 }
 
-// placeInRing returns the place of an event of the log that the ring has, 0 when
-// it has not.
+// placeInRing returns the place of an event of the log in the ring, 0 if the ring lacks it.
 func (t *topic) placeInRing(run, number int64) place {
 	t.mu.Lock()
 	defer t.mu.Unlock()

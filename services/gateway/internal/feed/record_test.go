@@ -26,7 +26,7 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 )
 
-// Read counts the messages that are read, and waits where the test wants it to.
+// Read counts the messages read, and calls reading first.
 func (l *lossy) Read(ctx context.Context, stream, subj string, after, through uint64) iter.Seq2[*bus.Stored, error] {
 	return func(yield func(*bus.Stored, error) bool) {
 		if l.reading != nil {
@@ -44,7 +44,7 @@ func (l *lossy) Read(ctx context.Context, stream, subj string, after, through ui
 	}
 }
 
-// count returns how many messages and pages were read since it was last asked.
+// count returns the numbers of messages and pages read since the last call.
 func (w *world) count() (messages, pages int) {
 	w.bus.mu.Lock()
 	w.rows.mu.Lock()
@@ -55,11 +55,10 @@ func (w *world) count() (messages, pages int) {
 	return messages, pages
 }
 
-// undisturbed has the log read for viewers only.
+// undisturbed disables reads of the log that are not for viewers.
 func undisturbed(c *feed.Config) { c.Silence, c.Idle = time.Hour, time.Hour }
 
-// resume watches the run from behind an event on; its second result waits for the
-// run's end.
+// resume watches the run after an event; the second result waits for the run's end.
 func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 	w.t.Helper()
 	v, err := w.feed.Open(w.ctx, w.session)
@@ -87,7 +86,7 @@ func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 			if err != nil {
 				w.t.Errorf("Serve() = %v, want nil", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			w.t.Errorf("stream after %s did not end; so far %v", p, b.ids(w.t))
 		}
 		return b.ids(w.t)
@@ -113,7 +112,7 @@ func (w *world) admin(fn func(ctx context.Context, js jetstream.JetStream) error
 
 func (w *world) stream() string { return subject.EventStream(subject.Partition(w.session, partitions)) }
 
-// wipe has the log begin anew.
+// wipe replaces the log with an empty one.
 func (w *world) wipe() {
 	w.t.Helper()
 	w.admin(func(ctx context.Context, js jetstream.JetStream) error { return js.DeleteStream(ctx, w.stream()) })
@@ -121,7 +120,7 @@ func (w *world) wipe() {
 	w.created = w.created.Add(time.Hour)
 }
 
-// age has the log forget all but the newest keep events of the session.
+// age removes all but the newest keep events of the session from the log.
 func (w *world) age(keep uint64) {
 	w.t.Helper()
 	w.admin(func(ctx context.Context, js jetstream.JetStream) error {
@@ -140,8 +139,8 @@ func TestResumeFromTheRecord(t *testing.T) {
 		name   string
 		change func(w *world)
 		cursor int64
-		reads  int  // messages of the log at most
-		lost   bool // a snapshot is due
+		reads  int  // maximum number of messages read from the log
+		lost   bool // a snapshot is expected
 	}{
 		{"all but the newest", func(w *world) { w.rows.behind = 5 }, 10, 6, false},
 		{"all", func(w *world) { w.rows.behind = 0 }, 10, 1, false},
@@ -150,13 +149,13 @@ func TestResumeFromTheRecord(t *testing.T) {
 		{"not the cursor yet", func(w *world) { w.rows.behind = 5 }, n - 3, 6, false},
 		{"only the run's beginning", func(w *world) { w.rows.behind = n - 2 }, n - 3, n, false},
 		{"nothing", func(w *world) { w.rows.behind = n }, 10, n, false},
-		{"an error", func(w *world) { w.rows.records = errors.New("Postgres is away") }, 10, n, false},
+		{"an error", func(w *world) { w.rows.records = errors.New("Postgres is down") }, 10, n, false},
 		{"more than the log", func(w *world) { w.age(7); w.rows.behind = 5 }, 10, 7, false},
-		{"all that the log has not", func(w *world) { w.age(5); w.rows.behind = 5 }, 10, 10, false},
+		{"all that the log lacks", func(w *world) { w.age(5); w.rows.behind = 5 }, 10, 10, false},
 		{"less than the log has lost", func(w *world) { w.age(3); w.rows.behind = 5 }, 10, 6, true},
-		{"what is not in the log any more", func(w *world) { w.rows.behind = 0; w.wipe() }, 10, 0, false},
+		{"events that the log no longer has", func(w *world) { w.rows.behind = 0; w.wipe() }, 10, 0, false},
 	} {
-		for name, ring := range map[string]int{"": 512, " that the ring has no room for": 4} {
+		for name, ring := range map[string]int{"": 512, " with a small ring": 4} {
 			t.Run(tt.name+name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = ring })
@@ -189,7 +188,7 @@ func TestResumeFromTheRecord(t *testing.T) {
 				got := wait()
 				if tt.lost {
 					if !strings.Contains(strings.Join(got, " "), "snapshot") {
-						t.Errorf("events = %v, want a snapshot where some are missing", got)
+						t.Errorf("events = %v, want a snapshot in place of missing ones", got)
 					}
 					return
 				}
@@ -201,8 +200,8 @@ func TestResumeFromTheRecord(t *testing.T) {
 	}
 }
 
-// A viewer does not go on after a snapshot if the log has lost the events that follow it and
-// the record, which has them, cannot be read.
+// TestRestartWithoutTheRecord checks that a viewer does not continue after a snapshot if the log has
+// lost the events that follow it and the record, which has them, cannot be read.
 func TestRestartWithoutTheRecord(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -240,7 +239,7 @@ func TestRestartWithoutTheRecord(t *testing.T) {
 	}
 }
 
-// TestReplicaIsBehind sees that a tail without its last event is not taken for a whole one.
+// TestReplicaIsBehind checks that a tail without its last event is not considered complete.
 func TestReplicaIsBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = 4 })
@@ -263,11 +262,11 @@ func TestReplicaIsBehind(t *testing.T) {
 	found, wait := w.resume(feed.Position{Run: 1, Number: 10})
 	w.end()
 	if got := wait(); !found || len(got) != 10 {
-		t.Errorf("then After(1-10) = %v and events %v, want the ten that are missing", found, got)
+		t.Errorf("then After(1-10) = %v and events %v, want the ten missing ones", found, got)
 	}
 }
 
-// TestResumeFromNoEvent sees that what cannot be there is not looked for.
+// TestResumeFromNoEvent checks that nothing is read for events that cannot exist.
 func TestResumeFromNoEvent(t *testing.T) {
 	t.Parallel()
 	for _, p := range []feed.Position{{Run: 0, Number: 1}, {Run: 1, Number: 1}, {Run: 1, Number: 999_999}} {
@@ -277,14 +276,14 @@ func TestResumeFromNoEvent(t *testing.T) {
 			w.say("a")
 			found, _ := w.resume(p)
 			if messages, pages := w.count(); found || messages+pages > 0 {
-				t.Errorf("After(%s) = %v with %d messages and %d pages, want it not looked for", p, found, messages, pages)
+				t.Errorf("After(%s) = %v with %d messages and %d pages, want nothing read", p, found, messages, pages)
 			}
 		})
 	}
 }
 
-// TestResumeOfQuietSession sees that nothing is read for who has all there is, and
-// that what comes then is seen.
+// TestResumeOfQuietSession checks that nothing is read for a viewer that has all events, and that it
+// gets the next ones.
 func TestResumeOfQuietSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed)
@@ -307,7 +306,8 @@ func TestResumeOfQuietSession(t *testing.T) {
 	w.end()
 }
 
-// The log's newest event is a zombie's when the session is opened: no event is missing.
+// TestResumeAtAZombiesEvent checks that no event is missing if the log's newest event is a zombie's
+// when the session is opened.
 func TestResumeAtAZombiesEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed)
@@ -328,8 +328,7 @@ func TestResumeAtAZombiesEvent(t *testing.T) {
 	}
 }
 
-// TestResumeJoinsTheRing sees that the log is not read where the ring goes on from
-// what is recorded.
+// TestResumeJoinsTheRing checks that the log is not read if the ring continues the record.
 func TestResumeJoinsTheRing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed, func(c *feed.Config) { c.RingFrames = 10 })
@@ -355,7 +354,7 @@ func TestResumeJoinsTheRing(t *testing.T) {
 	}
 }
 
-// TestResumeTogether sees that viewers who come back at once share what is read.
+// TestResumeTogether checks that viewers that resume at once share the reads.
 func TestResumeTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, undisturbed)
@@ -374,7 +373,7 @@ func TestResumeTogether(t *testing.T) {
 		})
 	}
 	together.Wait()
-	// One reads it all, others what is before that: a page or two for each cursor.
+	// One reads everything, others the part before it: a page or two for each cursor.
 	if _, pages := w.count(); pages > n/pageSize+1+2*7 {
 		t.Errorf("%d pages were read for %d viewers, want them shared", pages, viewers)
 	}
@@ -386,8 +385,8 @@ func TestResumeTogether(t *testing.T) {
 	}
 }
 
-// TestResumeWhileEventsFlow sees that nothing is missed or repeated where the
-// record, the log, the ring and live events meet.
+// TestResumeWhileEventsFlow checks that no event is missing or duplicated where the record, the log,
+// the ring and live events meet.
 func TestResumeWhileEventsFlow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames, c.GroupSize = 16, 2 })
@@ -437,9 +436,9 @@ func TestResumeWhileEventsFlow(t *testing.T) {
 	<-published
 }
 
-// TestSecondStreamIsToldFromTheFirst sees that a sequence of the stream before is
-// not looked up in the one that took its place.
-func TestSecondStreamIsToldFromTheFirst(t *testing.T) {
+// TestSequencesOfAnEarlierStream checks that a sequence of an earlier stream is not looked up in its
+// successor.
+func TestSequencesOfAnEarlierStream(t *testing.T) {
 	t.Parallel()
 	for _, recorded := range []bool{false, true} {
 		t.Run(fmt.Sprintf("recorded %v", recorded), func(t *testing.T) {
@@ -451,7 +450,7 @@ func TestSecondStreamIsToldFromTheFirst(t *testing.T) {
 			}
 			w.wipe()
 			w.rows.behind = 0
-			for i := range 2 * n { // the sequences of the first stream come again
+			for i := range 2 * n { // the sequences of the first stream are used again
 				if !recorded {
 					w.rows.behind++
 				}
@@ -469,8 +468,8 @@ func TestSecondStreamIsToldFromTheFirst(t *testing.T) {
 	}
 }
 
-// TestRecordTooLong sees that a viewer who was away for very long gets a snapshot,
-// and that what it would have missed is not read for nothing.
+// TestRecordTooLong checks that a viewer that was away for very long gets a snapshot, without a useless
+// read of the log.
 func TestRecordTooLong(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -486,11 +485,11 @@ func TestRecordTooLong(t *testing.T) {
 	}
 }
 
-// TestRecordIsAhead sees that events which are recorded, but have not come here when
-// the log was compared, are seen once.
+// TestRecordIsAhead checks that events that are recorded, but had not arrived here when the log was
+// compared, are delivered once.
 func TestRecordIsAhead(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(n int) bool { return n < 8 }) // what comes late comes out of the log
+	w := newWorld(t, func(n int) bool { return n < 8 }) // late events are read from the log
 	w.rows.behind = 0
 	w.say("a", "b", "c")
 	delta := &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}
@@ -521,7 +520,7 @@ func TestRecordIsAhead(t *testing.T) {
 	<-b.got
 	w.next = 7
 	w.say("last")
-	for deadline := time.Now().Add(patience); len(b.ids(t)) < 11 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(timeout); len(b.ids(t)) < 11 && time.Now().Before(deadline); {
 		<-time.After(5 * time.Millisecond)
 	}
 	cancel()
@@ -537,7 +536,8 @@ func TestRecordIsAhead(t *testing.T) {
 	}
 }
 
-// TestResumeWithoutTheBus sees that who waits for the log is told that it is away.
+// TestResumeWithoutTheBus checks that a viewer that needs the log gets an Unavailable fault if the bus
+// is down.
 func TestResumeWithoutTheBus(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.RingFrames = 4 })
@@ -553,7 +553,7 @@ func TestResumeWithoutTheBus(t *testing.T) {
 		t.Errorf("After(1-2) = %v, %v, want it found", found, err)
 	}
 	w.srv.Shutdown()
-	// Opened after that: while the log was not compared since, nothing is answered.
+	// Opened afterwards: without a comparison with the log since then, there is no answer.
 	second, err := w.feed.Open(w.ctx, w.session)
 	if err != nil {
 		t.Fatal(err)

@@ -19,25 +19,25 @@ type shard struct {
 	feed   *Feed
 	index  int
 	in     chan *nats.Msg // shared by all its subscriptions; never closed
-	do     chan func()    // what others hand to the worker
+	do     chan func()    // functions for the worker to call
 	bell   chan struct{}  // capacity 1: another worker has queued something
 	topics map[string]*topic
-	dirty  []*topic // topics with frames that their viewers do not know of yet
+	dirty  []*topic // topics with frames that are not announced yet
 	pen    *pen
 	batch  []*Viewer // scratch: the viewers of the current group
 
-	mu      sync.Mutex // guards what follows
-	queue   []*group   // with frames to write
-	resting []*group   // with frames to write, once they have rested
-	looks   []*group   // to look after, when there is nothing to write
-	queued  int        // of queue, those that were served
-	looked  int        // of looks
+	mu      sync.Mutex // guards the rest
+	queue   []*group   // groups with frames to write
+	resting []*group   // groups with frames to write after their rest
+	looks   []*group   // groups to check when there is nothing to write
+	queued  int        // the number of served groups of queue
+	looked  int        // the number of checked groups of looks
 	turns   int
 }
 
 const (
-	burst   = 256 // messages that are taken before viewers are written to
-	share   = 8   // of so many turns one is for looking after viewers, however much there is to write
+	burst   = 256 // messages received before the next write to viewers
+	share   = 8   // one in this many turns checks connections even if there are frames to write
 	maxLook = time.Second
 )
 
@@ -48,8 +48,8 @@ func newShard(f *Feed, index int) *shard {
 	}
 }
 
-// lookEvery is how often each connection is looked after: has its viewer left, is a
-// heartbeat due, has its time come?
+// lookEvery is the interval at which each connection is checked: whether its client has left, a
+// heartbeat is due, or it must end.
 func (c *Config) lookEvery() time.Duration {
 	return min(max(c.Heartbeat/8, 5*time.Millisecond), maxLook)
 }
@@ -104,7 +104,7 @@ func (s *shard) run() {
 	}
 }
 
-// post hands fn to the worker; false when it has ended.
+// post makes the worker call fn. It returns false if the worker has ended.
 func (s *shard) post(fn func()) bool {
 	select {
 	case s.do <- fn:
@@ -128,7 +128,7 @@ func (s *shard) receiveMore() {
 func (s *shard) receive(m *nats.Msg) {
 	t := s.topics[m.Subject]
 	if t == nil {
-		return // on its way when the topic was closed
+		return // in transit when the topic was closed
 	}
 	st, err := bus.Republished(m)
 	if err != nil {
@@ -138,8 +138,8 @@ func (s *shard) receive(m *nats.Msg) {
 	t.contain(func() { t.arrive(st) })
 }
 
-// announce tells of new frames: viewers that have a goroutine are woken, groups
-// are queued with their worker.
+// announce announces new frames: it wakes viewers with a goroutine, and queues groups with their
+// workers.
 func (s *shard) announce() {
 	for i, t := range s.dirty {
 		t.dirty = false
@@ -156,8 +156,8 @@ func (s *shard) announce() {
 	s.dirty = s.dirty[:0]
 }
 
-// waiting queues the groups that have rested. It reports whether a group waits for
-// the worker and, if none does, how long the first one still rests; 0 when none does.
+// waiting queues the groups whose rest is over. It reports whether a group waits for the worker and,
+// if none does, how long the first one still rests, 0 if none does.
 func (s *shard) waiting() (queued bool, resting time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (s *shard) waiting() (queued bool, resting time.Duration) {
 	return len(s.queue) > 0 || len(s.looks) > 0, resting
 }
 
-// queueRested queues the groups that have rested, and returns how long the first of
-// the others still rests. The lock is held.
+// queueRested queues the groups whose rest is over, and returns how long the first of the others
+// still rests. The lock is held.
 func (s *shard) queueRested(now time.Time) time.Duration {
 	next := time.Duration(0)
 	s.resting = slices.DeleteFunc(s.resting, func(g *group) bool {
@@ -185,8 +185,8 @@ func (s *shard) queueRested(now time.Time) time.Duration {
 	return next
 }
 
-// serveNext lets one group have its turn. One at a time: between two of them the
-// worker takes in what has come meanwhile, so that it goes out with one write.
+// serveNext serves one group. Between two groups the worker receives what has arrived, so that it is
+// written at once.
 func (s *shard) serveNext() {
 	s.mu.Lock()
 	var g *group
@@ -206,7 +206,7 @@ func (s *shard) serveNext() {
 	}
 }
 
-// pop takes the first of a list, of which done were taken before.
+// pop removes the first group of a list, of which done were removed before.
 func pop(list *[]*group, done *int) *group {
 	l := *list
 	if len(l) == 0 {
@@ -241,7 +241,7 @@ func (s *shard) serve(g *group, look bool) {
 	s.pen.settle(s.feed.metrics)
 }
 
-// join puts v into the session's topic, which is opened if need be.
+// join adds v to the session's topic, which it opens if necessary.
 func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id.Session) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -269,7 +269,7 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 	return nil
 }
 
-// lookAgain makes all topics compare with the log soon, spread a little.
+// lookAgain makes all topics compare with the log soon, spread over a short time.
 func (s *shard) lookAgain() {
 	now := time.Now()
 	for _, t := range s.topics {

@@ -29,8 +29,8 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// The models around the feeds of a simulated world: the run log, a gateway's connection to
-// it, agent-runner with its record of the log, and sockets.
+// This file has the models around the feeds of a simulated world: the run log, a gateway's connection
+// to it, agent-runner with its record of the log, and sockets.
 
 // logged is a message of the log.
 type logged struct {
@@ -71,15 +71,15 @@ type simBus struct {
 	// Guarded by the world's mutex.
 	up      bool
 	lose    int           // the next live messages to lose
-	lag     time.Duration // how far the replica that answers is behind
+	lag     time.Duration // of the answering replica
 	in      map[string]chan *nats.Msg
-	arrival time.Time // of the last live message on its way
+	arrival time.Time // of the last live message in transit
 	again   []func()  // callbacks of OnReconnect
 }
 
 var errOffline = errors.New("the bus cannot be reached")
 
-// request takes a time and, while the gateway is offline, fails at once or when ctx ends.
+// request takes some time. While the gateway is offline it fails, at once or when ctx ends.
 func (b *simBus) request(ctx context.Context) error {
 	if err := pause(ctx, b.w.latency(b.name)); err != nil {
 		return err
@@ -288,7 +288,7 @@ type canonical struct {
 	end       bool
 	published bool
 	recorded  bool
-	log       *runLog   // on which it was published
+	log       *runLog   // the log on which it was published
 	lostAt    time.Time // when that log was lost; zero if it was not
 }
 
@@ -298,7 +298,7 @@ func (w *simWorld) publish(e *runv1.Event) *logged {
 	if err != nil {
 		panic(err)
 	}
-	m := &logged{seq: w.log.last + 1 + uint64(w.script.IntN(20)), at: time.Now(), data: data} // other sessions have messages too
+	m := &logged{seq: w.log.last + 1 + uint64(w.script.IntN(20)), at: time.Now(), data: data} // other sessions' messages are in between
 	if n := len(w.log.msgs); n > 0 {
 		m.prev = w.log.msgs[n-1].seq
 	}
@@ -314,8 +314,8 @@ func (w *simWorld) publish(e *runv1.Event) *logged {
 	return m
 }
 
-// publishCanonical publishes an event that counts, and has it recorded a moment later unless
-// the log is lost before. The world's mutex is held.
+// publishCanonical publishes an event of the canonical order, which is recorded a moment later unless
+// the log is lost first. The world's mutex is held.
 func (w *simWorld) publishCanonical(e *runv1.Event, c *canonical) {
 	m, log := w.publish(e), w.log
 	c.published, c.log = true, log
@@ -376,7 +376,7 @@ func (w *simWorld) contents() Contents {
 // simConn is the gateway's end of a socket pair. Its blocking operations take the bubble's
 // time.
 type simConn struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the rest
 	fd       int        // -1 once closed
 	deadline time.Time
 	aborted  bool
@@ -466,8 +466,8 @@ func (c *simConn) Close() error {
 	return syscall.Close(fd)
 }
 
-// random returns the random numbers of a use at this time. They do not depend on the order
-// in which goroutines run.
+// random returns random numbers for a purpose at the current time. They do not depend on the order in
+// which goroutines run.
 func (w *simWorld) random(name string) *rand.Rand {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, name) // does not fail

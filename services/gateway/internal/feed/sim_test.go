@@ -54,9 +54,9 @@ type simWorld struct {
 	live    string
 	subj    string
 	script  *rand.Rand
-	out     io.Writer // trace; nil for none
+	out     io.Writer // for the trace; nil for none
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the rest
 	start    time.Time
 	log      *runLog
 	record   []*agentv1.LoggedEvent
@@ -93,7 +93,7 @@ func (w *simWorld) note(format string, args ...any) {
 	line := fmt.Sprintf("%11s  %s\n", time.Since(w.start).Round(time.Microsecond), fmt.Sprintf(format, args...))
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, line)
-	w.hash += h.Sum64() // what happens at the same time has no order
+	w.hash += h.Sum64() // simultaneous events have no order
 	if w.out != nil {
 		fmt.Fprint(w.out, line)
 	}
@@ -184,7 +184,7 @@ func (w *simWorld) run() []string {
 	return w.wrong
 }
 
-// step does one thing of the script.
+// step executes one random step of the script.
 func (w *simWorld) step(clients *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -221,7 +221,7 @@ func (w *simWorld) step(clients *sync.WaitGroup) {
 		w.expire()
 	case n < 97:
 		if w.lossy {
-			w.lossy = false // once is enough
+			w.lossy = false // only once
 			w.note("the log is lost")
 			w.loseLog()
 		}
@@ -255,7 +255,7 @@ func (w *simWorld) current() *simRun {
 	return nil
 }
 
-// say publishes the next event of the session.
+// say publishes the session's next event.
 func (w *simWorld) say() {
 	r := w.current()
 	switch {
@@ -326,8 +326,7 @@ func (w *simWorld) repeat() {
 	}
 }
 
-// checkBounds checks the memory of a feed. The world's mutex is held; the worker is not
-// waited for.
+// checkBounds checks the memory of a feed, without waiting for the worker. The world's mutex is held.
 func (w *simWorld) checkBounds(g *simGateway) {
 	s := g.feed.shards[0]
 	go s.post(func() {
@@ -347,7 +346,7 @@ func (w *simWorld) checkBounds(g *simGateway) {
 	})
 }
 
-// checkIdle checks that a feed without viewers keeps nothing.
+// checkIdle checks that a feed without viewers holds nothing.
 func (w *simWorld) checkIdle(g *simGateway) {
 	topics := make(chan int, 1)
 	s := g.feed.shards[0]
@@ -357,7 +356,7 @@ func (w *simWorld) checkIdle(g *simGateway) {
 	conns := g.feed.conns
 	g.feed.mu.Unlock()
 	if kept := g.feed.backlogs.Load(); n != 0 || conns != 0 || kept != 0 {
-		w.locked(func() { w.fail("an idle feed has %d topics, %d connections, backlogs of %d bytes", n, conns, kept) })
+		w.locked(func() { w.fail("an unused feed has %d topics, %d connections, backlogs of %d bytes", n, conns, kept) })
 	}
 }
 
@@ -375,11 +374,11 @@ type simClient struct {
 	expect   int           // index of the next event, -1 before the first one
 	opened   int           // published events when its first connection was open
 	contents *Contents     // of the last snapshot
-	reset    time.Time     // when that came
+	reset    time.Time     // when it arrived
 	complete bool          // the followed run has ended
 }
 
-// join has a client connect.
+// join adds a client, which connects.
 func (w *simWorld) join(clients *sync.WaitGroup) {
 	c := &simClient{w: w, name: fmt.Sprint("client ", len(w.clients)), expect: -1}
 	if r := w.current(); r != nil && w.script.IntN(3) == 0 {
@@ -391,7 +390,7 @@ func (w *simWorld) join(clients *sync.WaitGroup) {
 		}
 	}
 	w.clients = append(w.clients, c)
-	w.note("%s comes: run %v, cursor %q", c.name, c.follow != nil, c.cursor)
+	w.note("%s joins: run %v, cursor %q", c.name, c.follow != nil, c.cursor)
 	clients.Go(c.live)
 }
 
@@ -434,12 +433,12 @@ func (c *simClient) connect(g *simGateway) error {
 	w.locked(func() {
 		c.partial = nil
 		attached = w.random(c.name).IntN(4) > 0
-		if c.follow == nil && c.cursor == "" { // from now on
+		if c.follow == nil && c.cursor == "" { // it starts with the next event
 			c.expect, c.opened = -1, 0
 			for c.opened < len(w.canon) && w.canon[c.opened].published {
 				c.opened++
 			}
-			c.opened++ // 0 stands for unknown
+			c.opened++ // 0 means unknown
 		}
 	})
 	opening, over, err := c.resume(ctx, g, v)
@@ -468,7 +467,7 @@ func (c *simClient) connect(g *simGateway) error {
 	return nil
 }
 
-// resume positions a viewer as package api does, and returns what comes before the events.
+// resume positions a viewer like package api, and returns the bytes before the events.
 func (c *simClient) resume(ctx context.Context, g *simGateway, v *Viewer) (opening []byte, over bool, err error) {
 	source := g.feed.cfg.Source
 	at, known := ParsePosition(c.cursor)
@@ -537,7 +536,7 @@ func (c *simClient) resume(ctx context.Context, g *simGateway, v *Viewer) (openi
 	return opening, false, err
 }
 
-// readAttached attaches the viewer to a socket and reads from it until its end.
+// readAttached attaches the viewer to a socket and reads the stream to its end.
 func (c *simClient) readAttached(v *Viewer, opening []byte) error {
 	conn, fd, err := socketPair()
 	if err != nil {
@@ -558,7 +557,7 @@ func (c *simClient) readAttached(v *Viewer, opening []byte) error {
 	}
 }
 
-// simPipe is the sink of a viewer that is served.
+// simPipe is the sink of a viewer with a goroutine.
 type simPipe struct {
 	mu  sync.Mutex // guards buf
 	buf []byte
@@ -587,7 +586,7 @@ func (p *simPipe) take() []byte {
 	return b
 }
 
-// readServed serves the viewer and reads what it is sent.
+// readServed serves the viewer and reads the stream to its end.
 func (c *simClient) readServed(v *Viewer, opening []byte) error {
 	ctx, cancel := context.WithCancel(identity.With(context.Background(), c.w.actor))
 	defer cancel()
@@ -621,7 +620,7 @@ func (c *simClient) rest() bool {
 	return c.leaving
 }
 
-// read parses what was received; the beginning of an event waits for its rest.
+// read parses received bytes and keeps an incomplete event for later.
 func (c *simClient) read(b []byte) {
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
@@ -679,7 +678,7 @@ func (c *simClient) receive(kind, data, cursor string) {
 		c.expect = min(i, c.opened-1)
 	}
 	if i < c.expect && !ends {
-		w.fail("%s: %s comes twice or too late, after %s", c.name, cursor, w.canon[c.expect-1].pos)
+		w.fail("%s: %s is duplicated or out of order, after %s", c.name, cursor, w.canon[c.expect-1].pos)
 	}
 	c.checkSkipped(i)
 	c.expect, c.complete = i+1, ends
@@ -755,8 +754,8 @@ func number(t *testing.T, variable string, otherwise uint64) uint64 {
 //
 //	SIGNALBOX_SIM_SEED=123 go test -run TestSeeds -v ./services/gateway/internal/feed
 //
-// plays one of them with its trace, which is the same each time unless goroutines that act at
-// the same time have an effect on each other.
+// plays one of them and prints its trace, which is reproducible unless simultaneous goroutines affect
+// each other.
 //
 // With SIGNALBOX_SIM_LOSSES=1 the log is lost once in each of these worlds. Then a client may
 // miss lost events if a snapshot that was taken after the loss comes before them, and a run of
@@ -782,7 +781,7 @@ func TestSeeds(t *testing.T) {
 		t.Parallel()
 		playAll(t, 1, lossyWorlds, true)
 	})
-	t.Run("found", func(t *testing.T) { // seeds that showed a fault
+	t.Run("regressions", func(t *testing.T) { // seeds that once showed a bug
 		t.Parallel()
 		playAll(t, 395, 1, true)
 		playAll(t, 2695, 1, true)
@@ -791,10 +790,10 @@ func TestSeeds(t *testing.T) {
 	})
 }
 
-// lossyWorlds is how many worlds TestSeeds plays in which the log is lost.
+// lossyWorlds is the number of worlds in which TestSeeds loses the log.
 const lossyWorlds = 20
 
-// playAll plays n worlds.
+// playAll plays n worlds from a seed on.
 func playAll(t *testing.T, first, n uint64, lossy bool) {
 	t.Helper()
 	var next, failed, events atomic.Uint64

@@ -9,8 +9,7 @@ import (
 	"signalbox.dev/pkg/panics"
 )
 
-// snapshots fetches a session's snapshot once for all viewers who need one at the
-// same time.
+// snapshots fetches a session's snapshot once for all viewers that need one at the same time.
 type snapshots struct {
 	mu      sync.Mutex // guards current and its fields up to done
 	current *fetch
@@ -23,8 +22,8 @@ type fetch struct {
 	err     error
 }
 
-// get returns a snapshot that was asked for after need. The source is asked on
-// behalf of the context's identity.
+// get returns a snapshot that was requested after need. The source is called with the context's
+// identity.
 func (s *snapshots) get(ctx context.Context, t *topic, need time.Time) (Snapshot, error) {
 	for {
 		s.mu.Lock()
@@ -49,7 +48,7 @@ func (s *snapshots) get(ctx context.Context, t *topic, need time.Time) (Snapshot
 	}
 }
 
-// forget lets go of a fetch after a moment in which others may share it.
+// forget drops a fetch after a second, in which others may share it.
 func (s *snapshots) forget(f *fetch) {
 	time.AfterFunc(time.Second, func() {
 		s.mu.Lock()
@@ -69,7 +68,7 @@ func (f *fetch) over() bool {
 	}
 }
 
-// run fetches, also when the viewer that came first leaves: others wait.
+// run fetches the snapshot, even if the first viewer leaves, since others may wait for it.
 func (f *fetch) run(ctx context.Context, t *topic) {
 	defer close(f.done)
 	defer panics.Recover(&f.err)

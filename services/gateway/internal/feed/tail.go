@@ -16,8 +16,8 @@ import (
 )
 
 // tail has the encoded events of a session from some event on, in canonical order: from the
-// record and, where that ends, from the log. It may begin before the wanted event. If that
-// event is in neither, the tail is what the log has, or the newest part of that.
+// record and, after its end, from the log. It may begin before the wanted event. If neither has
+// that event, the tail is the log, or its newest part.
 type tail struct {
 	from       Position // the wanted event
 	frames     []*frame
@@ -33,7 +33,7 @@ type tail struct {
 // wanted is a request for a tail.
 type wanted struct {
 	from  Position
-	exact bool      // a tail without that event is of no use
+	exact bool      // a tail without that event is useless
 	page  int       // this many bytes are enough; 0 for all
 	since time.Time // the event was stored before
 	actor identity.Actor
@@ -141,11 +141,11 @@ func (b *tailBuilder) joinRing(r record) {
 // joinLog builds a tail from the record and the rest of the log.
 func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 	if len(r.events) > 0 {
-		if done, err := b.goOn(ctx, r); done || err != nil {
+		if done, err := b.continueRecord(ctx, r); done || err != nil {
 			return err
 		}
-		// The record's last event is not in the log any more, and what was before it
-		// neither: it is old, or the stream has begun anew.
+		// The log no longer has the record's last event, nor those before it: it is old, or the
+		// stream began anew.
 		b.addRecord(r, nil)
 	}
 	reached := uint64(0)
@@ -193,8 +193,8 @@ func (b *tailBuilder) behind(ctx context.Context) error {
 	return errBehind
 }
 
-// goOn reads the log from the record's last event on; false when it is not there.
-func (b *tailBuilder) goOn(ctx context.Context, r record) (found bool, err error) {
+// continueRecord reads the log from the record's last event on. It returns false if the log lacks that event.
+func (b *tailBuilder) continueRecord(ctx context.Context, r record) (found bool, err error) {
 	last := r.events[len(r.events)-1]
 	seq, reached := last.GetSequence(), uint64(0)
 	for st, err := range b.read(ctx, seq-1, max(seq, b.head)) {
@@ -226,9 +226,8 @@ func isSame(st *bus.Stored, e *runv1.Event) bool {
 		stored.GetRunOrdinal() == e.GetRunOrdinal() && stored.GetEpoch() == e.GetEpoch() && stored.GetNumber() == e.GetNumber()
 }
 
-// addRecord adds the record's events. Those of the stream that was created then
-// have a place in the log, and come as live events where the log goes on after
-// the head. The others are before all of it.
+// addRecord adds the record's events. Events of the stream with this creation time have a place in
+// the log; those after the head arrive as live events. Events of other streams precede the log.
 func (b *tailBuilder) addRecord(r record, created *timestamppb.Timestamp) {
 	for _, e := range r.events {
 		at := place(0)
@@ -278,8 +277,8 @@ func (b *tailBuilder) add(e *runv1.Event, at place) {
 	}
 }
 
-// learnTail is the worker's part of load: the ring gets what it has room for, so
-// that the next one who comes back finds it there.
+// learnTail is the worker's part of load: it fills the ring as far as possible for further resuming
+// viewers.
 func (t *topic) learnTail(got tail) {
 	t.reading = false
 	if t.phase == closed {
@@ -294,7 +293,7 @@ func (t *topic) learnTail(got tail) {
 	t.startTail()
 }
 
-// answerLoads gives got to those who can use it.
+// answerLoads sends got to the requests that it satisfies.
 func (t *topic) answerLoads(got tail) {
 	waiting := t.loads
 	t.loads = nil

@@ -18,9 +18,9 @@ import (
 	"signalbox.dev/services/gateway/internal/dialect"
 )
 
-// Ends that are made up together come in the order of their runs, on every gateway:
-// a viewer goes from one to the other with the last of them as its cursor.
-func TestEndsAreMadeUpInOrder(t *testing.T) {
+// TestSynthesizedEndsAreInOrder checks that ends synthesized together have the order of their runs, on
+// every gateway: a viewer may resume at another one with the last of them as its cursor.
+func TestSynthesizedEndsAreInOrder(t *testing.T) {
 	t.Parallel()
 	f := New(Config{Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler)})
 	top := newTopic(f.shards[0], "live", "log", "stream", id.New[id.Session]())
@@ -41,13 +41,14 @@ func TestEndsAreMadeUpInOrder(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("made up (-want +got):\n%s", diff)
+		t.Errorf("synthesized ends (-want +got):\n%s", diff)
 	}
 }
 
-// The end of an active run is made up for all viewers, also if a queued run was cancelled in
-// the middle. Once a later run has begun, only those who follow the run get it.
-func TestEndIsMadeUpAfterAnotherRun(t *testing.T) {
+// TestSynthesizedEndAfterAnotherRun checks that all viewers get the synthesized end of an active run,
+// even if a queued run was cancelled in the middle. Once a later run has begun, only viewers of the
+// run get it.
+func TestSynthesizedEndAfterAnotherRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -71,14 +72,14 @@ func TestEndIsMadeUpAfterAnotherRun(t *testing.T) {
 		if !(&Viewer{follow: Follow{Run: 3}}).wants(end) {
 			t.Errorf("run 4 %s: a viewer of run 3 does not want its end", c.name)
 		}
-		// The log's newest event is that of run 4: a tail up to it is whole.
+		// The log's newest event is that of run 4: a tail up to it is complete.
 		if top.newest.Run != 4 || top.newest.Last != 0 {
 			t.Errorf("run 4 %s: the newest event is %d-%d, want 4-0", c.name, top.newest.Run, top.newest.Last)
 		}
 	}
 }
 
-// A first event in the middle of a run shows a hole only if the log was empty before.
+// TestHoleBeforeTheFirstEvent checks that a first event in the middle of a run shows a hole only if the log was empty before.
 func TestHoleBeforeTheFirstEvent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -97,8 +98,8 @@ func TestHoleBeforeTheFirstEvent(t *testing.T) {
 	}
 }
 
-// After the log was lost, a hole stands for runs that were published and lost while this gateway
-// was not connected.
+// TestHoleForLostRuns checks that after a loss of the log a hole stands for runs that were published
+// and lost while this gateway was disconnected.
 func TestHoleForLostRuns(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -131,7 +132,8 @@ func (unreachable) Run(context.Context, id.Run) (*agentv1.Run, error) {
 	return nil, fault.New(fault.Unavailable, "agent-runner cannot be reached")
 }
 
-// A viewer gets the end of its run behind a snapshot from the ring; no other service is needed.
+// TestRestartAtEndInRing checks that a viewer gets the end of its run after a snapshot from the ring,
+// without calls to other services.
 func TestRestartAtEndInRing(t *testing.T) {
 	t.Parallel()
 	top := newBareTopic()
@@ -149,7 +151,7 @@ func TestRestartAtEndInRing(t *testing.T) {
 	}
 }
 
-// newBareTopic returns a topic that is flowing, of a feed that does not run.
+// newBareTopic returns a flowing topic of a feed that is not running.
 func newBareTopic() *topic {
 	f := New(Config{Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler)})
 	top := newTopic(f.shards[0], "live", "log", "stream", id.New[id.Session]())
@@ -161,8 +163,8 @@ func delta(run, epoch, number int64) *runv1.Event {
 	return &runv1.Event{RunOrdinal: run, Epoch: epoch, Number: number, Body: &runv1.Event_TextDelta{TextDelta: &runv1.TextDelta{Delta: "x"}}}
 }
 
-// An end that is on its way is waited for longer than one of which nobody knows.
-func TestEndThatWaitsIsNotMadeUpSoon(t *testing.T) {
+// TestEndInOutbox checks that the feed waits longer for an end in the outbox than for a lost one.
+func TestEndInOutbox(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -180,10 +182,10 @@ func TestEndThatWaitsIsNotMadeUpSoon(t *testing.T) {
 		top.pending[1] = &pendingRun{id: run.GetId(), ended: time.Now().Add(-c.ago)}
 		top.learnRun(1, run, time.Second)
 		if got := len(top.ring.frames) == 1; got != c.want {
-			t.Errorf("made up the end of a run whose end is %s for %v = %t, want %t", c.name, c.ago, got, c.want)
+			t.Errorf("end %s for %v: synthesized: %t, want %t", c.name, c.ago, got, c.want)
 		}
 		if p := top.pending[1]; !c.want && !p.nextAsk.After(time.Now()) {
-			t.Errorf("a run whose end is %s is asked for again at once", c.name)
+			t.Errorf("end %s: the run is looked up again at once", c.name)
 		}
 	}
 }
