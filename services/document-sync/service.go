@@ -73,7 +73,7 @@ type Service struct {
 	cfg     Config
 	deps    Deps
 	store   *store.Store
-	line    *bus.Bus // the rooms' connection, without echo; closed by Run
+	roomBus *bus.Bus // the rooms' connection, without echo; closed by Run
 	rooms   *room.Hub
 	sockets *socket.Handler
 	hub     *watch.Hub
@@ -89,23 +89,23 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	if err := conf.SetDefaults(&cfg); err != nil {
 		return nil, fmt.Errorf("document-sync: %w", err)
 	}
-	line, err := deps.Bus.WithoutEcho(ctx)
+	roomBus, err := deps.Bus.WithoutEcho(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("document-sync: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			line.Close()
+			roomBus.Close()
 		}
 	}()
-	s = &Service{cfg: cfg, deps: deps, line: line}
+	s = &Service{cfg: cfg, deps: deps, roomBus: roomBus}
 	s.store = store.New(deps.DB, store.Limits{Versions: cfg.Versions, VersionBytes: int64(cfg.HistoryMB) << 20})
 	s.hub = watch.New(watch.Config{
 		Bus: deps.Bus, Source: s.store, Log: deps.Log, Resync: cfg.Resync, Watchers: cfg.Streams, Queue: cfg.Queue,
 	})
 	editor := edit.New(prosemirror.TipTap())
 	s.rooms = room.New(room.Config{
-		Store: s.store, Log: deps.Log, Bus: room.NewNATS(line, deps.Log), Metrics: deps.Registerer,
+		Store: s.store, Log: deps.Log, Bus: room.NewNATS(roomBus, deps.Log), Metrics: deps.Registerer,
 		Render:    editor.Render,
 		ApplySeed: func(doc *yjs.Doc, seed store.Seed) error { return editor.ApplySeed(doc, seed.Before, seed.After) },
 		Rooms:     cfg.Rooms, MemoryBytes: cfg.MemoryMB << 20, DocumentBytes: cfg.DocumentMB << 20,
@@ -158,7 +158,7 @@ func (r rooms) Join(ctx context.Context, ref store.Ref, actor identity.Actor, p 
 // calls in flight finish within Config.Drain; edits are stored. It returns nil and is called
 // once.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.line.Close()
+	defer s.roomBus.Close()
 	defer s.store.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	// The rooms stay open while connections or calls can reach them.

@@ -76,10 +76,10 @@ const (
 	Changed
 )
 
-// Owner is a connection of this instance. Who is its member, to whom its clients belong. A
+// Owner is a connection of this instance. Its clients belong to Member. A
 // Table keeps it until Leave.
 type Owner struct {
-	Who     [16]byte
+	Member  [16]byte
 	clients []uint64
 }
 
@@ -104,12 +104,12 @@ type client struct {
 	local bool // changed here: to be sent to other instances
 }
 
-func (c *client) ours() bool { return !c.until.IsZero() }
+func (c *client) shownHere() bool { return !c.until.IsZero() }
 
 // claim is the member that a client belongs to, and since when. Zero means unknown.
 type claim struct {
-	who   [16]byte
-	since uint64 // in milliseconds
+	member [16]byte
+	since  uint64 // in milliseconds
 }
 
 // entry is a client in an update.
@@ -121,7 +121,7 @@ type entry struct {
 
 // conflictsWith reports whether the present client belongs to somebody else.
 func (e *entry) conflictsWith(c *client) bool {
-	return c != nil && c.state != nil && e.claim.who != c.claim.who && e.claim.who != [16]byte{} && c.claim.who != [16]byte{}
+	return c != nil && c.state != nil && e.claim.member != c.claim.member && e.claim.member != [16]byte{} && c.claim.member != [16]byte{}
 }
 
 // before reports whether a claim takes precedence over another.
@@ -129,7 +129,7 @@ func (m claim) before(o claim) bool {
 	if m.since != o.since {
 		return m.since < o.since
 	}
-	return bytes.Compare(m.who[:], o.who[:]) < 0
+	return bytes.Compare(m.member[:], o.member[:]) < 0
 }
 
 // Apply merges an update in the encoding of y-protocols. owner is nil for an update of another
@@ -144,7 +144,7 @@ func (t *Table) Apply(owner *Owner, update []byte, now time.Time) (Change, error
 		readClaims(entries, tail)
 	} else {
 		for i := range entries {
-			entries[i].claim = claim{owner.Who, millisecond(now)}
+			entries[i].claim = claim{owner.Member, millisecond(now)}
 		}
 	}
 	switch err := t.admit(owner, entries); {
@@ -239,7 +239,7 @@ func (t *Table) apply(owner *Owner, e *entry, now time.Time) Change {
 	t.own(c, e.client, next)
 	t.setUntil(c, time.Time{})
 	c.clock, c.seen = clock, now
-	if was == nil || c.claim.who != e.claim.who || e.claim.before(c.claim) {
+	if was == nil || c.claim.member != e.claim.member || e.claim.before(c.claim) {
 		c.claim = e.claim
 	}
 	t.touch(e.client, c, owner != nil || clock != e.clock)
@@ -259,8 +259,8 @@ func (t *Table) setState(c *client, state []byte) {
 }
 
 func (t *Table) setUntil(c *client, until time.Time) {
-	if c.ours() != !until.IsZero() {
-		if c.ours() {
+	if c.shownHere() != !until.IsZero() {
+		if c.shownHere() {
 			t.shown--
 		} else {
 			t.shown++
@@ -314,7 +314,7 @@ func (t *Table) Leave(owner *Owner, now time.Time) Change {
 // returns ErrTooMuch like Apply. Several instances may show the same client in turn: its
 // clock is derived from the time.
 func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
-	e := entry{client: id, clock: max(millisecond(now), 1), state: state, claim: claim{who: agents}}
+	e := entry{client: id, clock: max(millisecond(now), 1), state: state, claim: claim{member: agents}}
 	c := t.clients[id]
 	if c != nil {
 		e.clock = max(e.clock, c.clock+1)
@@ -332,7 +332,7 @@ func (t *Table) Show(id uint64, state []byte, until, now time.Time) error {
 // hide removes a shown client.
 func (t *Table) hide(id uint64, now time.Time) Change {
 	c := t.clients[id]
-	if c == nil || !c.ours() {
+	if c == nil || !c.shownHere() {
 		return Nothing
 	}
 	c.clock++
@@ -347,7 +347,7 @@ func (t *Table) Renew(now time.Time) (change Change, next time.Time) {
 		return Nothing, time.Time{}
 	}
 	for id, c := range t.clients {
-		if !c.ours() {
+		if !c.shownHere() {
 			continue
 		}
 		if !now.Before(c.until) {
@@ -381,7 +381,7 @@ func (t *Table) Expire(now time.Time) Change {
 			if age >= forgetAfter && !c.dirty {
 				delete(t.clients, id)
 			}
-		case age >= Timeout && !c.ours():
+		case age >= Timeout && !c.shownHere():
 			t.remove(id, c, now, c.owner != nil)
 			change = Changed
 		}
@@ -426,7 +426,7 @@ func (t *Table) Encode() []byte {
 // Local returns the states of clients connected here or shown by this instance, with the tail
 // for other instances, nil if there are none.
 func (t *Table) Local() []byte {
-	ids := t.filter(func(c *client) bool { return c.state != nil && (c.owner != nil || c.ours()) })
+	ids := t.filter(func(c *client) bool { return c.state != nil && (c.owner != nil || c.shownHere()) })
 	if len(ids) == 0 {
 		return nil
 	}
@@ -478,7 +478,7 @@ func (t *Table) appendClaims(b []byte, ids []uint64) []byte {
 	b = slices.Grow(b, tailSize*len(ids))
 	for _, id := range ids {
 		m := t.clients[id].claim
-		b = binary.BigEndian.AppendUint64(append(b, m.who[:]...), m.since)
+		b = binary.BigEndian.AppendUint64(append(b, m.member[:]...), m.since)
 	}
 	return b
 }
@@ -490,7 +490,7 @@ func readClaims(entries []entry, tail []byte) {
 	}
 	for i := range entries {
 		m := &entries[i].claim
-		tail = tail[copy(m.who[:], tail):]
+		tail = tail[copy(m.member[:], tail):]
 		m.since, tail = binary.BigEndian.Uint64(tail), tail[8:]
 	}
 }

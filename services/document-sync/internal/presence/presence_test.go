@@ -60,7 +60,7 @@ func show(t *testing.T, update []byte) string {
 	return strings.Join(out, ", ")
 }
 
-func owner(name byte) *presence.Owner { return &presence.Owner{Who: [16]byte{name}} }
+func owner(name byte) *presence.Owner { return &presence.Owner{Member: [16]byte{name}} }
 
 var start = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 

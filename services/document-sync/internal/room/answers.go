@@ -88,7 +88,7 @@ func (s *Seat) Sync(vector []byte) error {
 	r := s.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := s.gone(); err != nil {
+	if err := s.closedError(); err != nil {
 		return err
 	}
 	if v := string(vector); len(s.asked.vectors) < maxSyncs && !slices.Contains(s.asked.vectors, v) {
@@ -103,7 +103,7 @@ func (s *Seat) QueryAwareness() {
 	r := s.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s.gone() != nil {
+	if s.closedError() != nil {
 		return
 	}
 	if now := time.Now(); now.Before(s.share.until()) {
@@ -276,9 +276,9 @@ func (r *room) forgetAnswers() {
 	}
 }
 
-// known reports whether a viewer's v1 update changes nothing: clients answer the server's step
+// changesNothing reports whether a viewer's v1 update changes nothing: clients answer the server's step
 // 1 with all deletions that they know. It waits for the doc to be clean.
-func (s *Seat) known(ctx context.Context, update []byte) (known bool, err error) {
+func (s *Seat) changesNothing(ctx context.Context, update []byte) (known bool, err error) {
 	if empty(update) {
 		return true, nil
 	}

@@ -168,7 +168,7 @@ func (r *room) batch(b *inbox) {
 	if parts := b.senders(); fault.KindOf(err) == fault.TooLarge && len(parts) > 1 {
 		// One sender's updates are too large, or only all together: commit each sender's separately.
 		r.closeAllRefused(b)
-		over, err = r.commitApart(parts)
+		over, err = r.commitSeparately(parts)
 	} else if err != nil {
 		r.handleUncommitted(b, err)
 	}
@@ -181,9 +181,9 @@ func (r *room) batch(b *inbox) {
 	r.yield()
 }
 
-// commitApart attempts the parts of a refused batch one by one. The doc still contains the batch;
+// commitSeparately attempts the parts of a refused batch one by one. The doc still contains the batch;
 // after an error it again contains uncommitted updates.
-func (r *room) commitApart(parts []*inbox) (over bool, err error) {
+func (r *room) commitSeparately(parts []*inbox) (over bool, err error) {
 	clean := false
 	for _, b := range parts {
 		if !clean && !r.reset() {
@@ -374,7 +374,7 @@ func (r *room) handleUncommitted(b *inbox, err error) {
 	h := r.hub
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
-		r.gone()
+		r.endDeleted()
 	case refused(err):
 		h.cfg.Log.WarnContext(h.life, "updates refused", "document", r.ref.Document, "error", err)
 		for i := range b.items {

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// waitingShare is the fraction of Config.MemoryBytes, and of a workspace's part of it, that
+// uncommittedShare is the fraction of Config.MemoryBytes, and of a workspace's part of it, that
 // uncommitted updates may use in addition.
-const waitingShare = 8
+const uncommittedShare = 8
 
 // byteBudget limits the bytes of uncommitted updates. A single update is always accepted,
 // whatever its size.
@@ -72,11 +72,11 @@ func (r *room) reserve(size int) (later <-chan struct{}, ok bool) {
 	if r.inbox != nil && r.inbox.size()+n > r.hub.cfg.QueueBytes {
 		return nil, false
 	}
-	if later = r.usage.waiting.take(n); later != nil {
+	if later = r.usage.uncommitted.take(n); later != nil {
 		return later, false
 	}
-	if later = r.hub.waiting.take(n); later != nil {
-		r.usage.waiting.give(n)
+	if later = r.hub.uncommitted.take(n); later != nil {
+		r.usage.uncommitted.give(n)
 		return later, false
 	}
 	return nil, true
@@ -85,6 +85,6 @@ func (r *room) reserve(size int) (later <-chan struct{}, ok bool) {
 // unreserve releases the space of updates that are committed or refused.
 func (r *room) unreserve(b *inbox) {
 	n := b.size()
-	r.usage.waiting.give(n)
-	r.hub.waiting.give(n)
+	r.usage.uncommitted.give(n)
+	r.hub.uncommitted.give(n)
 }

@@ -231,7 +231,7 @@ func (r *room) receive(c *documentv1.Change) {
 		return
 	}
 	if c.GetChange().GetKind() == documentv1.SubscribeResponse_KIND_DELETED {
-		r.gone()
+		r.endDeleted()
 		return
 	}
 	r.mu.Lock()
@@ -240,7 +240,7 @@ func (r *room) receive(c *documentv1.Change) {
 		return
 	}
 	if s := c.GetChange().GetDocument().GetSequence(); s > r.seq.at { // such as a rename
-		r.known(s)
+		r.noteMissing(s)
 	}
 	if u := c.GetUpdate(); u != nil {
 		r.receiveUpdate(u)
@@ -256,7 +256,7 @@ func (r *room) receiveUpdate(u *documentv1.CommittedUpdate) {
 	case r.seq.has(u.GetSequence()):
 		return
 	case len(u.GetData()) == 0 || r.remoteBytes > maxRemote:
-		r.known(u.GetSequence())
+		r.noteMissing(u.GetSequence())
 		return
 	}
 	r.remote = append(r.remote, remote{u.GetSequence(), u.GetData()})

@@ -65,16 +65,16 @@ type Hub struct {
 	engine   engine
 	// life is the context of the hub's own work, which outlives the calls that cause it: a
 	// commit has many senders, a load many waiters. It ends when Run does.
-	life    context.Context
-	endLife context.CancelFunc
-	loads   *fair.Semaphore[id.Workspace]
-	saves   chan struct{}
-	inboxes sync.Pool
-	out     chan outgoing
-	queued  atomic.Int64  // bytes in out
-	resync  chan struct{} // the bus has reconnected
-	bytes   atomic.Int64  // of all documents
-	waiting byteBudget    // for uncommitted updates
+	life        context.Context
+	endLife     context.CancelFunc
+	loads       *fair.Semaphore[id.Workspace]
+	saves       chan struct{}
+	inboxes     sync.Pool
+	out         chan outgoing
+	queued      atomic.Int64  // bytes in out
+	resync      chan struct{} // the bus has reconnected
+	bytes       atomic.Int64  // of all documents
+	uncommitted byteBudget    // for uncommitted updates
 
 	spawning sync.Mutex // guards stopped, so that nothing is added after the last Wait
 	stopped  bool
@@ -97,7 +97,7 @@ func New(cfg Config) *Hub {
 		out: make(chan outgoing, outQueue), resync: make(chan struct{}, 1),
 		rooms: make(map[store.Ref]*room), of: make(map[id.Workspace]*usage),
 	}
-	h.waiting.max = int64(cfg.MemoryBytes) / waitingShare
+	h.uncommitted.max = int64(cfg.MemoryBytes) / uncommittedShare
 	h.inboxes.New = func() any { return &inbox{} }
 	h.engine = engine{
 		apply:  func(doc *yjs.Doc, update []byte) error { return doc.ApplyUpdate(update, nil) },
@@ -179,7 +179,7 @@ func (h *Hub) find(ref store.Ref) (r *room, evicted []*room, err error) {
 	}
 	u := h.of[ref.Workspace]
 	if u == nil {
-		u = &usage{waiting: byteBudget{max: h.workspaceMax() / waitingShare}}
+		u = &usage{uncommitted: byteBudget{max: h.workspaceMax() / uncommittedShare}}
 	}
 	evicted, ok := h.makeSpace(ref.Workspace, u)
 	if !ok {
@@ -255,7 +255,7 @@ func (h *Hub) unload(r *room) bool {
 	if r.end != nil || !r.quiet() {
 		return false
 	}
-	r.over(errDraining())
+	r.terminate(errDraining())
 	h.drop(r)
 	return true
 }

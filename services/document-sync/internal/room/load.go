@@ -38,7 +38,7 @@ func (r *room) load() {
 			h.cfg.Log.ErrorContext(h.life, "loading a document panicked", "document", r.ref.Document, "error", err)
 		}
 		r.mu.Lock()
-		r.over(err)
+		r.terminate(err)
 		r.doc = nil
 		r.mu.Unlock()
 		h.opened(r, err)
@@ -191,7 +191,7 @@ func (r *room) restore() bool {
 		}
 		switch {
 		case fault.KindOf(err) == fault.NotFound:
-			r.gone()
+			r.endDeleted()
 			return false
 		case h.life.Err() != nil:
 			return false
@@ -278,8 +278,8 @@ func (r *room) note(seq int64) {
 	r.noteGap(time.Now())
 }
 
-// known records that an update exists that the doc lacks. mu is held.
-func (r *room) known(seq int64) {
+// noteMissing records that an update exists that the doc lacks. mu is held.
+func (r *room) noteMissing(seq int64) {
 	r.seq.want = max(r.seq.want, seq)
 	r.noteGap(time.Now())
 }
@@ -366,7 +366,7 @@ func (r *room) since(ctx context.Context) (missed, error) {
 	var err error
 	n.State, err = r.hub.cfg.Store.Since(ctx, r.ref, at)
 	if err != nil && fault.KindOf(err) == fault.NotFound {
-		r.gone()
+		r.endDeleted()
 	}
 	return n, err
 }

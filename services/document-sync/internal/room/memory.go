@@ -10,9 +10,9 @@ import (
 
 // usage is the memory used by a workspace's rooms.
 type usage struct {
-	rooms   int // guarded by hub.mu
-	bytes   atomic.Int64
-	waiting byteBudget
+	rooms       int // guarded by hub.mu
+	bytes       atomic.Int64
+	uncommitted byteBudget
 }
 
 // Why documents accept no more. Committed content stays.

@@ -144,8 +144,8 @@ func (r *room) discard() {
 	r.hub.spawn(r.reload) // fails only at the end of the hub, which ends the room too
 }
 
-// over ends the room; mu is held. The holder of the turn will notice.
-func (r *room) over(why error) {
+// terminate ends the room; mu is held. The holder of the turn will notice.
+func (r *room) terminate(why error) {
 	r.end = why
 	if !r.busy {
 		r.doc = nil
@@ -178,7 +178,7 @@ func (r *room) finish(why error, code int, reason string) {
 	if r.end != nil {
 		return
 	}
-	r.over(why)
+	r.terminate(why)
 	for _, s := range r.seats {
 		s.close(code, reason)
 	}
@@ -205,8 +205,8 @@ func levelOf(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// gone ends the room of a deleted document.
-func (r *room) gone() { r.finish(errDeleted(r.ref), CloseGone, "the document was deleted") }
+// endDeleted ends the room of a deleted document.
+func (r *room) endDeleted() { r.finish(errDeleted(r.ref), CloseGone, "the document was deleted") }
 
 func (r *room) leaveBus() {
 	r.mu.Lock()
@@ -221,7 +221,7 @@ func (r *room) leaveBus() {
 // quiet reports whether the room has nothing to do; mu is held.
 func (r *room) quiet() bool {
 	return !r.busy && !r.working && len(r.seats) == 0 && len(r.remote) == 0 && !r.repairing &&
-		r.aware.Shown() == 0 && (!r.unsaved.any() || r.unsaved.hopeless())
+		r.aware.Shown() == 0 && (!r.unsaved.any() || r.unsaved.givenUp())
 }
 
 // broadcast sends a message to all but one; mu is held.

@@ -95,12 +95,12 @@ func (h *Hub) readHeads(ctx context.Context, rooms []*room) error {
 	for _, r := range rooms {
 		head, ok := heads[r.ref]
 		if !ok {
-			r.gone()
+			r.endDeleted()
 			continue
 		}
 		r.mu.Lock()
 		if r.end == nil && head > r.seq.at {
-			r.known(head)
+			r.noteMissing(head)
 		}
 		r.mu.Unlock()
 	}

@@ -52,7 +52,7 @@ func (h *Hub) Join(ctx context.Context, ref store.Ref, actor identity.Actor, pee
 	}
 	s := &Seat{room: r, peer: peer, share: peer.Share(), greet: true, reads: actor.Role < identity.Editor}
 	s.author = store.Author{Member: actor.Member, Run: actor.Run}
-	s.owner.Who = actor.Member.UUID
+	s.owner.Member = actor.Member.UUID
 	if err := r.seat(s); err != nil {
 		h.unpin(r)
 		return nil, err
@@ -114,8 +114,8 @@ func (s *Seat) close(code int, reason string) {
 	}
 }
 
-// gone returns why the seat can no longer be used; room.mu is held.
-func (s *Seat) gone() error {
+// closedError returns why the seat can no longer be used; room.mu is held.
+func (s *Seat) closedError() error {
 	switch {
 	case s.room.end != nil:
 		return s.room.end
@@ -131,7 +131,7 @@ func (s *Seat) Awareness(update []byte) error {
 	r := s.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := s.gone(); err != nil {
+	if err := s.closedError(); err != nil {
 		return err
 	}
 	change, err := r.aware.Apply(&s.owner, update, time.Now())
@@ -168,7 +168,7 @@ func (s *Seat) Update(ctx context.Context, update []byte) error {
 		}
 	}
 	for {
-		if err := s.gone(); err != nil {
+		if err := s.closedError(); err != nil {
 			return err
 		}
 		if empty(update) && r.inbox == nil && !r.working { // most answers to the server's step 1
@@ -206,7 +206,7 @@ func (r *room) awaitSpace(ctx context.Context, later <-chan struct{}) error {
 
 // view is Update for a viewer.
 func (s *Seat) view(ctx context.Context, update []byte) error {
-	known, err := s.known(ctx, update)
+	known, err := s.changesNothing(ctx, update)
 	if err != nil {
 		return err
 	}

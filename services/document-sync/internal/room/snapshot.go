@@ -39,8 +39,8 @@ type unsaved struct {
 
 func (u *unsaved) any() bool { return u.last > u.saved }
 
-// hopeless reports whether saving has failed too often.
-func (u *unsaved) hopeless() bool { return !u.saving && u.failures >= saveRetries }
+// givenUp reports whether saving has failed too often.
+func (u *unsaved) givenUp() bool { return !u.saving && u.failures >= saveRetries }
 
 func (u *unsaved) committed(seq int64, now time.Time) {
 	if !u.any() {
@@ -129,7 +129,7 @@ func (r *room) save(ctx context.Context, final bool) {
 		})
 	}
 	if err != nil && fault.KindOf(err) == fault.NotFound {
-		r.gone()
+		r.endDeleted()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
