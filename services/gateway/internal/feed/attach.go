@@ -75,9 +75,9 @@ func (v *Viewer) Cut(why error) {
 }
 
 // turn writes new frames to the viewer without blocking; the worker calls it. If something
-// would block, a goroutine takes over. With look set, turn also sends a heartbeat if one is
+// would block, a goroutine takes over. With check set, turn also sends a heartbeat if one is
 // due and checks whether the client has left.
-func (v *Viewer) turn(p *pen, now time.Time, look bool) {
+func (v *Viewer) turn(p *pen, now time.Time, check bool) {
 	t := v.topic
 	t.mu.Lock()
 	if v.owned || v.gone {
@@ -89,7 +89,7 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 	for {
 		buf, what := v.nextBatchLocked(p.empty())
 		silent := len(buf) == room
-		if silent && look && now.Sub(v.wrote) > v.feed.cfg.Heartbeat-v.feed.cfg.lookEvery() {
+		if silent && check && now.Sub(v.wrote) > v.feed.cfg.Heartbeat-v.feed.cfg.checkEvery() {
 			buf = sse.AppendHeartbeat(buf)
 		}
 		rest, err := p.write(v.conn, buf, what == over)
@@ -107,11 +107,11 @@ func (v *Viewer) turn(p *pen, now time.Time, look bool) {
 		if len(buf) > room {
 			v.wrote = now
 		}
-		if look && p.hasLeft(v.conn) {
+		if check && p.hasLeft(v.conn) {
 			v.finish(ErrLeft)
 			return
 		}
-		look = false
+		check = false
 		t.mu.Lock()
 		if why := v.why(); why != nil {
 			t.mu.Unlock()

@@ -84,13 +84,13 @@ func TestConnectionsAreChecked(t *testing.T) {
 	f := New(Config{})
 	s := f.shards[0]
 	top := &topic{shard: s}
-	busy, calm := &group{topic: top, shard: s}, &group{topic: top, shard: s, isLooked: true}
-	s.looks = []*group{calm}
+	busy, calm := &group{topic: top, shard: s}, &group{topic: top, shard: s, isCheckQueued: true}
+	s.checks = []*group{calm}
 	for range 2 * share {
 		s.queue = append(s.queue, busy, busy)
 		s.serveNext()
 	}
-	if calm.isLooked {
+	if calm.isCheckQueued {
 		t.Errorf("a group was not checked in %d turns", 2*share)
 	}
 	if len(s.queue)-s.queued != 2*share+1 {

@@ -80,12 +80,12 @@
 //
 // # Joining and resuming
 //
-// Join puts a viewer behind what its topic has, without blocking; Ready waits until the
+// Join puts a viewer after the events that its topic has, without blocking; Ready waits until the
 // head is known. A client that sends a message joins and sends at the same time, so the
 // head may already belong to the answer: Overtook reports that, and the run is then read
 // from its beginning, as for a client that resumes.
 //
-// A resuming client names the last event it has. If the ring has that event, the rest comes
+// A resuming client names its last event. If the ring has that event, the rest comes
 // from the ring. Otherwise a tail is read, by one goroutine per topic and a few per
 // gateway: from Postgres what is recorded, which is all but the last moment, and the
 // remainder from JetStream, which has no index by session. The tail goes into the ring if

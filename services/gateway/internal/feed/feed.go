@@ -105,18 +105,18 @@ const (
 
 // Feed delivers the run log to viewers. It is safe for concurrent use.
 type Feed struct {
-	cfg      Config
-	metrics  *metrics
-	shards   []*shard
-	looks    tokens          // for comparisons with the log
-	tails    *turns          // for tails
-	backlogs atomic.Int64    // bytes of all backlogs
-	life     context.Context //nolint:containedctx // ends the workers and goroutines
-	end      context.CancelFunc
-	draining chan struct{}
-	drain    sync.Once
-	drained  chan struct{}                     // closed when the feed drains and holds no connection
-	jitter   func(time.Duration) time.Duration // a random duration below the given one
+	cfg         Config
+	metrics     *metrics
+	shards      []*shard
+	comparisons tokens          // for comparisons with the log
+	tails       *turns          // for tails
+	backlogs    atomic.Int64    // bytes of all backlogs
+	life        context.Context //nolint:containedctx // ends the workers and goroutines
+	end         context.CancelFunc
+	draining    chan struct{}
+	drain       sync.Once
+	drained     chan struct{}                     // closed when the feed drains and holds no connection
+	jitter      func(time.Duration) time.Duration // a random duration below the given one
 
 	mu      sync.Mutex // guards what follows
 	stopped bool       // no goroutine is started any more
@@ -139,7 +139,7 @@ func New(cfg Config) *Feed {
 	setDefault(&cfg.GroupSize, 200)
 	setDefault(&cfg.Rest, 300*time.Microsecond)
 	setDefault(&cfg.BacklogBytes, 64<<20)
-	f := &Feed{cfg: cfg, looks: make(tokens, looksAtOnce), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{}), jitter: rand.N[time.Duration]}
+	f := &Feed{cfg: cfg, comparisons: make(tokens, maxComparisons), tails: newTurns(), draining: make(chan struct{}), drained: make(chan struct{}), jitter: rand.N[time.Duration]}
 	f.life, f.end = context.WithCancel(context.Background())
 	for i := range max(1, min(runtime.GOMAXPROCS(0), 16)) {
 		f.shards = append(f.shards, newShard(f, i))
@@ -306,7 +306,7 @@ func (f *Feed) watchConnection(again <-chan struct{}) {
 		case <-again:
 		}
 		for _, s := range f.shards {
-			s.post(s.lookAgain)
+			s.post(s.compareAll)
 		}
 	}
 }

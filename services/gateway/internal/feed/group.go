@@ -11,11 +11,11 @@ type group struct {
 	shard   *shard
 	viewers []*Viewer // guarded by the topic's mutex
 
-	nextLook time.Time // owned by the topic's worker
+	nextCheck time.Time // owned by the topic's worker
 
 	// Guarded by the shard's mutex.
-	isQueued, isLooked bool      // it is in a list of its shard
-	rests              time.Time // when its rest ends; frames that arrive meanwhile are batched
+	isQueued, isCheckQueued bool      // it is in a list of its shard
+	rests                   time.Time // when its rest ends; frames that arrive meanwhile are batched
 }
 
 // maxRest is the longest rest of a group: 33 writes a second look as smooth as hundreds.
@@ -26,17 +26,17 @@ func (c *Config) rest(viewers int) time.Duration { return min(c.Rest*time.Durati
 
 // enqueue queues the group with its worker for a write, or for a check of its connections. from is
 // the calling worker. The topic's lock is held.
-func (g *group) enqueue(from *shard, look bool) {
+func (g *group) enqueue(from *shard, check bool) {
 	if len(g.viewers) == 0 {
 		return
 	}
 	s := g.shard
 	s.mu.Lock()
 	switch {
-	case look && !g.isLooked:
-		g.isLooked = true
-		s.looks = append(s.looks, g)
-	case !look && !g.isQueued:
+	case check && !g.isCheckQueued:
+		g.isCheckQueued = true
+		s.checks = append(s.checks, g)
+	case !check && !g.isQueued:
 		g.isQueued = true
 		if time.Now().Before(g.rests) {
 			s.resting = append(s.resting, g)
@@ -49,7 +49,7 @@ func (g *group) enqueue(from *shard, look bool) {
 		return
 	}
 	select {
-	case s.bell <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
@@ -83,7 +83,7 @@ func (t *topic) addToGroup(v *Viewer) {
 		}
 	}
 	if v.group == nil {
-		v.group = &group{topic: t, shard: shards[(t.shard.index+len(t.groups))%len(shards)], nextLook: time.Now()}
+		v.group = &group{topic: t, shard: shards[(t.shard.index+len(t.groups))%len(shards)], nextCheck: time.Now()}
 		t.groups = append(t.groups, v.group)
 	}
 	v.at = len(v.group.viewers)
@@ -117,8 +117,8 @@ func (t *topic) remove(v *Viewer) {
 	t.shard.feed.metrics.viewers.Dec()
 }
 
-// handed returns the attached viewers. The lock is held.
-func (t *topic) handed() (all []*Viewer) {
+// attached returns the attached viewers. The lock is held.
+func (t *topic) attached() (all []*Viewer) {
 	for _, g := range t.groups {
 		all = append(all, g.viewers...)
 	}

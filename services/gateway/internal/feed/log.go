@@ -20,16 +20,16 @@ import (
 
 // Bounds of one read of the log.
 const (
-	maxRead      = 40_000
-	maxReadBytes = 8 << 20
-	maxTailBytes = 8 << 20 // encoded
-	readTimeout  = 10 * time.Second
-	lookTimeout  = 3 * time.Second // also for opening: better a refusal than a long wait
-	lookAttempts = 5
-	resetDoubt   = 300 * time.Millisecond // a replica may be a little behind
-	retryDelay   = 250 * time.Millisecond
-	troubleDelay = time.Second
-	giveUpAfter  = 15 * time.Second
+	maxRead         = 40_000
+	maxReadBytes    = 8 << 20
+	maxTailBytes    = 8 << 20 // encoded
+	readTimeout     = 10 * time.Second
+	compareTimeout  = 3 * time.Second // also for opening: better a refusal than a long wait
+	compareAttempts = 5
+	resetDoubt      = 300 * time.Millisecond // a replica may be a little behind
+	retryDelay      = 250 * time.Millisecond
+	failureDelay    = time.Second
+	giveUpAfter     = 15 * time.Second
 )
 
 // open reads the head of the log after the subscription is established.
@@ -46,11 +46,11 @@ func (t *topic) open(ctx context.Context) {
 			return
 		}
 		now := time.Now()
-		t.nextLook = now.Add(t.shard.feed.cfg.Idle)
+		t.nextComparison = now.Add(t.shard.feed.cfg.Idle)
 		if head != nil {
 			t.setHead(markOf(head))
 			if e, ok := t.decode(head); ok {
-				t.learnHead(e, now)
+				t.applyHead(e, now)
 			}
 		}
 		t.phase, t.compared = flowing, begun
@@ -59,8 +59,8 @@ func (t *topic) open(ctx context.Context) {
 	})
 }
 
-// learnHead processes the log's newest event when the topic is opened.
-func (t *topic) learnHead(e *runv1.Event, now time.Time) {
+// applyHead processes the log's newest event when the topic is opened.
+func (t *topic) applyHead(e *runv1.Event, now time.Time) {
 	t.first, t.firstEnds = Position{e.GetRunOrdinal(), e.GetNumber()}, isEnd(e)
 	t.newest = spanOf(e)
 	if e.GetEpoch() > 0 {
@@ -71,7 +71,7 @@ func (t *topic) learnHead(e *runv1.Event, now time.Time) {
 }
 
 func (t *topic) readHead(ctx context.Context) (*bus.Stored, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
 	b := t.shard.feed.cfg.Bus
 	if err := b.Flush(ctx); err != nil {
@@ -91,8 +91,8 @@ func (t *topic) expectOpen(o *runorder.Order, now time.Time) {
 	}
 }
 
-// news is the result of comparing with the log and looking up silent runs.
-type news struct {
+// comparison is the result of comparing with the log and looking up silent runs.
+type comparison struct {
 	begun  time.Time
 	from   uint64 // the generation with which it was begun
 	began  bool   // the stream began anew
@@ -104,26 +104,26 @@ type news struct {
 	repair uint64 // the repair that it is for; 0 for none
 }
 
-// look compares the log with the head and looks up runs, outside the worker. want is the
+// compare compares the log with the head and looks up runs, outside the worker. want is the
 // sequence that must be reached; 0 for none.
-func (t *topic) look(want uint64, ask map[int64]string, delay time.Duration) {
-	t.looking++
+func (t *topic) compare(want uint64, ask map[int64]string, delay time.Duration) {
+	t.comparing++
 	generation, head, actor := t.generation, t.head, t.anyActor()
 	var repair uint64
 	if t.phase == repairing {
 		repair = t.repairs
 	}
 	t.start(func(ctx context.Context) {
-		n := news{from: generation, wanted: want, repair: repair, err: pause(ctx, delay)}
+		n := comparison{from: generation, wanted: want, repair: repair, err: pause(ctx, delay)}
 		n.begun = time.Now()
 		if n.err == nil {
-			n.began, n.msgs, n.err = t.readNews(ctx, head, want)
+			n.began, n.msgs, n.err = t.readChanges(ctx, head, want)
 		}
 		// Runs are looked up even if the log cannot be read.
 		if len(n.msgs) == 0 && len(ask) > 0 {
 			n.runs, n.gone = t.askRuns(identity.With(ctx, actor), ask)
 		}
-		t.post(func() { t.learnNews(&n) })
+		t.post(func() { t.applyComparison(&n) })
 	})
 }
 
@@ -142,22 +142,22 @@ func (t *topic) anyActor() identity.Actor {
 	return identity.Actor{}
 }
 
-// readNews returns the events after head. It retries a few times while they do not reach want, since
+// readChanges returns the events after head. It retries a few times while they do not reach want, since
 // a replica may be behind. began means that the stream began anew: then it returns all events.
-func (t *topic) readNews(ctx context.Context, head mark, want uint64) (began bool, msgs []*bus.Stored, err error) {
+func (t *topic) readChanges(ctx context.Context, head mark, want uint64) (began bool, msgs []*bus.Stored, err error) {
 	f := t.shard.feed
-	if !f.looks.acquire(ctx) {
+	if !f.comparisons.acquire(ctx) {
 		return false, nil, ctx.Err()
 	}
-	defer f.looks.release()
-	limit := lookTimeout
+	defer f.comparisons.release()
+	limit := compareTimeout
 	if want > 0 {
 		limit = readTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	doubts := 0
-	for attempt := range lookAttempts {
+	for attempt := range compareAttempts {
 		last, err := f.cfg.Bus.Last(ctx, t.stream, t.log)
 		wait := 20 * time.Millisecond << attempt
 		switch {
@@ -176,7 +176,7 @@ func (t *topic) readNews(ctx context.Context, head mark, want uint64) (began boo
 			if err != nil {
 				return false, nil, err
 			}
-			if !a.doubtful && (reaches(a.msgs, want) || attempt == lookAttempts-1) {
+			if !a.doubtful && (reaches(a.msgs, want) || attempt == compareAttempts-1) {
 				return a.began, a.msgs, nil
 			}
 			if a.doubtful {
@@ -272,9 +272,9 @@ func (t *topic) askRuns(ctx context.Context, ask map[int64]string) (runs map[int
 	return runs, false
 }
 
-// learnNews applies the result of look, on the worker.
-func (t *topic) learnNews(n *news) {
-	t.looking--
+// applyComparison applies the result of compare, on the worker.
+func (t *topic) applyComparison(n *comparison) {
+	t.comparing--
 	defer t.startTail()
 	if t.phase == closed {
 		return
@@ -291,11 +291,11 @@ func (t *topic) learnNews(n *news) {
 		t.retryRepair(n)
 	case n.from != t.generation: // it compared with the head of an earlier stream
 		if t.isRepair(n) {
-			t.look(n.wanted, nil, 0)
+			t.compare(n.wanted, nil, 0)
 		}
 	default:
-		t.trouble, t.compared = time.Time{}, n.begun
-		t.learnLog(n)
+		t.failingSince, t.compared = time.Time{}, n.begun
+		t.applyChanges(n)
 	}
 	// Events may still be in transit, longer if the log has no leader.
 	patience := t.shard.feed.cfg.Silence
@@ -303,14 +303,14 @@ func (t *topic) learnNews(n *news) {
 		patience *= 6
 	}
 	for _, ordinal := range slices.Sorted(maps.Keys(n.runs)) { // in the order of the runs, which viewers rely on
-		t.learnRun(ordinal, n.runs[ordinal], patience)
+		t.applyRun(ordinal, n.runs[ordinal], patience)
 	}
 }
 
 // isRepair reports whether n is for the current repair.
-func (t *topic) isRepair(n *news) bool { return t.phase == repairing && n.repair == t.repairs }
+func (t *topic) isRepair(n *comparison) bool { return t.phase == repairing && n.repair == t.repairs }
 
-func (t *topic) learnLog(n *news) {
+func (t *topic) applyChanges(n *comparison) {
 	if n.began {
 		t.generation++
 		t.setHead(mark{})
@@ -343,23 +343,23 @@ func (t *topic) checkLostRuns(msgs []*bus.Stored) {
 }
 
 // retryRepair repeats a failed repair for a while. A failed comparison is repeated later.
-func (t *topic) retryRepair(n *news) {
+func (t *topic) retryRepair(n *comparison) {
 	log, ctx := t.shard.feed.cfg.Log, t.shard.feed.life
 	now := time.Now()
 	if !t.isRepair(n) {
 		log.DebugContext(ctx, "log not compared", "session", t.session, "error", n.err)
-		t.nextLook = now.Add(min(troubleDelay, t.shard.feed.cfg.Idle))
+		t.nextComparison = now.Add(min(failureDelay, t.shard.feed.cfg.Idle))
 		return
 	}
-	if t.trouble.IsZero() {
-		t.trouble = now
+	if t.failingSince.IsZero() {
+		t.failingSince = now
 		log.WarnContext(ctx, "log not read, trying again", "session", t.session, "error", n.err)
 	}
-	if now.Sub(t.trouble) > giveUpAfter {
+	if now.Sub(t.failingSince) > giveUpAfter {
 		t.close(fmt.Errorf("%w: %w", ErrLost, n.err))
 		return
 	}
-	t.look(n.wanted, nil, retryDelay)
+	t.compare(n.wanted, nil, retryDelay)
 }
 
 // takeHeld processes the held live events. Events up to wanted that the log did not have are
@@ -386,9 +386,9 @@ func (t *topic) takeHeld(wanted uint64) {
 // outboxPatience is the time for an end event to leave the outbox.
 const outboxPatience = 15 * time.Second
 
-// learnRun processes the row of a silent run. If the run has ended and the log does not have
+// applyRun processes the row of a silent run. If the run has ended and the log does not have
 // its end event within patience, the event is synthesized.
-func (t *topic) learnRun(ordinal int64, run *agentv1.Run, patience time.Duration) {
+func (t *topic) applyRun(ordinal int64, run *agentv1.Run, patience time.Duration) {
 	p := t.pending[ordinal]
 	if p == nil || !ended(run) {
 		return

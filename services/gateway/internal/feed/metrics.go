@@ -21,7 +21,7 @@ func newMetrics(reg prometheus.Registerer, backlogs func() float64) *metrics {
 		recordReads: counter("record_reads_total", "Reads of the run log's record in PostgreSQL."),
 		snapshots:   counter("snapshots_total", "Snapshots that were fetched for viewers."),
 		synthesized: counter("ends_made_up_total", "Ends of runs synthesized because the log did not have them."),
-		catchUps:    counter("catch_ups_total", "Times that a viewer was handed to a goroutine of its own."),
+		catchUps:    counter("catch_ups_total", "Times that a viewer was handed to a goroutine."),
 		writes:      counter("writes_total", "Writes by workers to viewers' connections."),
 		bytes:       counter("written_bytes_total", "Bytes in writes by workers to viewers' connections."),
 		viewers:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "viewers", Help: "Viewers of sessions."}),

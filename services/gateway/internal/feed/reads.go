@@ -8,11 +8,11 @@ import (
 )
 
 // Limits of concurrent reads of the log and the record on one gateway. Comparisons for live streams
-// (looks) do not wait for resuming viewers (tails), nor one workspace for another one.
+// do not wait for resuming viewers (tails), nor one workspace for another one.
 const (
-	looksAtOnce       = 8
-	tailsAtOnce       = 32
-	tailsPerWorkspace = 4
+	maxComparisons       = 8
+	maxTails             = 32
+	maxTailsPerWorkspace = 4
 )
 
 // tokens is a semaphore.
@@ -44,14 +44,14 @@ type quota struct {
 	users  int
 }
 
-func newTurns() *turns { return &turns{all: make(tokens, tailsAtOnce), of: map[id.Workspace]*quota{}} }
+func newTurns() *turns { return &turns{all: make(tokens, maxTails), of: map[id.Workspace]*quota{}} }
 
 // acquire takes a slot for a workspace, which done releases. It returns false if ctx ends first.
 func (t *turns) acquire(ctx context.Context, ws id.Workspace) (done func(), ok bool) {
 	t.mu.Lock()
 	s := t.of[ws]
 	if s == nil {
-		s = &quota{tokens: make(tokens, tailsPerWorkspace)}
+		s = &quota{tokens: make(tokens, maxTailsPerWorkspace)}
 		t.of[ws] = s
 	}
 	s.users++

@@ -20,7 +20,7 @@ type shard struct {
 	index  int
 	in     chan *nats.Msg // shared by all its subscriptions; never closed
 	do     chan func()    // functions for the worker to call
-	bell   chan struct{}  // capacity 1: another worker has queued something
+	wake   chan struct{}  // capacity 1: another worker has queued something
 	topics map[string]*topic
 	dirty  []*topic // topics with frames that are not announced yet
 	pen    *pen
@@ -29,9 +29,9 @@ type shard struct {
 	mu      sync.Mutex // guards the rest
 	queue   []*group   // groups with frames to write
 	resting []*group   // groups with frames to write after their rest
-	looks   []*group   // groups to check when there is nothing to write
+	checks  []*group   // groups to check when there is nothing to write
 	queued  int        // the number of served groups of queue
-	looked  int        // the number of checked groups of looks
+	checked int        // the number of removed groups of checks
 	turns   int
 }
 
@@ -43,20 +43,20 @@ const (
 
 func newShard(f *Feed, index int) *shard {
 	return &shard{
-		feed: f, index: index, in: make(chan *nats.Msg, inbox), do: make(chan func(), 64), bell: make(chan struct{}, 1),
+		feed: f, index: index, in: make(chan *nats.Msg, inbox), do: make(chan func(), 64), wake: make(chan struct{}, 1),
 		topics: map[string]*topic{}, pen: newPen(),
 	}
 }
 
-// lookEvery is the interval at which each connection is checked: whether its client has left, a
+// checkEvery is the interval at which each connection is checked: whether its client has left, a
 // heartbeat is due, or it must end.
-func (c *Config) lookEvery() time.Duration {
+func (c *Config) checkEvery() time.Duration {
 	return min(max(c.Heartbeat/8, 5*time.Millisecond), maxLook)
 }
 
 func (s *shard) run() {
 	cfg := &s.feed.cfg
-	tick := time.NewTicker(min(max(cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond, cfg.lookEvery()))
+	tick := time.NewTicker(min(max(cfg.Silence/6, 5*time.Millisecond), 250*time.Millisecond, cfg.checkEvery()))
 	defer tick.Stop()
 	rest := time.NewTimer(time.Hour)
 	defer rest.Stop()
@@ -74,7 +74,7 @@ func (s *shard) run() {
 		select {
 		case <-ready:
 		case <-rest.C:
-		case <-s.bell:
+		case <-s.wake:
 		case <-s.feed.life.Done():
 			for _, t := range s.topics {
 				t.close(ErrDraining)
@@ -164,7 +164,7 @@ func (s *shard) waiting() (queued bool, resting time.Duration) {
 	if len(s.resting) > 0 {
 		resting = s.queueRested(time.Now())
 	}
-	return len(s.queue) > 0 || len(s.looks) > 0, resting
+	return len(s.queue) > 0 || len(s.checks) > 0, resting
 }
 
 // queueRested queues the groups whose rest is over, and returns how long the first of the others
@@ -191,10 +191,10 @@ func (s *shard) serveNext() {
 	s.mu.Lock()
 	var g *group
 	s.turns++
-	look := len(s.queue) == 0 || len(s.looks) > 0 && s.turns%share == 0
-	if look {
-		if g = pop(&s.looks, &s.looked); g != nil {
-			g.isLooked = false
+	check := len(s.queue) == 0 || len(s.checks) > 0 && s.turns%share == 0
+	if check {
+		if g = pop(&s.checks, &s.checked); g != nil {
+			g.isCheckQueued = false
 		}
 	} else {
 		g = pop(&s.queue, &s.queued)
@@ -202,7 +202,7 @@ func (s *shard) serveNext() {
 	}
 	s.mu.Unlock()
 	if g != nil {
-		s.serve(g, look)
+		s.serve(g, check)
 	}
 }
 
@@ -223,19 +223,19 @@ func pop(list *[]*group, done *int) *group {
 	return g
 }
 
-func (s *shard) serve(g *group, look bool) {
+func (s *shard) serve(g *group, check bool) {
 	t := g.topic
 	t.mu.Lock()
 	s.batch = append(s.batch[:0], g.viewers...)
 	t.mu.Unlock()
 	now := time.Now()
-	if !look {
+	if !check {
 		s.mu.Lock()
 		g.rests = now.Add(s.feed.cfg.rest(len(s.batch)))
 		s.mu.Unlock()
 	}
 	for _, v := range s.batch {
-		v.contain(func() { v.turn(s.pen, now, look) })
+		v.contain(func() { v.turn(s.pen, now, check) })
 	}
 	clear(s.batch)
 	s.pen.settle(s.feed.metrics)
@@ -264,15 +264,15 @@ func (s *shard) join(ctx context.Context, v *Viewer, ws id.Workspace, session id
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.add(v)
-	v.stand(t.ring.end())
+	v.setPosition(t.ring.end())
 	s.feed.metrics.viewers.Inc()
 	return nil
 }
 
-// lookAgain makes all topics compare with the log soon, spread over a short time.
-func (s *shard) lookAgain() {
+// compareAll makes all topics compare with the log soon, spread over a short time.
+func (s *shard) compareAll() {
 	now := time.Now()
 	for _, t := range s.topics {
-		t.shaken, t.nextLook, t.nextSweep = now, now.Add(s.feed.jitter(200*time.Millisecond)), now
+		t.reconnected, t.nextComparison, t.nextSweep = now, now.Add(s.feed.jitter(200*time.Millisecond)), now
 	}
 }

@@ -35,7 +35,7 @@ import (
 
 // A simulated world has two gateways with real feeds, one session whose runs follow each
 // other, and clients that connect, read at their own pace, leave, and resume at either
-// gateway. The models of sim_model_test.go stand for the rest. A script, made from the
+// gateway. The rest is models (sim_model_test.go). A script, made from the
 // seed, publishes events and causes trouble: lost and repeated live messages, a zombie's
 // events, reconnects, replicas that are behind, a log that expires, outages of agent-runner,
 // and gateways that drain and are replaced. In some worlds the log is lost, once. Everything
@@ -334,7 +334,7 @@ func (w *simWorld) checkBounds(g *simGateway) {
 			t.mu.Lock()
 			frames, size := len(t.ring.frames), t.ring.bytes
 			heaviest := 0
-			for _, v := range append(t.handed(), t.viewers...) {
+			for _, v := range append(t.attached(), t.viewers...) {
 				heaviest = max(heaviest, v.weight)
 			}
 			t.mu.Unlock()

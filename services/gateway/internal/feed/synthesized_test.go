@@ -25,7 +25,7 @@ func TestSynthesizedEndsAreInOrder(t *testing.T) {
 	f := New(Config{Dialect: dialect.Plain{}, Log: slog.New(slog.DiscardHandler)})
 	top := newTopic(f.shards[0], "live", "log", "stream", id.New[id.Session]())
 	top.phase = flowing
-	n := news{begun: time.Now(), runs: map[int64]*agentv1.Run{}}
+	n := comparison{begun: time.Now(), runs: map[int64]*agentv1.Run{}}
 	var want []Position
 	for ordinal := int64(1); ordinal <= 8; ordinal++ {
 		run := &agentv1.Run{Id: id.New[id.Run]().String(), Ordinal: ordinal, State: agentv1.RunState_RUN_STATE_CANCELLED}
@@ -33,7 +33,7 @@ func TestSynthesizedEndsAreInOrder(t *testing.T) {
 		top.pending[ordinal] = &pendingRun{id: run.GetId(), ended: time.Now().Add(-time.Hour)}
 		want = append(want, Position{ordinal, 0})
 	}
-	top.learnNews(&n)
+	top.applyComparison(&n)
 	var got []Position
 	for _, f := range top.ring.frames {
 		if f.kind == runEnd {
@@ -61,7 +61,7 @@ func TestSynthesizedEndAfterAnotherRun(t *testing.T) {
 		top.pushEvent(delta(3, 1, 1), 2, false)
 		top.pushEvent(delta(4, c.epoch, 0), 3, false)
 		top.pending[3] = &pendingRun{id: run.GetId(), ended: time.Now().Add(-time.Hour)}
-		top.learnRun(3, run, time.Second)
+		top.applyRun(3, run, time.Second)
 		end := top.ring.frames[len(top.ring.frames)-1]
 		if end.kind != runEnd || !end.synthetic {
 			t.Fatalf("the last frame is %s, want the end of run 3", end.pos)
@@ -89,7 +89,7 @@ func TestHoleBeforeTheFirstEvent(t *testing.T) {
 	}{{"empty log", nil, true}, {"queued run cancelled", delta(4, 0, 1), false}} {
 		top := newBareTopic()
 		if c.head != nil {
-			top.learnHead(c.head, time.Now())
+			top.applyHead(c.head, time.Now())
 		}
 		top.pushEvent(delta(3, 1, 8), 2, false)
 		if got := top.ring.frames[0].kind == hole; got != c.want {
@@ -116,7 +116,7 @@ func TestHoleForLostRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		top.learnLog(&news{began: true, msgs: []*bus.Stored{{
+		top.applyChanges(&comparison{began: true, msgs: []*bus.Stored{{
 			Message: bus.Message{Header: nats.Header{bus.SchemaHeader: {"signalbox.run.v1.Event"}}, Data: data}, Seq: 1, Time: time.Now(),
 		}}})
 		if got := top.ring.frames[2].kind == hole; got != c.want {
@@ -180,7 +180,7 @@ func TestEndInOutbox(t *testing.T) {
 		top := newTopic(f.shards[0], "live", "log", "stream", id.New[id.Session]())
 		run := &agentv1.Run{Id: id.New[id.Run]().String(), Ordinal: 1, State: agentv1.RunState_RUN_STATE_DONE, EndWaits: c.waits}
 		top.pending[1] = &pendingRun{id: run.GetId(), ended: time.Now().Add(-c.ago)}
-		top.learnRun(1, run, time.Second)
+		top.applyRun(1, run, time.Second)
 		if got := len(top.ring.frames) == 1; got != c.want {
 			t.Errorf("end %s for %v: synthesized: %t, want %t", c.name, c.ago, got, c.want)
 		}

@@ -56,7 +56,7 @@ func (t *topic) load(w wanted) {
 // startTail reads the tail for the first request. It compares with the log first, because the
 // wanted event may not have arrived here yet.
 func (t *topic) startTail() {
-	if t.reading || t.looking > 0 || t.phase == closed {
+	if t.reading || t.comparing > 0 || t.phase == closed {
 		return
 	}
 	t.loads = slices.DeleteFunc(t.loads, t.refuse)
@@ -64,7 +64,7 @@ func (t *topic) startTail() {
 		return
 	}
 	if !t.compared.After(t.loads[0].since) {
-		t.look(0, nil, 0) // comes back here
+		t.compare(0, nil, 0) // comes back here
 		return
 	}
 	t.reading = true
@@ -72,7 +72,7 @@ func (t *topic) startTail() {
 	w := t.loads[0]
 	t.start(func(ctx context.Context) {
 		got := t.readTail(ctx, b, w)
-		t.post(func() { t.learnTail(got) })
+		t.post(func() { t.applyTail(got) })
 	})
 }
 
@@ -97,7 +97,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 	r := t.readRecord(ctx, w)
 	for attempt := 0; ; attempt++ {
 		b := begin
-		b.now, b.final = time.Now(), attempt == lookAttempts-1
+		b.now, b.final = time.Now(), attempt == compareAttempts-1
 		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head), unrecorded: r.failed}
 		switch {
 		case r.long:
@@ -277,9 +277,9 @@ func (b *tailBuilder) add(e *runv1.Event, at place) {
 	}
 }
 
-// learnTail is the worker's part of load: it fills the ring as far as possible for further resuming
+// applyTail is the worker's part of load: it fills the ring as far as possible for further resuming
 // viewers.
-func (t *topic) learnTail(got tail) {
+func (t *topic) applyTail(got tail) {
 	t.reading = false
 	if t.phase == closed {
 		return // close has answered

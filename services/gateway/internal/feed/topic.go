@@ -41,27 +41,27 @@ type topic struct {
 	opened  chan struct{} // closed when the topic has left opening
 
 	// The worker's own.
-	sub        *bus.Subscription
-	phase      phase
-	generation uint64        // number of times that the stream began anew
-	head       mark          // the newest processed event
-	newest     runorder.Span // the log's newest canonical event; at first the newest, which may be a zombie's
-	begun      int64         // the newest run with a runner
-	order      *runorder.Order
-	held       []*bus.Stored // live events, held during a repair
-	heldBytes  int
-	looking    int    // comparisons with the log in progress
-	repairs    uint64 // number of repairs that were begun
-	trouble    time.Time
-	loads      []wanted // requests for tails
-	reading    bool     // a tail is being read
-	pending    map[int64]*pendingRun
-	compared   time.Time // when the last successful comparison was begun
-	shaken     time.Time // when the bus last reconnected
-	nextLook   time.Time
-	nextSweep  time.Time
-	emptySince time.Time
-	dirty      bool
+	sub            *bus.Subscription
+	phase          phase
+	generation     uint64        // number of times that the stream began anew
+	head           mark          // the newest processed event
+	newest         runorder.Span // the log's newest canonical event; at first the newest, which may be a zombie's
+	begun          int64         // the newest run with a runner
+	order          *runorder.Order
+	held           []*bus.Stored // live events, held during a repair
+	heldBytes      int
+	comparing      int       // comparisons with the log in progress
+	repairs        uint64    // number of repairs that were begun
+	failingSince   time.Time // when reads of the log began to fail; zero if they work
+	loads          []wanted  // requests for tails
+	reading        bool      // a tail is being read
+	pending        map[int64]*pendingRun
+	compared       time.Time // when the last successful comparison was begun
+	reconnected    time.Time // when the bus last reconnected
+	nextComparison time.Time
+	nextSweep      time.Time
+	emptySince     time.Time
+	dirty          bool
 
 	reached atomic.Uint64 // the head's place, for any goroutine
 
@@ -152,7 +152,7 @@ func (t *topic) take(st *bus.Stored) {
 			return
 		}
 		t.repair(st, something)
-	case st.Prev < head, !t.compared.After(t.shaken):
+	case st.Prev < head, !t.compared.After(t.reconnected):
 		// The head is no longer in the log: it is old, or the stream began anew. Or events
 		// may have been missed before a reconnect.
 		t.repair(st, something)
@@ -177,7 +177,7 @@ func (t *topic) repair(st *bus.Stored, want uint64) {
 	t.phase = repairing
 	t.repairs++
 	t.hold(st)
-	t.look(want, nil, 0)
+	t.compare(want, nil, 0)
 }
 
 func (t *topic) decode(st *bus.Stored) (*runv1.Event, bool) {
@@ -299,13 +299,13 @@ func (t *topic) sweep(now time.Time) {
 	}
 	cfg := &t.shard.feed.cfg
 	if len(t.pending) == 0 { // nothing is urgent
-		t.nextSweep = now.Add(min(cfg.Silence/2, cfg.Idle/2, cfg.Linger, cfg.lookEvery()))
+		t.nextSweep = now.Add(min(cfg.Silence/2, cfg.Idle/2, cfg.Linger, cfg.checkEvery()))
 	}
 	t.mu.Lock()
 	watched := t.watched()
 	for _, g := range t.groups {
-		if now.After(g.nextLook) {
-			g.nextLook = now.Add(cfg.lookEvery())
+		if now.After(g.nextCheck) {
+			g.nextCheck = now.Add(cfg.checkEvery())
 			g.enqueue(t.shard, true)
 		}
 	}
@@ -320,12 +320,12 @@ func (t *topic) sweep(now time.Time) {
 		return
 	}
 	t.emptySince = time.Time{}
-	if t.looking > 0 {
+	if t.comparing > 0 {
 		return
 	}
-	if ask := t.due(now); len(ask) > 0 || now.After(t.nextLook) {
-		t.nextLook = now.Add(cfg.Idle/2 + t.shard.feed.jitter(cfg.Idle))
-		t.look(0, ask, 0)
+	if ask := t.due(now); len(ask) > 0 || now.After(t.nextComparison) {
+		t.nextComparison = now.Add(cfg.Idle/2 + t.shard.feed.jitter(cfg.Idle))
+		t.compare(0, ask, 0)
 	}
 }
 
@@ -354,7 +354,7 @@ func (t *topic) close(why error) {
 	t.mu.Lock()
 	t.err = why
 	t.ring = newRing(0, 0)
-	all := t.handed()
+	all := t.attached()
 	t.mu.Unlock()
 	if !isClosed(t.opened) {
 		close(t.opened)

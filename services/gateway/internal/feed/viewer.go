@@ -99,11 +99,11 @@ func (v *Viewer) Ready(ctx context.Context) error {
 }
 
 // Overtook reports whether the log already had events of a run, or of a later one, when
-// the session was opened here. The viewer's position is then behind them.
+// the session was opened here. The viewer's position is then after them.
 func (v *Viewer) Overtook(run int64) bool { return v.topic.first.Run >= run }
 
-// stand sets the viewer's position in the ring. The caller holds the topic's lock.
-func (v *Viewer) stand(index uint64) {
+// setPosition sets the viewer's position in the ring. The caller holds the topic's lock.
+func (v *Viewer) setPosition(index uint64) {
 	r := &v.topic.ring
 	v.spend(len(v.backlog))
 	v.next, v.consumed, v.placed = index, r.pushed, time.Now()
@@ -155,7 +155,7 @@ func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	})
 }
 
-// After sets the position behind the event at p. It returns false if the event is no longer
+// After sets the position after the event at p. It returns false if the event is no longer
 // kept, or not yet known; the viewer then needs a snapshot.
 func (v *Viewer) After(ctx context.Context, p Position) (bool, error) {
 	return v.seek(ctx, p, 1, 0)
@@ -246,7 +246,7 @@ func (v *Viewer) seekRing(p Position, skip int) bool {
 		i, ok = t.behindFirst(p)
 	}
 	if ok {
-		v.stand(i)
+		v.setPosition(i)
 	}
 	return ok
 }
@@ -306,7 +306,7 @@ func (v *Viewer) join(got tail, i int) bool {
 	defer t.mu.Unlock()
 	index, ok := t.ring.after(got.until)
 	if ok || got.part {
-		v.stand(index)
+		v.setPosition(index)
 		v.keep(got.frames[i:], got.part)
 	}
 	return ok || got.part
@@ -364,7 +364,7 @@ func (v *Viewer) restartAtEnd(ctx context.Context) (bool, error) {
 	t.locked(func() {
 		for i, f := range t.ring.frames {
 			if f.kind == runEnd && f.pos.Run == v.follow.Run {
-				v.stand(t.ring.first + uint64(i))
+				v.setPosition(t.ring.first + uint64(i))
 				inRing = true
 				return
 			}
@@ -389,7 +389,7 @@ func (v *Viewer) restartAtEnd(ctx context.Context) (bool, error) {
 	end := newFrame(v.feed.cfg.Dialect, EndOf(row), place(t.reached.Load()), time.Now())
 	end.synthetic = true
 	t.locked(func() {
-		v.stand(t.ring.end())
+		v.setPosition(t.ring.end())
 		v.keep([]*frame{end}, false)
 	})
 	return true, nil
@@ -405,7 +405,7 @@ func (v *Viewer) restartInRing(p Position) bool {
 		index, ok = t.behindFirst(p)
 	}
 	if ok {
-		v.stand(index)
+		v.setPosition(index)
 	}
 	return ok
 }
