@@ -212,7 +212,7 @@ func (s *scene) comeAndGo(ctx context.Context) {
 		s.mu.Unlock()
 		if turn%3 == 0 {
 			w.leave()
-			s.hire() //nolint:contextcheck // who is hired stays when the trouble is over
+			s.hire() //nolint:contextcheck // the new editor outlives ctx
 			continue
 		}
 		w.Cut(true)
@@ -236,7 +236,7 @@ func (s *scene) havoc(ctx context.Context) {
 	victims := []string{"document-sync-1", "document-sync-2", "gateway-1", "gateway-2", world.NATSName, world.PostgresName, "document-sync-1", "document-sync-2"}
 	for turn := 1; pause(ctx, time.Second+rand.N(time.Second)); turn++ {
 		if turn%5 == 0 {
-			s.blackout(s.t.Context(), turn%10 == 0) //nolint:contextcheck // what is down comes back
+			s.blackout(s.t.Context(), turn%10 == 0) //nolint:contextcheck // the parts are restarted even after ctx
 			continue
 		}
 		s.kill(s.t.Context(), victims[rnd.IntN(len(victims))], 200*time.Millisecond+rand.N(time.Second)) //nolint:contextcheck // as above

@@ -8,17 +8,16 @@ import (
 	"testing"
 )
 
-// busyVariable makes this program one that does nothing but keep a processor busy.
+// busyVariable makes this program keep a processor busy and do nothing else.
 const busyVariable = "SIGNALBOX_BUSY"
 
-// oversubscribed is how many programs want each processor beside what is tested.
+// oversubscribed is the number of busy programs per processor.
 const oversubscribed = 8
 
-// beBusy spins until standard input ends: when it was closed, or who started this has
-// gone.
+// beBusy spins until standard input ends, because the parent closed it or has ended.
 func beBusy() {
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // how it ends does not matter
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error also means the end
 		os.Exit(0)
 	}()
 	for n := 0; ; n++ {
@@ -44,7 +43,7 @@ func oversubscribe(t *testing.T) {
 		}
 		t.Cleanup(func() {
 			_ = stdin.Close()
-			_ = cmd.Process.Kill() // by its id; it may have ended
+			_ = cmd.Process.Kill() // it may have ended already
 			_ = cmd.Wait()         // it was killed
 		})
 	}

@@ -42,7 +42,7 @@ func (c *checker) streams() {
 	}
 }
 
-func (c *checker) stream(s *seen) {
+func (c *checker) stream(s *view) {
 	next := map[int64]int64{} // the next number of each run
 	loose := map[int64]bool{} // runs of which a snapshot may contain more
 	had := map[place]bool{}   // seen already
@@ -96,7 +96,7 @@ func (c *checker) known(run, from, to int64) bool {
 // order checks that all witnesses of the whole session saw the same order as the witness with the
 // most events. Of events repeated after a snapshot, the last occurrence counts.
 func (c *checker) order() {
-	var longest *seen
+	var longest *view
 	for _, s := range c.seen {
 		if s.run == 0 && (longest == nil || len(s.sights) > len(longest.sights)) {
 			longest = s

@@ -168,19 +168,19 @@ func TestCheckFindsFaults(t *testing.T) {
 	}
 }
 
-func drop(s *seen, i int)    { s.sights = slices.Delete(s.sights, i, i+1) }
-func swap(s *seen, i, j int) { s.sights[i], s.sights[j] = s.sights[j], s.sights[i] }
+func drop(s *view, i int)    { s.sights = slices.Delete(s.sights, i, i+1) }
+func swap(s *view, i, j int) { s.sights[i], s.sights[j] = s.sights[j], s.sights[i] }
 
 // swapRuns shows a witness the second run before the first.
-func swapRuns(s *seen) { s.sights = slices.Concat(s.sights[8:16], s.sights[:8], s.sights[16:]) }
+func swapRuns(s *view) { s.sights = slices.Concat(s.sights[8:16], s.sights[:8], s.sights[16:]) }
 
 // snapshotAt gives a witness a snapshot in place of 1-3 and 1-4.
-func snapshotAt(s *seen, at place) {
+func snapshotAt(s *view, at place) {
 	s.sights = slices.Concat(s.sights[:3], []sight{{place: at, snapshot: true, cursor: "1-2"}}, s.sights[5:])
 }
 
 // again gives a witness a snapshot after 1-4, and then the events from 1-3 on.
-func again(s *seen, at place) {
+func again(s *view, at place) {
 	s.sights = slices.Concat(s.sights[:5], []sight{{place: at, snapshot: true, cursor: "1-4"}}, s.sights[3:])
 }
 

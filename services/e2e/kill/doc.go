@@ -7,7 +7,7 @@
 // # Who does what
 //
 //	killer         kills and restarts parts, and restarts those that ended by themselves
-//	talkers        each leads one conversation after the other: a session, its messages,
+//	talkers        each holds one conversation after the other: a session, its messages,
 //	               stops and steering (talk.go), with the script in script.yaml
 //	witnesses      the viewers of a session (witness.go): one stays connected as long as its
 //	               gateway runs, one cuts its connection at random moments and resumes at a

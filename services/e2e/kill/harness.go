@@ -271,7 +271,7 @@ func (h *harness) refusal(t *transcript, err error) bool {
 		kind := "connection"
 		if errors.Is(err, context.DeadlineExceeded) {
 			kind = "no answer in time"
-		} else if err == errNotOpen { //nolint:errorlint // the mark alone: whoever met the failure has noted it
+		} else if err == errNotOpen { //nolint:errorlint // the bare sentinel: the failure was recorded already
 			return false
 		}
 		h.count(func(r *Report) { r.Failures[kind]++ })

@@ -23,8 +23,8 @@ type talker struct {
 	who      world.Member
 	t        *transcript
 	watchers []*watcher
-	// beside runs f in the background while the conversation lasts.
-	beside func(func(context.Context))
+	// background runs f concurrently with the conversation.
+	background func(func(context.Context))
 }
 
 // run holds conversations until no more runs are offered; ctx is the harness's own.
@@ -46,7 +46,7 @@ func (k *talker) converse(ctx context.Context, name string) {
 	watching, leave := context.WithCancel(ctx)
 	defer leave()
 	var wg sync.WaitGroup
-	k.beside = func(f func(context.Context)) { wg.Go(func() { f(watching) }) }
+	k.background = func(f func(context.Context)) { wg.Go(func() { f(watching) }) }
 	for i := range 2 + k.rnd.IntN(2) {
 		k.open(ctx, i > 0)
 	}
@@ -68,12 +68,12 @@ func (k *talker) open(ctx context.Context, cuts bool) {
 		open: sync.OnceFunc(func() { close(there) }),
 	}
 	if cuts {
-		w.seen = k.t.witness("reconnecting")
+		w.view = k.t.witness("reconnecting")
 	} else {
-		w.seen, w.pauses = k.t.witness("staying"), k.pauses
+		w.view, w.pauses = k.t.witness("staying"), k.pauses
 	}
 	k.watchers = append(k.watchers, w)
-	k.beside(w.watch)
+	k.background(w.watch)
 	select {
 	case <-there:
 	case <-ctx.Done():
@@ -114,7 +114,7 @@ func (k *talker) document(ctx context.Context, a *ask) bool {
 		return false
 	}
 	if pause(ctx, between(k.rnd, 200*time.Millisecond, time.Second)) {
-		k.look(ctx, a.document(), 1)
+		k.readDocuments(ctx, a.document(), 1)
 	}
 	return k.answered(ctx, a)
 }
@@ -223,10 +223,10 @@ func (k *talker) sendAndFollow(ctx context.Context, a *ask, s world.Sending) boo
 	}
 	k.accepted(ctx, a, run)
 	w := &sender{ask: a, watcher: watcher{harness: k.harness, t: k.t, who: k.who, rnd: k.fork()}}
-	w.seen = k.t.witness("the sender of " + a.id)
+	w.view = k.t.witness("the sender of " + a.id)
 	w.sender = true
 	w.run = run.Ordinal
-	k.beside(func(ctx context.Context) { w.follow(ctx, stream) })
+	k.background(func(ctx context.Context) { w.follow(ctx, stream) })
 	return true
 }
 
@@ -286,7 +286,7 @@ func (k *talker) answered(ctx context.Context, a *ask) bool {
 func (k *talker) settle(ctx context.Context) {
 	deadline := time.Now().Add(stuckAfter)
 	for {
-		behind := k.t.behind()
+		behind := k.t.laggard()
 		if behind == "" {
 			return
 		}
@@ -300,8 +300,8 @@ func (k *talker) settle(ctx context.Context) {
 	}
 }
 
-// behind names a witness that has not seen the end of a run that another one has seen.
-func (t *transcript) behind() string {
+// laggard names a witness that has not seen the end of a run that another one has seen.
+func (t *transcript) laggard() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.seen {
@@ -318,7 +318,7 @@ func (t *transcript) behind() string {
 }
 
 // knows reports whether the witness saw an event, or a snapshot that covers it.
-func (s *seen) knows(p place) bool {
+func (s *view) knows(p place) bool {
 	for _, x := range slices.Backward(s.sights) {
 		if x.snapshot || x.place == p {
 			return true
@@ -345,7 +345,7 @@ func (k *talker) inspect(ctx context.Context) {
 			k.t.runs[a.run] = run
 		}
 		if a.kind == doc {
-			k.look(ctx, a.document(), 2)
+			k.readDocuments(ctx, a.document(), 2)
 		}
 	}
 	if !ok || ctx.Err() != nil || !k.readLedger(ctx) {
@@ -377,9 +377,9 @@ func (k *talker) readLedger(ctx context.Context) bool {
 	return true
 }
 
-// look reads all documents with a name. The last readings are kept for the check; earlier ones are
+// readDocuments reads all documents with a name. The last readings are kept for the check; earlier ones are
 // intermediate readings.
-func (k *talker) look(ctx context.Context, name string, round int) {
+func (k *talker) readDocuments(ctx context.Context, name string, round int) {
 	at := span{from: time.Now()}
 	var list struct {
 		Documents []struct{ ID, Name string }

@@ -42,12 +42,12 @@ func (e *event) isEnd() bool { return e.kind == "done" || e.kind == "error" }
 type sight struct {
 	place
 	snapshot bool
-	cursor   string // of a snapshot: what the witness had asked for
+	cursor   string // of a snapshot: the event after which the witness resumed
 	at       time.Time
 }
 
-// seen is what a witness saw, in order.
-type seen struct {
+// view is what a witness saw, in order.
+type view struct {
 	name string
 	// Most witnesses watch whole sessions; a sender sees only its own run, without what the sender
 	// knows already.
@@ -75,7 +75,7 @@ type transcript struct {
 	events   map[place]*event
 	ends     map[int64]place // of runs, as first seen
 	lastSeen map[int64]time.Time
-	seen     []*seen
+	seen     []*view
 	asks     []*ask
 	stops    []span
 	readings []reading
@@ -141,17 +141,17 @@ func (t *transcript) complain(s sort, format string, args ...any) {
 }
 
 // witness adds a witness to the transcript.
-func (t *transcript) witness(name string) *seen {
+func (t *transcript) witness(name string) *view {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := &seen{name: name}
+	s := &view{name: name}
 	t.seen = append(t.seen, s)
 	return s
 }
 
 // note records an event that a witness has just seen. It returns false if the event's place is
 // unknown.
-func (t *transcript) note(s *seen, kind, id string, data []byte, cursor string) (at place, ok bool) {
+func (t *transcript) note(s *view, kind, id string, data []byte, cursor string) (at place, ok bool) {
 	now := time.Now()
 	p, ok := parsePlace(id)
 	if !ok {

@@ -17,7 +17,7 @@ const beginning = "0-0"
 // watcher watches a session for one witness.
 type watcher struct {
 	*harness
-	*seen
+	*view
 	t      *transcript
 	who    world.Member
 	rnd    *rand.Rand
@@ -96,7 +96,7 @@ func (w *watcher) connection(ctx context.Context, first *bool, after *string) er
 			return err
 		}
 		id := string(ev.ID)
-		p, ok := w.t.note(w.seen, ev.Type, id, ev.Data, *after)
+		p, ok := w.t.note(w.view, ev.Type, id, ev.Data, *after)
 		if ok {
 			*after = id
 		}
@@ -207,7 +207,7 @@ func (w *sender) read(ctx context.Context, s *world.Stream, after *string) error
 			return err
 		}
 		id := string(ev.ID)
-		if _, ok := w.t.note(w.seen, ev.Type, id, ev.Data, *after); ok {
+		if _, ok := w.t.note(w.view, ev.Type, id, ev.Data, *after); ok {
 			*after = id
 		}
 		ended = ended || ev.Type == "done" || ev.Type == "error"

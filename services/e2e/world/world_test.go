@@ -12,9 +12,9 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// Every part can be killed and comes back where it was, and links go where Via
-// sends them.
-func TestPartsComeBack(t *testing.T) {
+// TestPartsRestart checks that every part can be killed and restarted at its address, and that links
+// use the addresses of Via.
+func TestPartsRestart(t *testing.T) {
 	t.Parallel()
 	programs := t.TempDir()
 	if err := world.Build(t.Context(), programs); err != nil {
@@ -82,14 +82,14 @@ func TestPartsComeBack(t *testing.T) {
 	say()
 	for _, link := range []string{"agent-runner-1 postgres unix", "agent-runner-1 nats tcp", "gateway-1 agent-runner-1 tcp", "credential-broker-1 simulator tcp"} {
 		if !pipes.seen[link] {
-			t.Errorf("Via was not asked for %q", link)
+			t.Errorf("Via was not called for %q", link)
 		}
 	}
 }
 
-// pipes puts a listener of its own in front of every part.
+// pipes puts a proxy in front of every part.
 type pipes struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the rest
 	seen      map[string]bool
 	listeners []net.Listener
 	open      sync.WaitGroup

@@ -122,7 +122,7 @@ func (r *rig) zombieToolCall(t *testing.T) {
 
 // takenOver submits a message and lets the other replica take over its run during the first one's
 // model call; begun is called before that. If the same replica claims the run again, it ends its
-// former work and there is no zombie: then takenOver tries another run.
+// former work and there is no zombie; takenOver then tries another run.
 func (r *rig) takenOver(t *testing.T, begun func(run string, first *call), tools ...string) (session, run string, first, second *call) {
 	t.Helper()
 	const holder = `select runner from agent.runs where id = $1`
