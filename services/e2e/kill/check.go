@@ -37,7 +37,7 @@ func (c *checker) wrong(s sort, format string, args ...any) {
 
 // streams checks that each witness saw every event once and in order.
 func (c *checker) streams() {
-	for _, s := range c.seen {
+	for _, s := range c.views {
 		c.stream(s)
 	}
 }
@@ -97,7 +97,7 @@ func (c *checker) known(run, from, to int64) bool {
 // most events. Of events repeated after a snapshot, the last occurrence counts.
 func (c *checker) order() {
 	var longest *view
-	for _, s := range c.seen {
+	for _, s := range c.views {
 		if s.run == 0 && (longest == nil || len(s.sights) > len(longest.sights)) {
 			longest = s
 		}
@@ -111,7 +111,7 @@ func (c *checker) order() {
 			index[x.place] = i
 		}
 	}
-	for _, s := range c.seen {
+	for _, s := range c.views {
 		final := map[place]int{}
 		for at, x := range s.sights {
 			if !x.snapshot {
@@ -361,7 +361,7 @@ type snap struct {
 // snapshots lists the witnesses' snapshots.
 func (t *transcript) snapshots() []snap {
 	var out []snap
-	for _, s := range t.seen {
+	for _, s := range t.views {
 		last := map[int64]int64{}
 		for _, x := range s.sights {
 			if !x.snapshot {

@@ -56,7 +56,7 @@ func (b *builder) say(run, number int64, kind string, fields map[string]any) {
 	if err != nil {
 		panic(err)
 	}
-	for _, s := range b.seen {
+	for _, s := range b.views {
 		b.note(s, kind, place{run, number}.String(), data, "")
 	}
 	b.events[place{run, number}].at = b.tick()
@@ -112,21 +112,21 @@ func TestCheckFindsFaults(t *testing.T) {
 		want  []sort
 	}{
 		"none":                            {func(*transcript) {}, nil},
-		"lost event":                      {func(t *transcript) { drop(t.seen[0], 4) }, []sort{hole}},
-		"event twice":                     {func(t *transcript) { t.seen[1].sights = slices.Insert(t.seen[1].sights, 4, t.seen[1].sights[3]) }, []sort{twice}},
-		"late event":                      {func(t *transcript) { swap(t.seen[1], 4, 5) }, []sort{hole, twice, differs}},
-		"two orders":                      {func(t *transcript) { swapRuns(t.seen[1]) }, []sort{differs}},
-		"other bytes":                     {func(t *transcript) { t.note(t.seen[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
-		"snapshot":                        {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}) }, nil},
-		"hole behind":                     {func(t *transcript) { snapshotAt(t.seen[0], place{1, 3}) }, []sort{hole}},
-		"hole in a run after a snapshot":  {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}); drop(t.seen[0], 9) }, []sort{hole}},
-		"beginning lost after a snapshot": {func(t *transcript) { snapshotAt(t.seen[0], place{1, 4}); drop(t.seen[0], 7) }, []sort{hole}},
+		"lost event":                      {func(t *transcript) { drop(t.views[0], 4) }, []sort{hole}},
+		"event twice":                     {func(t *transcript) { t.views[1].sights = slices.Insert(t.views[1].sights, 4, t.views[1].sights[3]) }, []sort{twice}},
+		"late event":                      {func(t *transcript) { swap(t.views[1], 4, 5) }, []sort{hole, twice, differs}},
+		"two orders":                      {func(t *transcript) { swapRuns(t.views[1]) }, []sort{differs}},
+		"other bytes":                     {func(t *transcript) { t.note(t.views[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
+		"snapshot":                        {func(t *transcript) { snapshotAt(t.views[0], place{1, 4}) }, nil},
+		"hole behind":                     {func(t *transcript) { snapshotAt(t.views[0], place{1, 3}) }, []sort{hole}},
+		"hole in a run after a snapshot":  {func(t *transcript) { snapshotAt(t.views[0], place{1, 4}); drop(t.views[0], 9) }, []sort{hole}},
+		"beginning lost after a snapshot": {func(t *transcript) { snapshotAt(t.views[0], place{1, 4}); drop(t.views[0], 7) }, []sort{hole}},
 		"first event lost after a snapshot": {func(t *transcript) {
-			snapshotAt(t.seen[0], place{1, 4})
-			t.seen[0].sights = slices.Delete(t.seen[0].sights, 7, 14)
+			snapshotAt(t.views[0], place{1, 4})
+			t.views[0].sights = slices.Delete(t.views[0].sights, 7, 14)
 		}, []sort{hole}},
-		"again behind a snapshot": {func(t *transcript) { again(t.seen[0], place{1, 2}) }, nil},
-		"again before a snapshot": {func(t *transcript) { again(t.seen[0], place{1, 3}) }, []sort{twice}},
+		"again behind a snapshot": {func(t *transcript) { again(t.views[0], place{1, 2}) }, nil},
+		"again before a snapshot": {func(t *transcript) { again(t.views[0], place{1, 3}) }, []sort{twice}},
 		"two ends":                {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
 		"no end":                  {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
 		"still runs":              {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
@@ -234,7 +234,7 @@ func TestScriptAnswers(t *testing.T) {
 func TestSnapshotsAreClassified(t *testing.T) {
 	t.Parallel()
 	tr := clean()
-	snapshotAt(tr.seen[0], place{1, 4})
+	snapshotAt(tr.views[0], place{1, 4})
 	if got := tr.snapshots(); len(got) != 1 || !got[0].spared {
 		t.Errorf("snapshots() = %v, want one of events that another witness saw", got)
 	}

@@ -65,7 +65,7 @@ func (t *transcript) write(w io.Writer, problems []problem) {
 		e := t.events[p]
 		fmt.Fprintf(w, "%s  %-7s %-18s %s  (%s)\n", at(e.at), p, e.kind, e.data, e.by)
 	}
-	for _, s := range t.seen {
+	for _, s := range t.views {
 		fmt.Fprintf(w, "\n%s, who resumed %d times:\n", s.name, s.resumed)
 		for _, x := range s.sights {
 			if x.snapshot {

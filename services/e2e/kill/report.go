@@ -209,7 +209,7 @@ func (r *Report) add(t *transcript) {
 			r.StepRetry++
 		}
 	}
-	for _, s := range t.seen {
+	for _, s := range t.views {
 		r.Sights += len(s.sights)
 		r.Resumes += s.resumed
 	}

@@ -304,7 +304,7 @@ func (k *talker) settle(ctx context.Context) {
 func (t *transcript) laggard() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.seen {
+	for _, s := range t.views {
 		for run, end := range t.ends {
 			if s.run != 0 && s.run != run {
 				continue

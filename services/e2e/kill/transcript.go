@@ -75,7 +75,7 @@ type transcript struct {
 	events   map[place]*event
 	ends     map[int64]place // of runs, as first seen
 	lastSeen map[int64]time.Time
-	seen     []*view
+	views    []*view
 	asks     []*ask
 	stops    []span
 	readings []reading
@@ -145,7 +145,7 @@ func (t *transcript) witness(name string) *view {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := &view{name: name}
-	t.seen = append(t.seen, s)
+	t.views = append(t.views, s)
 	return s
 }
 
