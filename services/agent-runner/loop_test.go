@@ -487,6 +487,57 @@ func TestStepLimit(t *testing.T) {
 	}
 }
 
+// An answer that does not satisfy the schema is given back to the model once.
+func TestResponseFormat(t *testing.T) {
+	t.Parallel()
+	const schema = `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`
+	for name, tt := range map[string]struct {
+		answers []string
+		want    string // the end
+	}{
+		"at once":        {[]string{`{"city":"Rome"}`}, `1 done stop "{\"city\":\"Rome\"}" 1`},
+		"in a fence":     {[]string{"```json\n{\"city\":\"Rome\"}\n```"}, "1 done stop \"```json\\n{\\\"city\\\":\\\"Rome\\\"}\\n```\" 1"},
+		"after a repair": {[]string{"It is Rome.", `{"city":"Rome"}`}, `1 done stop "It is Rome.\n\n{\"city\":\"Rome\"}" 2`},
+		"never":          {[]string{"Rome.", `{"town":"Rome"}`}, "1 error RESPONSE_FORMAT"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for _, text := range tt.answers {
+				w.model.then(says(text))
+			}
+			w.start()
+			session := w.session(&agentv1.CreateSessionRequest{})
+			v := w.watch(session)
+			sub := w.submit(session, "Where?", func(r *agentv1.SubmitRequest) { r.ResponseSchemaJson = schema })
+			events := v.until(isEnd)
+			checkDense(t, events)
+			if got := lines(events); got[len(got)-1] != tt.want {
+				t.Errorf("the run ends with %s, want %s", got[len(got)-1], tt.want)
+			}
+			r := w.run(sub.GetRun().GetId()).GetRun()
+			if done := events[len(events)-1].GetDone(); done != nil && (done.GetFinalText() != `{"city":"Rome"}` || r.GetText() != done.GetFinalText()) {
+				t.Errorf("the final text is %q in the event and %q in the run, want the JSON alone", done.GetFinalText(), r.GetText())
+			}
+			asked := w.model.asked()
+			if !strings.Contains(string(asked[0]), `satisfies this JSON Schema`) {
+				t.Errorf("the request does not ask for the schema: %s", asked[0])
+			}
+			if len(asked) > 1 && !strings.Contains(string(asked[1]), "does not satisfy the JSON Schema: it is not one JSON value") {
+				t.Errorf("the second request does not say what is wrong: %s", asked[1])
+			}
+		})
+	}
+	w := newWorld(t)
+	w.start()
+	_, err := w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{
+		SessionId: w.session(&agentv1.CreateSessionRequest{}), ContentJson: `"hi"`, ResponseSchemaJson: `{"type":"colour"}`,
+	})
+	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "response_format.schema") {
+		t.Errorf("Submit with a bad schema = %v, want it refused", err)
+	}
+}
+
 // A workspace's preset takes the place of a shipped one, for sessions that exist too, until it
 // is deleted.
 func TestOwnPreset(t *testing.T) {

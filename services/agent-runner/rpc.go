@@ -125,7 +125,7 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	// was created and claimed.
 	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
-		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(),
+		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(), ResponseSchema: req.GetResponseSchemaJson(),
 		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
 	})
 	if err != nil {

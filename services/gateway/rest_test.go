@@ -89,6 +89,8 @@ func TestErrors(t *testing.T) {
 		{"mode in upper case", "POST", send, `{"content":"x","mode":"QUEUE"}`, 400, "mode"},
 		{"kind of a sign-in in upper case", "POST", "/api/accounts/logins", `{"provider":"x","kind":"Browser"}`, 400, "kind"},
 		{"timezone unknown", "POST", send, `{"content":"x","timezone":"Mars/Base"}`, 400, "timezone"},
+		{"format type", "POST", send, `{"content":"x","response_format":{"type":"xml","schema":{}}}`, 400, "response_format"},
+		{"format of a steering message", "POST", send, `{"content":"x","mode":"steer","response_format":{"type":"json_schema","schema":{}}}`, 400, "response_format"},
 		{"stats a string", "POST", send, `{"content":"x","collect_tool_stats":"yes"}`, 400, "collect_tool_stats: want true or false"},
 		{"key too long", "POST", send, `{"content":"x","idempotency_key":"` + strings.Repeat("k", 256) + `"}`, 400, "idempotency_key"},
 		{"message too large", "POST", send, `{"content":"` + strings.Repeat("x", 20<<20) + `"}`, 413, "too large"},

@@ -1082,9 +1082,12 @@ type SubmitRequest struct {
 	IdempotencyKey   string         `protobuf:"bytes,7,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	Mode             SubmitMode     `protobuf:"varint,8,opt,name=mode,proto3,enum=signalbox.agent.v1.SubmitMode" json:"mode,omitempty"`
 	// The sender's IANA timezone; empty when unknown.
-	Timezone      string `protobuf:"bytes,9,opt,name=timezone,proto3" json:"timezone,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Timezone string `protobuf:"bytes,9,opt,name=timezone,proto3" json:"timezone,omitempty"`
+	// A JSON Schema that the final answer has to satisfy; empty for free text. Not with
+	// SUBMIT_MODE_STEER.
+	ResponseSchemaJson string `protobuf:"bytes,10,opt,name=response_schema_json,json=responseSchemaJson,proto3" json:"response_schema_json,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *SubmitRequest) Reset() {
@@ -1176,6 +1179,13 @@ func (x *SubmitRequest) GetMode() SubmitMode {
 func (x *SubmitRequest) GetTimezone() string {
 	if x != nil {
 		return x.Timezone
+	}
+	return ""
+}
+
+func (x *SubmitRequest) GetResponseSchemaJson() string {
+	if x != nil {
+		return x.ResponseSchemaJson
 	}
 	return ""
 }
@@ -1456,7 +1466,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"&\n" +
 	"\x14DeleteSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x17\n" +
-	"\x15DeleteSessionResponse\"\xe3\x02\n" +
+	"\x15DeleteSessionResponse\"\x95\x03\n" +
 	"\rSubmitRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12!\n" +
@@ -1467,7 +1477,9 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x12collect_tool_stats\x18\x06 \x01(\bR\x10collectToolStats\x12'\n" +
 	"\x0fidempotency_key\x18\a \x01(\tR\x0eidempotencyKey\x122\n" +
 	"\x04mode\x18\b \x01(\x0e2\x1e.signalbox.agent.v1.SubmitModeR\x04mode\x12\x1a\n" +
-	"\btimezone\x18\t \x01(\tR\btimezone\"t\n" +
+	"\btimezone\x18\t \x01(\tR\btimezone\x120\n" +
+	"\x14response_schema_json\x18\n" +
+	" \x01(\tR\x12responseSchemaJson\"t\n" +
 	"\x0eSubmitResponse\x12)\n" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +

@@ -16,6 +16,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/structured"
 )
 
 // Mode says what happens to a message that comes while a run of its session is active.
@@ -36,6 +37,7 @@ type NewMessage struct {
 	Model, Provider  string
 	Tools            []string // nil: the session's
 	CollectToolStats bool
+	ResponseSchema   string // JSON Schema of the final answer; empty for free text
 	IdempotencyKey   string
 	Mode             Mode
 	Timezone         string
@@ -72,6 +74,11 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 	}
 	if err := checkText("timezone", n.Timezone, 64, true); err != nil {
 		return nil, err
+	}
+	if n.ResponseSchema != "" {
+		if _, err := structured.Compile([]byte(n.ResponseSchema)); err != nil {
+			return nil, err
+		}
 	}
 	n.Content = content
 	if err := s.checkTools(ctx, n.Tools); err != nil {
@@ -232,7 +239,7 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	args := pg.Args{
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": cmp.Or(n.Provider, session.Provider), "model": cmp.Or(n.Model, session.Model),
-		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "title": title,
+		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "schema": orNil(n.ResponseSchema), "title": title,
 		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
 	}
 	preClaimed := first && n.PreClaim.Ready()
@@ -246,9 +253,9 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	queueMessage(b, a, n, message, newRun, position).QueryRow(func(row pgx.Row) error { return row.Scan(&asked.CreatedAt) })
 	b.Queue(`
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
+			timezone, collect_tool_stats, response_schema, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
 		VALUES (@run, @workspace, @session, @ordinal, @state, @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
+			@timezone, @stats, @schema::json, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
 			clock_timestamp() + @wall::interval, CASE WHEN @epoch::bigint > 0 THEN clock_timestamp() END)
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
 		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && preClaimed {

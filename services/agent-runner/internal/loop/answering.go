@@ -21,6 +21,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/prompt"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/runlog"
+	"signalbox.dev/services/agent-runner/internal/structured"
 	"signalbox.dev/services/agent-runner/internal/toolbox"
 )
 
@@ -31,18 +32,21 @@ type answering struct {
 	draining <-chan struct{}
 	held     *held
 
-	log     *runlog.Writer
-	waiter  *toolbox.Waiter
-	dialect string
-	model   Model
-	preset  *preset.Preset
-	session run.Settings
-	tools   []*toolv1.Tool
-	history []run.Message
-	text    string // of the last step
-	paused  bool   // the provider paused in its last answer
-	unread  bool   // the inbox may have something unread
-	stepped bool   // this claim has begun a step
+	log      *runlog.Writer
+	waiter   *toolbox.Waiter
+	dialect  string
+	model    Model
+	preset   *preset.Preset
+	session  run.Settings
+	tools    []*toolv1.Tool
+	history  []run.Message
+	text     string             // of the last step
+	paused   bool               // the provider paused in its last answer
+	schema   *structured.Schema // of the final answer; nil for free text
+	problem  error              // what is wrong with the last answer, which the model is to repair
+	repaired bool               // it was told so in this run
+	unread   bool               // the inbox may have something unread
+	stepped  bool               // this claim has begun a step
 }
 
 // run works on the run. It returns nil when the run has ended or is parked, and an error
@@ -81,6 +85,10 @@ func (a *answering) run(ctx context.Context) error {
 	if last != nil {
 		a.text = lastText(a.history)
 		a.paused = last.State == "complete" && last.FinishReason == pausedReason
+		if a.schema != nil && last.State == "complete" && last.FinishReason == repairReason {
+			a.repaired = true
+			_, a.problem = a.schema.Check(a.text)
+		}
 	}
 	if last != nil && last.State == "answered" {
 		ended, err := a.useTools(ctx, stoppable, last, resultsInLog(tail, last.Index), true)
@@ -100,6 +108,11 @@ func (a *answering) run(ctx context.Context) error {
 func (a *answering) load(ctx context.Context) (err error) {
 	if a.history, a.session, err = a.Store.History(ctx, a.claim); err != nil {
 		return err
+	}
+	if s := a.claim.Run.ResponseSchema; s != nil {
+		if a.schema, err = structured.Compile(s); err != nil {
+			return err
+		}
 	}
 	if a.preset = a.session.OwnPreset; a.preset != nil {
 		return nil
@@ -290,6 +303,9 @@ const (
 	reasonMaxStepTime = "max-step-time"
 	// pausedReason marks a step in which the provider paused; the next one goes on.
 	pausedReason = "pause"
+	// repairReason marks a step whose answer does not satisfy the run's schema; the next one
+	// repairs it.
+	repairReason = "repair"
 )
 
 // reachedLimit returns the finish reason of the run's limit that is reached, or "".
@@ -345,6 +361,7 @@ func (a *answering) park(ctx context.Context) error {
 // answered commits a model's answer: as the end of the run, as a complete step, or with tool
 // calls, which it then runs.
 func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm.Response) (ended bool, err error) {
+	a.problem = nil
 	answer := a.answer(index, res)
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
@@ -367,9 +384,11 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	}
 	if !res.Paused {
 		a.text = modelmsg.PlainText(answer.Content)
-		err := a.finish(ctx, run.End{State: run.Done, FinishReason: answer.FinishReason, Answer: &answer, UnlessSteered: true})
-		if !errors.Is(err, run.ErrMoreToDo) {
-			return true, err
+		if end := a.endOf(&answer); end != nil {
+			err := a.finish(ctx, *end)
+			if !errors.Is(err, run.ErrMoreToDo) {
+				return true, err
+			}
 		}
 	}
 	next := a.log.Next()
@@ -379,6 +398,28 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 	a.appendAnswer(answer)
 	a.paused = res.Paused
 	return false, a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
+}
+
+// endOf returns the end of the run with an answer, or nil if the model has to repair the
+// answer, which does not satisfy the run's schema.
+func (a *answering) endOf(answer *run.Answer) *run.End {
+	end := &run.End{State: run.Done, FinishReason: answer.FinishReason, Answer: answer, UnlessSteered: true}
+	if a.schema == nil {
+		return end
+	}
+	value, problem := a.schema.Check(a.text)
+	switch {
+	case problem == nil:
+		a.text = string(value)
+	case !a.repaired:
+		a.repaired, a.problem = true, problem
+		answer.FinishReason = repairReason
+		return nil
+	default:
+		end.State, end.ErrorCode = run.Failed, "RESPONSE_FORMAT"
+		end.ErrorMessage = "The model's answer does not satisfy the JSON Schema, even after it was asked to correct it: " + problem.Error()
+	}
+	return end
 }
 
 // answer converts a response for its commit.

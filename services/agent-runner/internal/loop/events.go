@@ -31,7 +31,7 @@ func waiting(step int, reason string, until time.Time) *runv1.Event {
 }
 
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
-	if finish == pausedReason { // internal: viewers do not know it
+	if finish == pausedReason || finish == repairReason { // internal: viewers do not know them
 		finish = string(llm.FinishOther)
 	}
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{

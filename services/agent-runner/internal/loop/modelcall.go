@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/prompt"
 	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/structured"
 )
 
 // ask calls the model, with retries, and returns its answer. With an error, the response is
@@ -21,10 +22,17 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		return nil, err
 	}
 	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
-	req := prompt.Build(prompt.Input{
+	in := prompt.Input{
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
 		Messages: a.history, Now: time.Now(), Continue: a.paused,
-	})
+	}
+	if a.schema != nil {
+		in.Format = a.schema.Prompt()
+	}
+	if a.problem != nil {
+		in.Repair = structured.Repair(a.problem)
+	}
+	req := prompt.Build(in)
 	for try, broken := 1, 0; ; try++ {
 		var res *llm.Response
 		var streamed bool

@@ -51,6 +51,10 @@ type Input struct {
 	Messages    []run.Message
 	// Now gives the date in the system prompt.
 	Now time.Time
+	// Format tells the model the form of its final answer; empty for free text.
+	Format string
+	// Repair tells the model what is wrong with its last answer; empty if nothing is.
+	Repair string
 	// Continue is true if the provider paused in its last answer.
 	Continue bool
 }
@@ -85,6 +89,10 @@ func Build(in Input) *llm.Request {
 		}
 		req.Messages = append(req.Messages, msg)
 	}
+	if in.Repair != "" {
+		content, _ := json.Marshal(in.Repair) // a string always marshals
+		req.Messages = append(req.Messages, llm.Message{Role: llm.User, Content: content})
+	}
 	return req
 }
 
@@ -105,6 +113,9 @@ func system(in Input) []llm.SystemBlock {
 	}
 	if s := strings.TrimSpace(in.Session.SystemPrompt); s != "" {
 		parts = append(parts, s)
+	}
+	if in.Format != "" {
+		parts = append(parts, in.Format)
 	}
 	return []llm.SystemBlock{
 		{Text: strings.Join(parts, "\n\n"), Cache: true},

@@ -130,6 +130,7 @@ type Run struct {
 	Tools            []string // nil: the session's choice
 	Timezone         string
 	CollectToolStats bool
+	ResponseSchema   []byte // JSON Schema of the final answer; nil for free text
 	Epoch            int64
 	Fruitless        int // claims since the last commit, the current one included
 	LastEvent        int64
@@ -153,7 +154,7 @@ type Run struct {
 
 // Columns are the columns of a Run, for RowToStructByName.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-	timezone, collect_tool_stats, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
+	timezone, collect_tool_stats, response_schema, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
 	output_tokens, reasoning_tokens, estimated, text, finish_reason, finish_detail, error_message, error_code, deadline, created_at, started_at, ended_at`
 
 // Simulator is the provider whose answers come from a script. It speaks Anthropic's

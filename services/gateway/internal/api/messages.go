@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -30,6 +31,29 @@ type SendMessage struct {
 	CollectToolStats bool     `json:"collect_tool_stats,omitempty"`
 	IdempotencyKey   string   `json:"idempotency_key,omitempty" doc:"The same as the header Idempotency-Key."`
 	Timezone         string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
+
+	ResponseFormat *ResponseFormat `json:"response_format,omitempty" doc:"The form of the final answer; free text if absent. Not with the mode steer."`
+}
+
+// ResponseFormat asks for an answer that is JSON of a given schema. An answer that is not is
+// given back to the model once; if the next one is not either, the run fails with
+// RESPONSE_FORMAT.
+type ResponseFormat struct {
+	Type   string          `json:"type" enum:"json_schema"`
+	Schema json.RawMessage `json:"schema" doc:"A JSON Schema without references outside of it, of 64 KiB at most."`
+}
+
+// schema returns the schema of an answer, empty for free text.
+func (f *ResponseFormat) schema(mode string) (string, error) {
+	switch {
+	case f == nil:
+		return "", nil
+	case f.Type != "json_schema":
+		return "", invalid("response_format.type must be json_schema")
+	case mode == "steer":
+		return "", invalid("response_format is not possible with the mode steer: the run answers in the format that it was started with")
+	}
+	return string(f.Schema), nil
 }
 
 type sendInput struct {
@@ -124,9 +148,13 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 	if err := checkTimezone(b.Timezone); err != nil {
 		return nil, err
 	}
+	schema, err := b.ResponseFormat.schema(name)
+	if err != nil {
+		return nil, err
+	}
 	return &agentv1.SubmitRequest{
 		SessionId: in.ID.String(), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
-		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(in.Key.text, key.text), Mode: mode, Timezone: b.Timezone,
+		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(in.Key.text, key.text), Mode: mode, Timezone: b.Timezone, ResponseSchemaJson: schema,
 	}, nil
 }
 

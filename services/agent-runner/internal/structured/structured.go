@@ -1,0 +1,134 @@
+// Package structured checks answers that have to be JSON of a given schema.
+package structured
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"signalbox.dev/pkg/fault"
+)
+
+// Bounds of a schema, which comes from outside.
+const (
+	maxSchema = 64 << 10
+	maxDepth  = 32
+	// maxProblem bounds what the model is told about an answer, in bytes.
+	maxProblem = 2000
+)
+
+// Schema is a compiled JSON Schema (draft 2020-12 unless it names another). It is safe for
+// concurrent use.
+type Schema struct {
+	text   string
+	schema *jsonschema.Schema
+}
+
+// refuser is a loader that fails, so that a schema with external references does not compile.
+type refuser struct{}
+
+// Load implements jsonschema.URLLoader.
+func (refuser) Load(url string) (any, error) {
+	return nil, fmt.Errorf("it refers to %s: references outside of the schema are not allowed", url)
+}
+
+// Compile compiles a schema. Its errors are Invalid faults for the caller of the API.
+func Compile(text []byte) (*Schema, error) {
+	if len(text) > maxSchema {
+		return nil, fault.New(fault.Invalid, "response_format.schema has %d bytes; at most %d are allowed", len(text), maxSchema)
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "response_format.schema is not JSON")
+	}
+	if deeper(doc, maxDepth) {
+		return nil, fault.New(fault.Invalid, "response_format.schema is nested more than %d levels deep", maxDepth)
+	}
+	const url = "response:schema"
+	c := jsonschema.NewCompiler()
+	c.UseLoader(refuser{})
+	if err := c.AddResource(url, doc); err != nil {
+		return nil, fault.New(fault.Invalid, "response_format.schema: %v", err)
+	}
+	compiled, err := c.Compile(url)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "response_format.schema is not a JSON Schema: %s", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, text); err != nil { // it was read above
+		return nil, fault.New(fault.Invalid, "response_format.schema is not JSON")
+	}
+	return &Schema{compact.String(), compiled}, nil
+}
+
+// deeper reports whether a JSON value is nested more than n levels deep.
+func deeper(v any, n int) bool {
+	if n < 0 {
+		return true
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if deeper(e, n-1) {
+				return true
+			}
+		}
+	case []any:
+		for _, e := range v {
+			if deeper(e, n-1) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Prompt is the part of the system prompt that asks for such an answer.
+func (s *Schema) Prompt() string {
+	return "Your final answer must be one JSON value that satisfies this JSON Schema, and nothing else: no explanation, no code fence.\n" + s.text
+}
+
+// Check returns the JSON of an answer, or an error that tells the model what is wrong with it.
+// The JSON may be in a Markdown code fence.
+func (s *Schema) Check(answer string) (json.RawMessage, error) {
+	text := unfenced(answer)
+	v, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err != nil {
+		return nil, errors.New("it is not one JSON value")
+	}
+	if err := s.schema.Validate(v); err != nil {
+		problem := err.Error()
+		if _, rest, ok := strings.Cut(problem, "\n"); ok { // the first line names the schema's internal URL
+			problem = strings.Join(strings.Fields(rest), " ")
+		}
+		if len(problem) > maxProblem {
+			problem = strings.ToValidUTF8(problem[:maxProblem], "") + "…"
+		}
+		return nil, errors.New(problem)
+	}
+	return json.RawMessage(text), nil
+}
+
+// Repair is what the model is told about an answer that Check refuses.
+func Repair(problem error) string {
+	return fmt.Sprintf("That answer does not satisfy the JSON Schema: %v\nAnswer again with the corrected JSON value only.", problem)
+}
+
+// unfenced returns the text inside of a code fence, or the whole text if there is none around it.
+func unfenced(answer string) string {
+	text := strings.TrimSpace(answer)
+	rest, ok := strings.CutPrefix(text, "```")
+	if !ok {
+		return text
+	}
+	inside, ok := strings.CutSuffix(rest, "```")
+	_, body, line := strings.Cut(inside, "\n")
+	if !ok || !line {
+		return text
+	}
+	return strings.TrimSpace(body)
+}
