@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -78,7 +77,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 		res.Messages = append(res.Messages, m)
 	}
 	if v.Active != nil {
-		res.ActiveRun = runOf(v.Active)
+		res.ActiveRun = v.Active.Proto()
 	}
 	if v.Last != nil {
 		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Last.Ordinal, Number: v.Last.LastEvent}
@@ -137,7 +136,7 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	case out.Steered:
 		c.nudge(ctx, out.Run.ID)
 	}
-	return &agentv1.SubmitResponse{Run: runOf(&out.Run), MessageId: out.Message.String(), Created: out.Created}, nil
+	return &agentv1.SubmitResponse{Run: out.Run.Proto(), MessageId: out.Message.String(), Created: out.Created}, nil
 }
 
 func modeOf(m agentv1.SubmitMode) conversation.Mode {
@@ -334,7 +333,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.GetRunResponse{Run: runOf(&v.Run)}
+	res := &agentv1.GetRunResponse{Run: v.Run.Proto()}
 	res.Run.EndWaits, res.Run.FullText = v.EndWaits, v.Text
 	for _, s := range v.Steps {
 		res.Steps = append(res.Steps, stepOf(&s))
@@ -381,34 +380,14 @@ func messageOf(session id.Session, m *run.Message) *agentv1.Message {
 	return out
 }
 
-func runOf(r *run.Run) *agentv1.Run {
-	out := &agentv1.Run{
-		Id: r.ID.String(), SessionId: r.Session.String(), Ordinal: r.Ordinal,
-		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
-		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
-		Steps: int32(r.Steps), FinishReason: r.FinishReason, FinishDetail: r.FinishDetail, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
-		CollectToolStats: r.CollectToolStats, Simulated: r.Simulated(), CreatedAt: timestamppb.New(r.CreatedAt),
-		StartedAt: timestampOf(r.StartedAt), EndedAt: timestampOf(r.EndedAt),
-		Usage: usageOf(r.Usage()),
+func stepOf(s *conversation.Step) *agentv1.Step {
+	out := &agentv1.Step{
+		Index: int32(s.StepIndex), FinishReason: s.FinishReason, Usage: s.Usage.Proto(), Wasted: s.Wasted.Proto(),
 	}
-	if r.LastEvent >= 0 {
-		out.LastEvent = &r.LastEvent
+	if s.CommittedAt != nil {
+		out.CommittedAt = timestamppb.New(*s.CommittedAt)
 	}
 	return out
-}
-
-func stepOf(s *conversation.Step) *agentv1.Step {
-	return &agentv1.Step{
-		Index: int32(s.StepIndex), FinishReason: s.FinishReason, CommittedAt: timestampOf(s.CommittedAt),
-		Usage: usageOf(s.Usage), Wasted: usageOf(s.Wasted),
-	}
-}
-
-func usageOf(u run.Usage) *agentv1.Usage {
-	return &agentv1.Usage{
-		InputTokens: u.Input, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite,
-		OutputTokens: u.Output, ReasoningTokens: u.Reasoning, Estimated: u.Estimated,
-	}
 }
 
 func callOf(r *run.Run, c *conversation.ToolCall) *agentv1.ToolCall {
@@ -424,11 +403,4 @@ func callOf(r *run.Run, c *conversation.ToolCall) *agentv1.ToolCall {
 		}
 	}
 	return out
-}
-
-func timestampOf(t *time.Time) *timestamppb.Timestamp {
-	if t == nil {
-		return nil
-	}
-	return timestamppb.New(*t)
 }

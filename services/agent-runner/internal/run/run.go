@@ -66,10 +66,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
@@ -105,6 +108,14 @@ type Usage struct {
 	Input, CacheRead, CacheWrite, Output, Reasoning int64
 	// Estimated is true if the provider did not report the final count of some of them.
 	Estimated bool
+}
+
+// Proto returns the usage as other services see it.
+func (u Usage) Proto() *agentv1.Usage {
+	return &agentv1.Usage{
+		InputTokens: u.Input, CacheReadTokens: u.CacheRead, CacheWriteTokens: u.CacheWrite,
+		OutputTokens: u.Output, ReasoningTokens: u.Reasoning, Estimated: u.Estimated,
+	}
 }
 
 // Add returns the sum.
@@ -169,6 +180,28 @@ func IsSimulator(provider string) bool {
 
 // Simulated reports whether the simulator answers the run.
 func (r *Run) Simulated() bool { return IsSimulator(r.Provider) }
+
+// Proto returns the run as other services see it.
+func (r *Run) Proto() *agentv1.Run {
+	out := &agentv1.Run{
+		Id: r.ID.String(), SessionId: r.Session.String(), Ordinal: r.Ordinal,
+		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
+		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
+		Steps: int32(r.Steps), FinishReason: r.FinishReason, FinishDetail: r.FinishDetail, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
+		CollectToolStats: r.CollectToolStats, Simulated: r.Simulated(), CreatedAt: timestamppb.New(r.CreatedAt),
+		Usage: r.Usage().Proto(),
+	}
+	if r.StartedAt != nil {
+		out.StartedAt = timestamppb.New(*r.StartedAt)
+	}
+	if r.EndedAt != nil {
+		out.EndedAt = timestamppb.New(*r.EndedAt)
+	}
+	if r.LastEvent >= 0 {
+		out.LastEvent = &r.LastEvent
+	}
+	return out
+}
 
 // Usage returns the tokens of all committed steps.
 func (r *Run) Usage() Usage {

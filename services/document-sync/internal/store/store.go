@@ -53,10 +53,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
 // Limits limit a document and its history.
@@ -102,6 +104,15 @@ func (a Author) run() uuid.NullUUID {
 	return uuid.NullUUID{UUID: a.Run.UUID, Valid: !id.IsZero(a.Run)}
 }
 
+// Proto converts the author for other services.
+func (a Author) Proto() *documentv1.Author {
+	out := &documentv1.Author{MemberId: a.Member.String()}
+	if !id.IsZero(a.Run) {
+		out.RunId = a.Run.String()
+	}
+	return out
+}
+
 // Document is the metadata of a document.
 type Document struct {
 	Workspace id.Workspace
@@ -114,6 +125,19 @@ type Document struct {
 	Author    Author
 	UpdatedAt time.Time
 	Deleted   bool
+}
+
+// Proto converts the document for other services.
+func (d Document) Proto() *documentv1.Document {
+	return &documentv1.Document{
+		Id:          d.ID.String(),
+		WorkspaceId: d.Workspace.String(),
+		Name:        d.Name,
+		CreatedBy:   d.CreatedBy.String(),
+		CreatedAt:   timestamppb.New(d.CreatedAt),
+		UpdatedAt:   timestamppb.New(d.UpdatedAt),
+		Sequence:    d.Sequence,
+	}
 }
 
 // columns are the columns read by row, from documents.

@@ -8,10 +8,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
 
 // Version is an entry of a document's history, without its content.
@@ -26,6 +28,20 @@ type Version struct {
 	Undoes, UndoneBy int64
 	// Undoable means that it is an operation with a known change that was not undone.
 	Undoable bool
+}
+
+// Proto converts the version for other services.
+func (v Version) Proto() *documentv1.Version {
+	return &documentv1.Version{
+		Version:   v.Version,
+		Author:    v.Author.Proto(),
+		CreatedAt: timestamppb.New(v.CreatedAt),
+		Operation: v.Operation,
+		Name:      v.Name,
+		Undoes:    v.Undoes,
+		UndoneBy:  v.UndoneBy,
+		Undoable:  v.Undoable,
+	}
 }
 
 // Old is a version with its content.
