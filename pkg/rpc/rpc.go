@@ -260,5 +260,5 @@ func fromConnect(ctx context.Context, err error) error {
 	case connect.CodeResourceExhausted:
 		return fault.Wrap(err, fault.TooLarge, "the message is too large")
 	}
-	return fault.Wrap(err, fault.Unavailable, "a part of the system cannot be reached: try again in a moment")
+	return fault.Wrap(err, fault.Unavailable, "a service cannot be reached: try again in a moment")
 }

@@ -71,5 +71,5 @@ func parseVersion(token string) (int64, error) {
 }
 
 func errToken() error {
-	return fault.New(fault.Invalid, "page_token: is not one of ours; pass next_page_token of the page before, unchanged")
+	return fault.New(fault.Invalid, "page_token: unknown; pass the next_page_token of the previous page unchanged")
 }

@@ -320,7 +320,7 @@ func (r *fakeRunner) ListEvents(ctx context.Context, req *agentv1.ListEventsRequ
 	kept, begin := s.record(r.behind), 0
 	if token := req.GetPageToken(); token != "" {
 		if begin, err = strconv.Atoi(token); err != nil {
-			return nil, fault.New(fault.Invalid, "page_token: is not one of ours")
+			return nil, fault.New(fault.Invalid, "page_token: unknown")
 		}
 	} else if begin = slices.IndexFunc(kept, func(e *agentv1.LoggedEvent) bool {
 		return e.GetEvent().GetRunOrdinal() == req.GetRunOrdinal() && e.GetEvent().GetNumber() == req.GetNumber()
@@ -730,7 +730,7 @@ func (f *fakeDocuments) List(ctx context.Context, req *documentv1.ListRequest) (
 		return nil, err
 	}
 	if token := req.GetPageToken(); token != "" && uuid.Validate(token) != nil {
-		return nil, fault.New(fault.Invalid, "page_token: is not one of ours; pass next_page_token of the page before, unchanged")
+		return nil, fault.New(fault.Invalid, "page_token: unknown; pass the next_page_token of the previous page unchanged")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

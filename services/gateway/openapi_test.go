@@ -36,7 +36,7 @@ func TestOpenAPI(t *testing.T) {
 		// An empty history is of both forms, and a call that has not ended has no state.
 		"components schemas SessionDetails properties messages anyOf 1 type": "array",
 		"components schemas ToolCall properties state enum 4":                nil,
-		"paths /api/workspaces post responses 403 description":               "An API key does not do.",
+		"paths /api/workspaces post responses 403 description":               "The operation is not for API keys.",
 		"components schemas UpdateSession properties tools type 1":           "null",
 	} {
 		if got, ok := lookUp(doc, path); !ok || got != want {

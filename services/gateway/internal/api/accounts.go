@@ -22,7 +22,7 @@ func (a *API) accounts() {
 		about("Secrets are never shown.")), owners, a.listAccounts)
 	handle(a, op("create-account", "POST "+AccountsPath, tag, "Add an API key of a provider", created, maxBody(maxAccount),
 		about("The key is stored encrypted and never shown again. A client that seals the key (sealed_secret, see /api/accounts/sealing-key) reveals it to the credential broker only; otherwise the gateway forwards the body without parsing it, and closes the connection. For accounts with a sign-in see /api/accounts/logins.")), owners, a.createAccount)
-	// A copy: if the operation itself had a request body, huma would read it.
+	// In a copy, because huma would read the body if the operation itself described it.
 	create := *a.huma.OpenAPI().Paths[AccountsPath].Post
 	create.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		"application/json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[CreateAccount](), true, "CreateAccount")},
@@ -32,22 +32,22 @@ func (a *API) accounts() {
 		about("HPKE (RFC 9180), base mode, one message, no associated data. The info is five texts joined with line feeds: `signalbox v1`, `account secret`, the workspace's id, and provider and base_url as in the request (empty if absent). The plaintext is the secret itself. The key changes with a key rotation; a key that is no longer in use is refused with 409, SEALING_KEY_UNKNOWN.")), owners, a.getSealingKey)
 	handle(a, op("list-account-kinds", "GET /api/accounts/kinds", tag, "List the kinds of accounts that can be added: with keys, and with a sign-in"), owners, a.listAccountKinds)
 	handle(a, op("update-account", "PATCH /api/accounts/{id}", tag, "Enable or disable an account, or change how it is paid",
-		about("One of two changes can fail alone. Repeat the call then.")), owners, a.updateAccount)
+		about("If a call makes both changes, one can succeed and the other fail. Repeat the call then.")), owners, a.updateAccount)
 	handle(a, op("delete-account", "DELETE /api/accounts/{id}", tag, "Remove an account",
-		about("A sign-in is revoked at the provider too, if possible. An API key cannot remove an account that somebody signed in to: PERSON_NEEDED.")), owners, a.deleteAccount)
+		about("A sign-in is revoked at the provider too, if possible. An API key cannot remove an account with a sign-in (403, PERSON_NEEDED).")), owners, a.deleteAccount)
 	handle(a, op("reset-account", "POST /api/accounts/{id}/reset", tag, "Clear an account's cooldowns and make it healthy"), owners,
 		accountAction(func(ctx context.Context, account string) (*credentialv1.Account, error) {
 			res, err := a.cfg.Accounts.ResetAccount(ctx, &credentialv1.ResetAccountRequest{Id: account})
 			return res.GetAccount(), err
 		}))
 	handle(a, op("switch-account", "POST /api/accounts/{id}/switch", tag, "Make an account the current one of its pool",
-		about("A round-robin pool has no current account: 409.")), owners,
+		about("A round-robin pool has no current account and answers 409.")), owners,
 		accountAction(func(ctx context.Context, account string) (*credentialv1.Account, error) {
 			res, err := a.cfg.Accounts.SwitchAccount(ctx, &credentialv1.SwitchAccountRequest{Id: account})
 			return res.GetAccount(), err
 		}))
 	handle(a, op("refresh-account", "POST /api/accounts/{id}/refresh", tag, "Renew an account's access token now",
-		about("For an account that somebody signed in to.")), owners,
+		about("For an account with a sign-in.")), owners,
 		accountAction(func(ctx context.Context, account string) (*credentialv1.Account, error) {
 			res, err := a.cfg.Accounts.RefreshAccount(ctx, &credentialv1.RefreshAccountRequest{Id: account})
 			return res.GetAccount(), err
@@ -65,27 +65,27 @@ type Account struct {
 	Profile    string     `json:"profile" doc:"The request profile." example:"anthropic-api-key"`
 	Label      string     `json:"label"`
 	Hint       *string    `json:"hint" doc:"The end of the key, to tell keys apart." example:"9f3a"`
-	BaseURL    *string    `json:"base_url" doc:"Null for that of the profile."`
-	Origin     string     `json:"origin" enum:"workspace,shared" doc:"shared: the operator's. Of a shared account the fields from status on are null or empty."`
+	BaseURL    *string    `json:"base_url" doc:"Null: the profile's base URL."`
+	Origin     string     `json:"origin" enum:"workspace,shared" doc:"shared: the operator's account, whose fields from status on are null or empty."`
 	Enabled    bool       `json:"enabled"`
 	FlatRate   bool       `json:"flat_rate" doc:"The account has a flat rate: requests cost nothing."`
 	CreatedAt  string     `json:"created_at" format:"date-time"`
 	LastUsedAt *string    `json:"last_used_at" format:"date-time"`
-	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out,unusable" doc:"cooling: parked, for all models or some, or passed over. unhealthy: used only if there is no better account. reauthorize: somebody must sign in again. unusable: its stored credential cannot be decrypted. Null for shared accounts."`
+	Status     *string    `json:"status" enum:"ready,cooling,unhealthy,disabled,reauthorize,signed_out,unusable" doc:"cooling: parked for some or all models, or passed over. unhealthy: used only if no better account is available. reauthorize: an owner must sign in again. unusable: its stored credential cannot be decrypted. Null for shared accounts."`
 	Reason     *string    `json:"reason" doc:"Explains why the account is unusable; null if it is usable."`
 	Health     *float64   `json:"health" doc:"From 0 to 100."`
-	Tokens     *float64   `json:"tokens" doc:"Remaining requests of the account, as counted by the answering server; null if it does not count them."`
+	Tokens     *float64   `json:"tokens" doc:"Requests that the account may still make at once, as counted by the answering server; null if it does not count them."`
 	Cooldowns  []Cooldown `json:"cooldowns" nullable:"false"`
 	Grant      *Grant     `json:"grant,omitempty" doc:"The sign-in; absent if the account is a key."`
 }
 
 // Cooldown is the reason why an account gets no requests, and its end.
 type Cooldown struct {
-	Family     *string `json:"family" doc:"The family of models; null for all."`
+	Family     *string `json:"family" doc:"The model family; null for all models."`
 	Since      string  `json:"since" format:"date-time"`
 	Until      string  `json:"until" format:"date-time"`
 	Reason     string  `json:"reason" example:"RATE_LIMIT_EXCEEDED"`
-	PassedOver bool    `json:"passed_over" doc:"The account is not parked, but other accounts are preferred, for the family or for all models."`
+	PassedOver bool    `json:"passed_over" doc:"The account is not parked, but used only if no other account is available, for the family or for all models."`
 	HTTPStatus *int32  `json:"http_status" doc:"Status of the provider's answer."`
 	RetryAfter *string `json:"retry_after" doc:"The provider's Retry-After header."`
 	Step       int32   `json:"step" doc:"How often in a row the quota was exhausted."`
@@ -101,7 +101,7 @@ type Grant struct {
 	IssuedAt  string  `json:"issued_at" format:"date-time"`
 	ExpiresAt *string `json:"expires_at" format:"date-time" doc:"Expiry of the access token; null if it does not expire."`
 	RefreshAt *string `json:"refresh_at" format:"date-time"`
-	Renewable bool    `json:"renewable" doc:"There is a refresh token."`
+	Renewable bool    `json:"renewable" doc:"Whether there is a refresh token."`
 }
 
 func viewAccount(m *credentialv1.Account) Account {
@@ -170,7 +170,7 @@ type SealedSecret struct {
 }
 
 // createAccountInput holds a body that the gateway does not parse. It is read into one
-// buffer, which is cleared after its content was sealed.
+// buffer, which is cleared once its content is sealed.
 type createAccountInput struct {
 	Idempotent
 	body []byte
@@ -196,7 +196,7 @@ func (in *createAccountInput) Resolve(hc huma.Context) []error {
 // it was read into: the layers that carry a call could not guarantee that.
 func (a *API) createAccount(ctx context.Context, in *createAccountInput) (*accountOutputBody, error) {
 	defer clear(in.body)
-	if json.Valid(in.body) { // else the broker reports it; neither check copies a value
+	if json.Valid(in.body) { // the broker reports invalid JSON; neither check copies a value
 		if err := checkBody(in.body, reflect.TypeFor[CreateAccount]()); err != nil {
 			return nil, invalid("%v", err)
 		}
@@ -273,7 +273,7 @@ func (a *API) updateAccount(ctx context.Context, in *struct {
 ) (*accountOutputBody, error) {
 	account := in.ID.String()
 	if in.Body.Enabled == nil && in.Body.FlatRate == nil {
-		return nil, invalid("enabled is required, or flat_rate")
+		return nil, invalid("enabled or flat_rate is required")
 	}
 	var changed *credentialv1.Account
 	if flat := in.Body.FlatRate; flat != nil {

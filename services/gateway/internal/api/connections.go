@@ -13,10 +13,10 @@ import (
 // Connection is the workspace's access to a provider for tools.
 type Connection struct {
 	Provider    string  `json:"provider" example:"google"`
-	Title       string  `json:"title" doc:"The provider's name to show." example:"Google"`
-	State       string  `json:"state" enum:"not_configured,not_connected,connected,reauthorize,disabled" doc:"not_configured: the operator has not set it up. reauthorize: somebody must connect it again. disabled: an owner has disabled it for tools."`
+	Title       string  `json:"title" doc:"The provider's display name." example:"Google"`
+	State       string  `json:"state" enum:"not_configured,not_connected,connected,reauthorize,disabled" doc:"not_configured: the operator has not set it up. reauthorize: a member must connect it again. disabled: an owner has disabled it for tools."`
 	Reason      *string `json:"reason" doc:"Explains why it is not connected, or the last failure."`
-	Origin      *string `json:"origin" enum:"member,account,shared" doc:"member: a member connected it. account: an owner added an account, and manages it there. shared: the operator shares it with all workspaces. Null if there is no connection."`
+	Origin      *string `json:"origin" enum:"member,account,shared" doc:"member: a member connected it. account: an owner added an account, which is managed under /api/accounts. shared: the operator shares it with all workspaces. Null if there is no connection."`
 	Subject     *string `json:"subject" doc:"The identity that the provider reports. Null if it reports none, or if no member connected it." example:"ada@example.org"`
 	ConnectedBy *string `json:"connected_by" format:"uuid" doc:"The member who connected it."`
 	ConnectedAt *string `json:"connected_at" format:"date-time"`
@@ -43,7 +43,7 @@ func (a *API) connections() {
 			"Browsers do not store this cookie for a console of another origin, so such a console needs a page of its own, which completes the connection with POST /api/connections/{provider}/complete. "+
 			"The member who started the connection must complete it before `expires_at`. With too many open sign-ins the answer is 429 until one expires. An existing connection can be replaced by the member who made it, and by owners.")), who, a.startConnection)
 	handle(a, op("complete-connection", "POST /api/connections/{provider}/complete", tag, "Complete a connection with the parameters of the provider's redirect",
-		about("For front ends with a redirect page of their own; /api/connections/callback completes connections by itself. A repetition returns the first call's answer; after a 503 it tries again.")), who, a.completeConnection)
+		about("For front ends with a redirect page of their own; /api/connections/callback completes connections by itself. A repeated call returns the first call's answer; after a 503 it tries again.")), who, a.completeConnection)
 	handle(a, op("delete-connection", "DELETE /api/connections/{provider}", tag, "Disconnect, here and at the provider",
 		about("From then on tools are refused, even if the provider could not be reached. Allowed for the member who connected it and for owners.")), who, a.deleteConnection)
 	a.describeCallback()
@@ -124,7 +124,7 @@ func (s *SignInAnswer) check() error {
 		}
 	}
 	if s.Code == "" && s.Error == "" {
-		return invalid("code is required, or the error that the provider sent in its place")
+		return invalid("code is required or, if the provider sent one, error")
 	}
 	return nil
 }

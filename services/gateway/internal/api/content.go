@@ -56,7 +56,7 @@ func (c Content) check() error {
 		return invalid("content: want a string or an array of parts")
 	}
 	if len(parts) == 0 {
-		return invalid("content: an empty array says nothing")
+		return invalid("content: the array is empty")
 	}
 	if len(parts) > maxParts {
 		return invalid("content: more than %d parts", maxParts)
@@ -107,7 +107,7 @@ func checkPart(where string, raw json.RawMessage) error {
 	case "":
 		return invalid("%s.type is required: text or file", where)
 	}
-	return invalid("%s.type: %q is not taken here: use text or file", where, clip(kind))
+	return invalid("%s.type: %q is not supported: use text or file", where, clip(kind))
 }
 
 func checkFile(where string, p map[string]json.RawMessage) error {

@@ -31,7 +31,7 @@ type DocumentPath struct {
 }
 
 type documentOutput struct {
-	ETag string `header:"ETag" doc:"The state whose content is that of this answer or, if the answer has none, of the request. Absent if somebody else may have written at the same moment."`
+	ETag string `header:"ETag" doc:"Identifies the document's state with the content of this answer or, if the answer has no content, of the request. Absent if somebody else may have written at the same moment."`
 	Body documentOutputBody
 }
 
@@ -44,11 +44,11 @@ type documentOutputBody struct {
 type Warning struct {
 	Line   int32  `json:"line" doc:"The line in content, from 1."`
 	What   string `json:"what" example:"the HTML <kbd>"`
-	KeptAs string `json:"kept_as" doc:"What it was converted to." example:"text"`
+	KeptAs string `json:"kept_as" doc:"What the document has instead." example:"text"`
 }
 
 // newDocumentOutput returns an answer with a document. exact reports whether the document's
-// sequence is known to be that of the content; the answer then has an ETag.
+// sequence belongs to exactly this content; the answer then has an ETag.
 func newDocumentOutput(d *documentv1.Document, content *string, exact bool, warnings []*documentv1.Warning) *documentOutput {
 	out := &documentOutput{Body: documentOutputBody{Document: viewDocument(d, content)}}
 	if exact {
@@ -63,14 +63,14 @@ func newDocumentOutput(d *documentv1.Document, content *string, exact bool, warn
 func (a *API) documents() {
 	const tag = "Documents"
 	register(a, op("create-document", "POST /api/documents", tag, "Create a document from Markdown", created, maxBody(limitMarkdown)), editors, a.createDocument)
-	handle(a, op("list-documents", "GET /api/documents", tag, "List documents without their content, last changed first"), viewers, a.listDocuments)
+	handle(a, op("list-documents", "GET /api/documents", tag, "List documents without their content, most recently changed first"), viewers, a.listDocuments)
 	register(a, op("get-document", "GET /api/documents/{id}", tag, "Read a document as Markdown"), viewers, a.getDocument)
 	register(a, op("update-document", "PATCH /api/documents/{id}", tag, "Rename a document, or set its content with a minimal change", maxBody(limitMarkdown),
-		about("If both are given, both are changed in one step, or neither is. With the header If-Match, an ETag, the change is made only if the document is in that "+
-			"state, else the answer is 412. With `base`, the ETag or sequence of the content that yours is based on, your change relative to the base is "+
-			"merged into the current document, so that what others wrote since is kept. The answer then has the merged content, and its ETag is the "+
-			"next base. 409 with the code BASE_GONE means that the base is no longer known: read the document again. Without either, "+
-			"`content` replaces the whole content.")), editors, a.updateDocument)
+		about("If name and content are both given, both are changed in one step, or neither is. `content` replaces the whole content, unless you send If-Match or `base`. "+
+			"With the header If-Match, an ETag, the change is made only if the document is still in that state; otherwise the answer is 412. "+
+			"`base` is the ETag or the sequence of the content that yours is based on. The differences between the two are merged into the current document, "+
+			"which keeps what others wrote since. The answer then has the merged content, and its ETag is the next base. "+
+			"409 with the code BASE_GONE means that the base is no longer stored: read the document again.")), editors, a.updateDocument)
 	handle(a, op("delete-document", "DELETE /api/documents/{id}", tag, "Delete a document and its history"), editors, a.deleteDocument)
 	handle(a, op("list-document-versions", "GET /api/documents/{id}/versions", tag, "List a document's versions, newest first",
 		about("Each operation is a version, by the member or the agent's run that made it. Live typing becomes one version (write) "+
@@ -114,7 +114,7 @@ func checkDocumentName(s string) (string, error) {
 		return "", err
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }) {
-		return "", invalid("name: holds a control character: use one line of plain text")
+		return "", invalid("name: has a control character: use one line of plain text")
 	}
 	return s, nil
 }
@@ -176,10 +176,10 @@ func (s *State) sequence() (int64, error) {
 		return 0, nil
 	}
 	tag := string(s.RawMessage)
-	_ = json.Unmarshal(s.RawMessage, &tag) // it fails for a number, whose text tag has already
+	_ = json.Unmarshal(s.RawMessage, &tag) // fails for a number; tag already has its text
 	n, err := strconv.ParseInt(strings.Trim(strings.TrimPrefix(strings.TrimSpace(tag), "W/"), `"`), 10, 64)
 	if err != nil || n < 1 {
-		return 0, invalid("base: want the ETag of an answer about this document, or its sequence")
+		return 0, invalid("base: want the ETag or the sequence of an earlier answer")
 	}
 	return n, nil
 }
@@ -208,7 +208,7 @@ func (b *UpdateDocument) change() (c documentChange, err error) {
 		c.name = &name
 	}
 	if c.base, err = b.Base.sequence(); err == nil && c.base != 0 && b.Content == nil {
-		err = invalid("base: is the state that content is based on: send content with it")
+		err = invalid("base: send it only together with content")
 	}
 	return c, err
 }

@@ -23,7 +23,7 @@ import (
 // Error is the public form of errors.
 type Error struct {
 	Message string `json:"error" doc:"What was wrong and what to do, for people." example:"title: want a string, got number"`
-	Code    string `json:"code,omitempty" doc:"For programs; absent where the status says enough." example:"RATE_LIMITED"`
+	Code    string `json:"code,omitempty" doc:"For programs; absent if the status is specific enough." example:"RATE_LIMITED"`
 
 	status int
 	header http.Header
@@ -61,7 +61,7 @@ func (a *API) failure(ctx context.Context, operation string, err error) *Error {
 		if a.cfg.DiskFull != nil && a.cfg.DiskFull() {
 			return publicError(&fault.Error{
 				Kind: fault.Unavailable, Code: "DISK_FULL", RetryAfter: 5 * time.Second,
-				Message: "the disk of this Signalbox is full: make room where its data folder is, and it goes on by itself",
+				Message: "the disk of this server is full: make room on the disk that has the data folder; the server then continues by itself",
 			})
 		}
 	}
@@ -169,7 +169,7 @@ func transformError(ctx huma.Context, status string, v any) (any, error) {
 		return v, nil
 	}
 	if status == "413" {
-		return &Error{Message: fmt.Sprintf("the body is too large: at most %d bytes are taken here", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}, nil
+		return &Error{Message: fmt.Sprintf("the body is too large: the limit is %d bytes", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}, nil
 	}
 	if strings.HasPrefix(status, "5") {
 		return &Error{Message: "internal error"}, nil

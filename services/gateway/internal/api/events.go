@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The types of this file describe the events of a stream for the OpenAPI
-// document. Package dialect writes them; a test holds the two together.
+// The types of this file describe the events of a stream in the OpenAPI document. Package
+// dialect encodes the events; a test compares the two.
 
-// SnapshotEvent tells what a session holds when its events cannot be gone through.
+// SnapshotEvent replaces events that a viewer missed and that can no longer be sent.
 type SnapshotEvent struct {
 	Type string `json:"type" enum:"snapshot"`
 	SessionDetails
@@ -26,7 +26,7 @@ type ReasoningDeltaEvent struct {
 	Delta string `json:"delta"`
 }
 
-// ToolCallStartEvent tells that the model begins to write a tool call.
+// ToolCallStartEvent announces that the model has begun a tool call.
 type ToolCallStartEvent struct {
 	Type       string `json:"type" enum:"tool-call-start"`
 	ToolCallID string `json:"toolCallId"`
@@ -41,7 +41,7 @@ type ToolCallDeltaEvent struct {
 	Delta      string `json:"delta"`
 }
 
-// ToolCallCompleteEvent is a tool call whose arguments are whole.
+// ToolCallCompleteEvent is a tool call with complete arguments.
 type ToolCallCompleteEvent struct {
 	Type       string         `json:"type" enum:"tool-call-complete"`
 	ToolCallID string         `json:"toolCallId"`
@@ -66,14 +66,14 @@ type ToolResultEvent struct {
 	IsError    bool   `json:"isError"`
 }
 
-// SourceEvent is something the answer rests on.
+// SourceEvent is a source of the answer.
 type SourceEvent struct {
 	Type  string `json:"type" enum:"source"`
 	URL   string `json:"url"`
 	Title string `json:"title"`
 }
 
-// StepCompleteEvent tells that a step is committed.
+// StepCompleteEvent announces that a step is committed.
 type StepCompleteEvent struct {
 	Type         string `json:"type" enum:"step-complete"`
 	StepIndex    int32  `json:"stepIndex"`
@@ -82,21 +82,21 @@ type StepCompleteEvent struct {
 	FinishReason string `json:"finishReason"`
 }
 
-// StepRetryEvent tells that what the step has streamed so far is void.
+// StepRetryEvent announces that the step will be repeated; what it has streamed so far is void.
 type StepRetryEvent struct {
 	Type      string `json:"type" enum:"step-retry"`
 	StepIndex int32  `json:"stepIndex"`
 	Reason    string `json:"reason"`
 }
 
-// WaitingEvent tells that nothing can be done before a time.
+// WaitingEvent announces that the model call will be retried later.
 type WaitingEvent struct {
 	Type   string     `json:"type" enum:"waiting"`
 	Reason string     `json:"reason" example:"The model provider's rate limit is reached."`
-	Until  *time.Time `json:"until,omitempty" doc:"Absent when unknown."`
+	Until  *time.Time `json:"until,omitempty" doc:"When it will be retried; absent if unknown."`
 }
 
-// UserMessageEvent is a message that somebody else sent.
+// UserMessageEvent is a user message that another viewer sent.
 type UserMessageEvent struct {
 	Type      string          `json:"type" enum:"user-message"`
 	MessageID string          `json:"messageId"`
@@ -105,16 +105,16 @@ type UserMessageEvent struct {
 	RunID     string          `json:"runId"`
 }
 
-// RunStartEvent tells that a run was begun with.
+// RunStartEvent announces that a runner has started a run.
 type RunStartEvent struct {
 	Type      string `json:"type" enum:"run-start"`
 	RunID     string `json:"runId"`
 	Model     string `json:"model"`
 	Provider  string `json:"provider"`
-	Simulated bool   `json:"simulated" doc:"No model answers: a simulator plays a script."`
+	Simulated bool   `json:"simulated" doc:"The simulator answers from a script; no model is called."`
 }
 
-// DoneEvent is a run's end.
+// DoneEvent is the end of a run that succeeded or was cancelled.
 type DoneEvent struct {
 	Type           string `json:"type" enum:"done"`
 	Text           string `json:"text" doc:"The texts of all steps, with a blank line between them."`
@@ -125,10 +125,10 @@ type DoneEvent struct {
 	FinishReason   string `json:"finishReason" example:"stop"`
 	FinishDetail   string `json:"finishDetail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
 	RunID          string `json:"runId"`
-	Simulated      bool   `json:"simulated" doc:"No model answered: a simulator played a script."`
+	Simulated      bool   `json:"simulated" doc:"The simulator answered from a script; no model was called."`
 }
 
-// ErrorEvent is a run's end in failure.
+// ErrorEvent is the end of a run that failed.
 type ErrorEvent struct {
 	Type  string `json:"type" enum:"error"`
 	Error string `json:"error"`

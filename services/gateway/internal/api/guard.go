@@ -23,8 +23,8 @@ type (
 	tokenKey     struct{}
 )
 
-// HideToken removes a token from the URL before anything can log or trace it. The context keeps
-// it for the operations that accept it there.
+// HideToken moves a token from the URL to the context, before anything can log or trace the URL.
+// It does the same with the parameters of a provider's redirect.
 func HideToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.RawQuery == "" {
@@ -33,7 +33,7 @@ func HideToken(next http.Handler) http.Handler {
 		}
 		q := r.URL.Query()
 		if r.URL.Path == CallbackPath {
-			next.ServeHTTP(w, hideAnswer(r, q))
+			next.ServeHTTP(w, hideRedirect(r, q))
 			return
 		}
 		if !q.Has("token") {
@@ -79,7 +79,7 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	if who.people && caller.IsKey() {
-		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token")
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token")
 	}
 	ctx = context.WithValue(ctx, callerKey{}, caller)
 	if who.workspace == fromNowhere {
@@ -119,8 +119,8 @@ func checkQuery(hc huma.Context) error {
 		if !utf8.ValidString(name) {
 			return invalid("the query has a parameter whose name is not valid UTF-8")
 		}
-		if r.Method == http.MethodDelete && !takes(hc.Operation(), name) {
-			return invalid("%s: there is no such parameter here, and nothing was deleted", clip(name))
+		if r.Method == http.MethodDelete && !hasQuery(hc.Operation(), name) {
+			return invalid("%s: unknown parameter; nothing was deleted", clip(name))
 		}
 		for _, v := range values {
 			if !utf8.ValidString(v) {
@@ -131,7 +131,8 @@ func checkQuery(hc huma.Context) error {
 	return nil
 }
 
-func takes(op *huma.Operation, name string) bool {
+// hasQuery reports whether an operation has a query parameter.
+func hasQuery(op *huma.Operation, name string) bool {
 	return name == workspaceParam || slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.In == "query" && p.Name == name })
 }
 

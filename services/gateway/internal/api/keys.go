@@ -29,7 +29,7 @@ func (a *API) keys() {
 	who := owners.inPerson()
 	handle(a, op("list-keys", "GET /api/keys", tag, "List the workspace's API keys"), who, a.listKeys)
 	handle(a, op("create-key", "POST /api/keys", tag, "Create an API key; its secret is shown only once", created,
-		about("One Idempotency-Key creates one API key. A repetition answers 409, because the secret is not shown again: revoke the key and create another one with another Idempotency-Key.")), who, a.createKey)
+		about("One Idempotency-Key creates one API key. A repeated call answers 409, because the secret is not shown again. If it was lost, revoke the key and create another with a new Idempotency-Key.")), who, a.createKey)
 	handle(a, op("delete-key", "DELETE /api/keys/{id}", tag, "Revoke an API key"), who, a.deleteKey)
 }
 
@@ -56,7 +56,7 @@ type keyOutputBody struct {
 }
 
 func (a *API) createKey(ctx context.Context, in *struct {
-	Key  idempotencyKey `header:"Idempotency-Key" doc:"One API key is created for it: a repetition answers 409. At most 255 printable ASCII characters."`
+	Key  idempotencyKey `header:"Idempotency-Key" doc:"A repeated call with the same key creates no second API key and answers 409. At most 255 printable ASCII characters."`
 	Body CreateKey
 },
 ) (*keyOutputBody, error) {

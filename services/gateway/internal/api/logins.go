@@ -18,12 +18,12 @@ func (a *API) logins(tag string) {
 	who := owners.inPerson()
 	register(a, op("start-login", "POST /api/accounts/logins", tag, "Start to sign in to a provider, for a new account or again for an existing one", created,
 		about("browser: the provider redirects the browser to the page that the operator has registered. If that is /api/connections/callback, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. "+
-			"paste: the provider shows a code. device: a short code is entered on another device. When signing in to an account again, the account stays unchanged until the sign-in is complete; a member's connection becomes an owner's account with it. "+
+			"paste: the provider shows a code for the person to paste. device: the person enters a short code on any device. When signing in to an account again, the account stays unchanged until the sign-in is complete; if the account was a member's connection, it then becomes an owner's account. "+
 			"With too many open sign-ins the answer is 429 until one expires.")), who, a.startLogin)
 	handle(a, op("complete-login", "POST /api/accounts/logins/{id}/complete", tag, "Complete a sign-in with the provider's code, or the parameters of its redirect",
-		about("The provider is asked once: a repetition returns the first call's answer. After a 503 it tries again.")), who, a.completeLogin)
-	handle(a, op("poll-login", "POST /api/accounts/logins/{id}/poll", tag, "Ask whether a device's code was entered",
-		about("After it was, a repetition returns the same answer.")), who, a.pollLogin)
+		about("The code is exchanged once: a repeated call returns the first call's answer. After a 503 it tries again.")), who, a.completeLogin)
+	handle(a, op("poll-login", "POST /api/accounts/logins/{id}/poll", tag, "Ask whether the code of a device sign-in was entered",
+		about("Once it was, repeated calls return the same answer.")), who, a.pollLogin)
 }
 
 // CreateLogin is the body of POST /api/accounts/logins.
@@ -40,9 +40,9 @@ type Login struct {
 	ID          string  `json:"id" format:"uuid"`
 	Kind        string  `json:"kind" enum:"browser,paste,device"`
 	URL         string  `json:"url" format:"uri" doc:"The page for the person to open. It is for this person only."`
-	UserCode    *string `json:"user_code" doc:"The code to enter there, for a device."`
+	UserCode    *string `json:"user_code" doc:"The code to enter there; only for a device sign-in."`
 	URLWithCode *string `json:"url_with_code" doc:"A URL that includes the code, if the provider has one."`
-	PollSeconds *int32  `json:"poll_seconds" doc:"Seconds to wait before each poll of a device."`
+	PollSeconds *int32  `json:"poll_seconds" doc:"Seconds to wait before each poll; only for a device sign-in."`
 	ExpiresAt   string  `json:"expires_at" format:"date-time"`
 }
 
@@ -63,7 +63,7 @@ func (a *API) startLogin(ctx context.Context, in *struct {
 	case b.Kind == "", enumName(kind) != b.Kind:
 		return nil, invalid("kind: choose how to sign in: browser, paste or device")
 	case b.Provider == "" && b.AccountID == "":
-		return nil, invalid("provider is required, or account_id")
+		return nil, invalid("provider or account_id is required")
 	case b.AccountID != "":
 		if _, err := parseID[id.Account]("account_id", b.AccountID); err != nil {
 			return nil, err

@@ -24,10 +24,10 @@ import (
 // SendMessage is the body of POST /api/sessions/{id}/messages.
 type SendMessage struct {
 	Content          Content  `json:"content"`
-	Model            string   `json:"model,omitempty" doc:"The session's if absent."`
-	Provider         string   `json:"provider,omitempty" doc:"The session's if absent."`
-	Tools            []string `json:"tools,omitempty" nullable:"true" doc:"The session's if absent."`
-	Mode             string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do while a run of the session is active: queue the message behind it, steer the run with it before its next step, or reject it with 409."`
+	Model            string   `json:"model,omitempty" doc:"Absent: the session's model."`
+	Provider         string   `json:"provider,omitempty" doc:"Absent: the session's provider."`
+	Tools            []string `json:"tools,omitempty" nullable:"true" doc:"Absent: the session's tools."`
+	Mode             string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do if a run of the session is active. queue: answer the message after the run. steer: add the message to the run before its next step. reject: refuse the message with 409."`
 	CollectToolStats bool     `json:"collect_tool_stats,omitempty"`
 	IdempotencyKey   string   `json:"idempotency_key,omitempty" doc:"The same as the header Idempotency-Key."`
 	Timezone         string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
@@ -60,7 +60,7 @@ type sendInput struct {
 	SessionPath
 	Idempotent
 	Accept string `header:"Accept" hidden:"true"` // the responses document it
-	Prefer string `header:"Prefer" doc:"respond-async answers at once and lets the run continue without a viewer."`
+	Prefer string `header:"Prefer" doc:"respond-async: answer at once; the run continues without a viewer."`
 	Body   SendMessage
 }
 
@@ -72,21 +72,21 @@ type reply struct {
 func (a *API) messages() {
 	const tag = "Messages"
 	register(a, op("send-message", "POST /api/sessions/{id}/messages", tag, "Send a message and watch the answer", maxBody(limitMessage), answers(a.sendResponses()),
-		about("Answers with the run's events up to its end. A run does not stop when its viewer leaves: "+
+		about("Streams the run's events up to its end. A run does not stop when its viewer disconnects: "+
 			"resume with GET /api/runs/{id}/events or GET /api/sessions/{id}/events and the last event's id.")), editors, a.sendMessage)
 	register(a, op("watch-session", "GET /api/sessions/{id}/events", tag, "Watch a session", answers(map[string]*huma.Response{"200": a.streamResponse()}),
-		about("Every event of the session from now on or, with the last event's id, from that event on. An unknown or old id is no error: "+
+		about("Streams every event of the session from now on or, with the last event's id, every event after it. An unknown or old id is not an error: "+
 			"the stream then begins with a snapshot event.")), viewers.withURLToken(), a.watchSession)
-	handle(a, op("cancel", "POST /api/sessions/{id}/cancel", tag, "Stop the session's active run, a certain run, or all runs"), editors, a.cancel)
+	handle(a, op("cancel", "POST /api/sessions/{id}/cancel", tag, "Stop the session's active run, a given run, or all runs"), editors, a.cancel)
 }
 
-// delivery is how the sender wants the answer.
+// delivery is the form in which the sender wants the answer.
 type delivery uint8
 
 const (
-	streamed delivery = iota
-	waited
-	async
+	streamed delivery = iota // the run's events
+	waited                   // one JSON body after the run's end
+	async                    // the run, at once
 )
 
 func deliveryOf(accept, prefer string) delivery {
@@ -201,7 +201,7 @@ func (a *API) sendAsync(ctx context.Context, req *agentv1.SubmitRequest) (*reply
 func writeBody(hc huma.Context, status int, v any) {
 	hc.SetHeader("Content-Type", "application/json")
 	hc.SetStatus(status)
-	_ = encodeJSON(hc.BodyWriter(), v) // the client went away: nobody to tell
+	_ = encodeJSON(hc.BodyWriter(), v) // fails if the client has left
 }
 
 // openFor opens a viewer and submits the message concurrently. The viewer's position may
@@ -310,8 +310,8 @@ type ToolStat struct {
 	ErrorType  string `json:"errorType,omitempty"`
 }
 
-// sendAndWait holds a connection and a viewer, so that it counts as a stream and ends when
-// the permission does.
+// sendAndWait answers at the end of the run. It counts as a stream, which ends with the sender's
+// permission.
 func (a *API) sendAndWait(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
 	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
@@ -375,7 +375,7 @@ func (a *API) finalText(ctx context.Context, d *runv1.Done, run string) (string,
 func (a *API) awaitEnd(ctx context.Context, v *feed.Viewer, res *agentv1.SubmitResponse) (*runv1.Event, error) {
 	run := res.GetRun()
 	if !res.GetCreated() || v.Overtook(run.GetOrdinal()) {
-		// If the row says that the run has not ended, its end event is still to come.
+		// If the run's row has no end, the end event is still to come.
 		if end, err := a.endOf(ctx, run.GetId()); end != nil || err != nil {
 			return end, err
 		}
@@ -447,13 +447,13 @@ func (a *API) toolStats(ctx context.Context, run string) ([]ToolStat, error) {
 
 // Cancel is the body of POST /api/sessions/{id}/cancel.
 type Cancel struct {
-	RunID string `json:"run_id,omitempty" format:"uuid" doc:"The run to stop; the active one if absent."`
+	RunID string `json:"run_id,omitempty" format:"uuid" doc:"The run to stop. Absent: the active run."`
 	All   bool   `json:"all,omitempty" doc:"Stop all runs of the session, including those of queued messages."`
 }
 
 type cancelOutputBody struct {
 	Success bool     `json:"success"`
-	RunIDs  []string `json:"run_ids" nullable:"false" doc:"The runs that were told to stop."`
+	RunIDs  []string `json:"run_ids" nullable:"false" doc:"The runs that were asked to stop."`
 }
 
 func (a *API) cancel(ctx context.Context, in *struct {

@@ -43,8 +43,8 @@ func (a *API) streamResponse() *huma.Response {
 	}
 	r.Map()["Event"] = event
 	return &huma.Response{
-		Description: "Server-sent events: per step any deltas, then each tool-call-complete with its tool-result, then step-complete; " +
-			"at a run's end one done or one error. A connection that ends without it was aborted by the server: resume with the last id.",
+		Description: "Server-sent events. Each step has any number of deltas, then each tool-call-complete with its tool-result, then step-complete. " +
+			"A run ends with one done or one error. If the connection ends before that, resume with the last id.",
 		Content: map[string]*huma.MediaType{"text/event-stream": {
 			Schema: &huma.Schema{Type: huma.TypeString, Description: "Events whose data is one line of JSON, an Event.", Extensions: map[string]any{
 				"contentMediaType": "application/json", "contentSchema": map[string]any{"$ref": "#/components/schemas/Event"},
@@ -61,7 +61,7 @@ func (a *API) sendResponses() map[string]*huma.Response {
 	return map[string]*huma.Response{
 		"200": ok,
 		"202": {
-			Description: "With Prefer: respond-async: the run, which continues.",
+			Description: "The run, which continues; with the header Prefer: respond-async.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{
 				Type: huma.TypeObject, Required: []string{"run"},
 				Properties: map[string]*huma.Schema{"run": r.Schema(reflect.TypeFor[Run](), true, "Run")},
@@ -70,10 +70,9 @@ func (a *API) sendResponses() map[string]*huma.Response {
 	}
 }
 
-// describe completes the description with what is the same everywhere: who may
-// ask, and how errors look.
+// describe adds what all operations have in common: authentication, the workspace, and errors.
 func describe(doc *huma.OpenAPI) {
-	// Relative to where the document is served: a gateway does not know its own address.
+	// Relative, because a gateway does not know its own address.
 	doc.Servers = []*huma.Server{{URL: "/", Description: "The gateway that serves this document."}}
 	doc.Info.License = &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"}
 	doc.Tags = tags
@@ -81,7 +80,7 @@ func describe(doc *huma.OpenAPI) {
 	failure := schemas.Schema(reflect.TypeFor[Error](), true, "Error")
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "An access token (JWT) of a person, or an API key of a workspace (sb_…)."},
-		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same, for clients that cannot set headers."},
+		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same in the URL, for clients that cannot set headers."},
 	}
 	for _, item := range doc.Paths {
 		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
@@ -118,7 +117,7 @@ func describe(doc *huma.OpenAPI) {
 	}
 	for _, s := range schemas.Map() {
 		if _, ok := s.AdditionalProperties.(bool); ok {
-			s.AdditionalProperties = nil // we ignore what we do not know, and so should clients
+			s.AdditionalProperties = nil // the gateway ignores unknown fields, and clients should too
 		}
 		for _, p := range s.Properties {
 			if p.Nullable && len(p.Enum) > 0 {
@@ -126,7 +125,7 @@ func describe(doc *huma.OpenAPI) {
 			}
 		}
 	}
-	// A run or null: huma knows null only for scalars.
+	// huma marks only scalars as nullable.
 	for _, name := range []string{"SessionDetails", "SnapshotEvent"} {
 		if s := schemas.Map()[name]; s != nil {
 			s.Properties["active_run"] = &huma.Schema{
@@ -137,7 +136,7 @@ func describe(doc *huma.OpenAPI) {
 	}
 }
 
-// tags are the parts of the API, in the order in which they are shown.
+// tags are the parts of the API in display order.
 var tags = []*huma.Tag{
 	{Name: "Sessions", Description: "Conversations with an agent."},
 	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
@@ -154,8 +153,8 @@ var tags = []*huma.Tag{
 	{Name: "Usage and budgets", Description: "What model calls used and cost, and limits on it."},
 }
 
-// optionalDefaults says in words what an absent field of a request means: generators take a
-// field with a default for one that is always there, also where it is to be sent.
+// optionalDefaults moves the defaults of request fields to their descriptions, because
+// generated clients require fields that have a default.
 func optionalDefaults(doc *huma.OpenAPI) {
 	for _, item := range doc.Paths {
 		for _, op := range []*huma.Operation{item.Get, item.Post, item.Put, item.Patch, item.Delete} {
@@ -178,7 +177,7 @@ func optionalDefaults(doc *huma.OpenAPI) {
 	}
 }
 
-// errorAnswer documents one status.
+// errorAnswer describes the answer with one error status.
 type errorAnswer struct {
 	status  int
 	about   string
@@ -188,7 +187,7 @@ type errorAnswer struct {
 func errorsOf(op *huma.Operation, who access) []errorAnswer {
 	all := []errorAnswer{
 		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
-		{401, "The token is missing or not valid.", Error{Message: "the token is not valid, or has expired: sign in again", Code: "INVALID_TOKEN"}},
+		{401, "The token is missing, invalid or expired.", Error{Message: "the token is invalid or has expired: sign in again", Code: "INVALID_TOKEN"}},
 	}
 	if who.workspace != fromNowhere {
 		about := "Not a member, or the role is too low."
@@ -198,22 +197,22 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
 	}
 	if who.people && who.workspace == fromNowhere {
-		all = append(all, errorAnswer{403, "An API key does not do.", Error{Message: "an API key cannot administer workspaces, members or keys, nor sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
+		all = append(all, errorAnswer{403, "The operation is not for API keys.", Error{Message: "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
 		all = append(all, errorAnswer{404, "Does not exist, or is not visible to the caller; the answer does not distinguish the two.", Error{Message: "no such session"}})
 	}
 	if op.Method != "GET" {
-		all = append(all, errorAnswer{409, "It conflicts with the current state.", Error{Message: "a run of this session is active"}})
+		all = append(all, errorAnswer{409, "The request conflicts with the current state.", Error{Message: "a run of this session is active"}})
 	}
 	if slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "If-Match" }) {
 		all = append(all, errorAnswer{412, "The document is not in the state that If-Match requires.", Error{Message: "the document has changed: it is at sequence 12 now; read it again", Code: fault.CodePrecondition}})
 	}
 	if op.RequestBody != nil {
-		all = append(all, errorAnswer{413, "The body is over the limit.", Error{Message: "the body is too large: at most 1048576 bytes are taken here", Code: "TOO_LARGE"}})
+		all = append(all, errorAnswer{413, "The body is too large.", Error{Message: "the body is too large: the limit is 1048576 bytes", Code: "TOO_LARGE"}})
 	}
 	return append(all,
 		errorAnswer{429, "Too many requests or streams; Retry-After says how long to wait.", Error{Message: "you make too many requests: wait 2s", Code: "RATE_LIMITED"}},
 		errorAnswer{500, "An internal error, which is logged and not shown.", Error{Message: "internal error"}},
-		errorAnswer{503, "A part of the system is away; the same request may work later.", Error{Message: "a part of the system cannot be reached: try again in a moment"}})
+		errorAnswer{503, "A service is unavailable; the same request may work later.", Error{Message: "a service cannot be reached: try again in a moment"}})
 }

@@ -38,17 +38,17 @@ func parseID[T id.Kind](name, s string) (T, error) {
 	return v, nil
 }
 
-// Idempotent is the header of a write that would otherwise be done twice.
+// Idempotent is the header of a write that must not happen twice.
 type Idempotent struct {
 	Key idempotencyKey `header:"Idempotency-Key" doc:"Repeating the call with the same key returns the first call's result and changes nothing more. At most 255 printable ASCII characters."`
 }
 
-// Repeatable is the same header of a write that can be repeated without a key.
+// Repeatable is the header of a write that can be repeated without a key.
 type Repeatable struct {
-	Key idempotencyKey `header:"Idempotency-Key" doc:"Accepted but not needed: the call can be repeated as it is. Deleting something a second time answers 404."`
+	Key idempotencyKey `header:"Idempotency-Key" doc:"Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404."`
 }
 
-// SignInKey is the same header of a write that starts a sign-in.
+// SignInKey is the header of a write that starts a sign-in.
 type SignInKey struct {
 	Key idempotencyKey `header:"Idempotency-Key" doc:"Repeating the call with the same key returns the sign-in that the first call started, while it is open. A device sign-in gets new codes, and the previous ones become invalid. At most 255 printable ASCII characters."`
 }
@@ -92,7 +92,7 @@ func (k idempotencyKey) operationText(a identity.Actor, kind string) string {
 
 // Conditional is the header of a change that requires the document to be in a certain state.
 type Conditional struct {
-	IfMatch ifMatch `header:"If-Match" doc:"An ETag. The change is made only if the document is in that state, else the answer is 412."`
+	IfMatch ifMatch `header:"If-Match" doc:"An ETag. The change is made only if the document is still in that state; otherwise the answer is 412."`
 }
 
 // ifMatch is the sequence that the document must have: 0 for any, and -1, which no document
@@ -107,7 +107,7 @@ func (m *ifMatch) UnmarshalText(text []byte) error {
 	}
 	opaque := strings.TrimPrefix(tag, "W/")
 	if len(opaque) < 2 || opaque[0] != '"' || strings.IndexByte(opaque[1:], '"') != len(opaque)-2 {
-		return errors.New("want one ETag as an answer had it, with its quotes, or *")
+		return errors.New("want one ETag from an answer, with its quotes, or *")
 	}
 	n, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
 	if err != nil || n < 1 {

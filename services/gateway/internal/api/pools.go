@@ -10,20 +10,21 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 )
 
-// pools are the rules by which accounts are chosen, with the accounts' statistics and audit.
+// pools registers the operations on pools, and on the accounts' statistics and audit log.
 func (a *API) pools(tag string) {
-	// Earlier releases used the second path, which conflicts with that of an account in OpenAPI.
+	// Earlier releases used the second path. It is hidden, because in OpenAPI it conflicts with
+	// /api/accounts/{id}.
 	for i, path := range []string{"/api/pools", "/api/accounts/pools"} {
 		hidden := func(o *huma.Operation) { o.Hidden = i > 0 }
-		handle(a, op("list-pools", "GET "+path, tag, "List the workspace's pools: the accounts of one provider, and how one is chosen", hidden), owners, a.listPools)
+		handle(a, op("list-pools", "GET "+path, tag, "List the workspace's pools; a pool has the accounts of one provider", hidden), owners, a.listPools)
 		handle(a, op("update-pool", "PATCH "+path+"/{provider}", tag, "Change how a pool's accounts are chosen; all changes or none", hidden), owners, a.updatePool)
 	}
 	handle(a, op("account-stats", "GET /api/accounts/stats", tag, "Read the accounts' statistics since the last reset",
-		about("Counts are stored up to a second late: a broker that is killed loses those of its last second. Cooldowns are stored at once.")), owners, a.accountStats)
+		about("Counts are stored up to a second late, so that a broker that is killed loses those of its last second. Cooldowns are stored at once.")), owners, a.accountStats)
 	handle(a, op("reset-account-stats", "DELETE /api/accounts/stats", tag, "Reset the statistics of one account or of all",
-		about("As in all deletions, an unknown query parameter is refused with 400.")), owners, a.resetStats)
-	handle(a, op("account-audit", "GET /api/accounts/audit", tag, "Read the audit of the workspace's credentials, newest first",
-		about("Rows are only added, never changed, and form a chain: each hash covers the row and the previous hash.")), owners, a.accountAudit)
+		about("As with every DELETE, an unknown query parameter is refused with 400.")), owners, a.resetStats)
+	handle(a, op("account-audit", "GET /api/accounts/audit", tag, "Read the audit log of the workspace's credentials, newest first",
+		about("Rows are never changed or deleted. They form a chain: each hash covers the row and the previous row's hash.")), owners, a.accountAudit)
 }
 
 // PoolSettings are the rules of a pool. In a request, absent fields keep their values.
@@ -88,7 +89,7 @@ func (a *API) listPools(ctx context.Context, in *SlicePage) (*poolsOutputBody, e
 // UpdatePool is the body of PATCH /api/pools/{provider}.
 type UpdatePool struct {
 	Settings PoolSettings `json:"settings"`
-	Reset    bool         `json:"reset,omitempty" doc:"Change the defaults instead of the current settings."`
+	Reset    bool         `json:"reset,omitempty" doc:"Set all other settings to their defaults instead of keeping them."`
 }
 
 type poolOutputBody struct {
@@ -132,7 +133,7 @@ func (a *API) accountStats(ctx context.Context, in *SlicePage) (*statsOutputBody
 }
 
 func (a *API) resetStats(ctx context.Context, in *struct {
-	Account ID[id.Account] `query:"account_id" format:"uuid" doc:"One account; all of the workspace's if absent."`
+	Account ID[id.Account] `query:"account_id" format:"uuid" doc:"Absent: all accounts of the workspace."`
 	Repeatable
 },
 ) (*Success, error) {
@@ -144,7 +145,7 @@ func (a *API) resetStats(ctx context.Context, in *struct {
 	return succeeded(), err
 }
 
-// AuditRow is a row of the audit.
+// AuditRow is a row of the audit log.
 type AuditRow struct {
 	Sequence  int64   `json:"sequence"`
 	At        string  `json:"at" format:"date-time"`

@@ -19,8 +19,8 @@ type RunPath struct {
 
 func (a *API) runs() {
 	handle(a, op("get-run", "GET /api/runs/{id}", "Runs", "Read a run with its steps and tool calls"), viewers, a.getRun)
-	register(a, op("watch-run", "GET /api/runs/{id}/events", "Runs", "Watch one run, from its beginning or from an event on",
-		about("The stream ends after the run's end. If the given id is the run's last event, the answer is 204."),
+	register(a, op("watch-run", "GET /api/runs/{id}/events", "Runs", "Watch one run, from its beginning or after a given event",
+		about("The stream ends with the run. If the given id is that of the run's last event, the answer is 204."),
 		answers(map[string]*huma.Response{
 			"200": a.streamResponse(),
 			"204": {Description: "The run has ended, and the given event is its last."},

@@ -29,8 +29,8 @@ type Session struct {
 	Provider     string    `json:"provider" example:"anthropic"`
 	SystemPrompt *string   `json:"system_prompt"`
 	Preset       string    `json:"preset" example:"workspace"`
-	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null for those of the preset."`
-	MaxSteps     *int32    `json:"max_steps" doc:"Null for the preset's number."`
+	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null: the preset's tools."`
+	MaxSteps     *int32    `json:"max_steps" doc:"Null: the preset's limit."`
 	Archived     bool      `json:"archived"`
 	CreatedAt    string    `json:"created_at" format:"date-time"`
 	UpdatedAt    string    `json:"updated_at" format:"date-time"`
@@ -65,11 +65,11 @@ func (a *API) sessions() {
 // CreateSession is the body of POST /api/sessions.
 type CreateSession struct {
 	Title        string   `json:"title,omitempty" maxLength:"300"`
-	Model        string   `json:"model,omitempty" doc:"The deployment's default if absent." example:"claude-sonnet-4-5-20250929"`
+	Model        string   `json:"model,omitempty" doc:"Absent: the deployment's default." example:"claude-sonnet-4-5-20250929"`
 	Provider     string   `json:"provider,omitempty" example:"anthropic"`
 	SystemPrompt string   `json:"system_prompt,omitempty" maxLength:"100000"`
 	Preset       string   `json:"preset,omitempty" example:"workspace"`
-	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable; those of the preset if absent."`
+	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable. Absent: the preset's tools."`
 	MaxSteps     *int32   `json:"max_steps,omitempty" minimum:"1" maximum:"50"`
 }
 
@@ -166,7 +166,7 @@ func (a *API) listSessions(ctx context.Context, in *struct {
 type SessionDetails struct {
 	Session     Session `json:"session"`
 	Messages    history `json:"messages"`
-	ActiveRun   *Run    `json:"active_run" doc:"The run that is running, or waiting for its turn; null if there is none."`
+	ActiveRun   *Run    `json:"active_run" doc:"The active run or, if there is none, the first queued one; null if there is neither."`
 	LastEventID string  `json:"last_event_id" doc:"Pass it to the events endpoint: the messages contain everything up to this event."`
 }
 
@@ -224,7 +224,7 @@ func (c *ToolsChange) UnmarshalJSON(data []byte) error {
 func (ToolsChange) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeArray, Nullable: true, Items: &huma.Schema{Type: huma.TypeString},
-		Description: "Names of the tools to enable; null returns to those of the preset.",
+		Description: "Names of the tools to enable; null restores the preset's tools.",
 	}
 }
 

@@ -26,10 +26,9 @@ import (
 )
 
 // A provider redirects a browser to CallbackPath with only a state and a code: no token and no
-// workspace. The member is identified by two secrets that only the browser has that started
-// the sign-in: the state and a cookie. The member must still have the role. The cookie prevents
-// an attacker from having somebody else sign in for them: a sign-in that was started in another
-// browser is refused.
+// workspace. Two secrets identify the member: the state, and a cookie that only the browser has
+// that started the sign-in. The member must still have the role. Without the cookie, an attacker
+// could start a sign-in and have somebody else complete it.
 //
 // The callback can be repeated: a browser that got no answer, or a 503, presents the same two
 // secrets again, and credential-broker answers a completed sign-in as before.
@@ -45,11 +44,12 @@ const (
 	maxErrorCode = 200
 )
 
-type answerKey struct{}
+type redirectKey struct{}
 
-// hideAnswer removes a provider's parameters from the URL before anything can log them.
-func hideAnswer(r *http.Request, q url.Values) *http.Request {
-	r = r.WithContext(context.WithValue(r.Context(), answerKey{}, SignInAnswer{State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}))
+// hideRedirect moves a provider's parameters from the URL to the context, before anything can
+// log them.
+func hideRedirect(r *http.Request, q url.Values) *http.Request {
+	r = r.WithContext(context.WithValue(r.Context(), redirectKey{}, SignInAnswer{State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}))
 	u := *r.URL
 	u.RawQuery = ""
 	r.URL, r.RequestURI = &u, u.RequestURI()
@@ -100,7 +100,7 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 		(&Error{status: http.StatusMethodNotAllowed, Message: "use GET", header: http.Header{"Allow": {"GET"}}}).write(w)
 		return
 	}
-	answer, _ := r.Context().Value(answerKey{}).(SignInAnswer)
+	answer, _ := r.Context().Value(redirectKey{}).(SignInAnswer)
 	in, done, err := a.complete(r, answer)
 	if err != nil {
 		e := a.failure(r.Context(), "sign-in-callback", err)
@@ -126,11 +126,11 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 	show(w, http.StatusOK, page{Title: "Done", Text: done + " You can close this page."})
 }
 
-// complete completes a sign-in and returns a sentence for the page.
+// complete completes a sign-in and returns the sentence to show.
 func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, done string, err error) {
 	ctx := r.Context()
 	if answer == (SignInAnswer{}) {
-		return in, "", invalid("this is where a provider sends your browser back to when you have signed in there. There is nothing to see without that")
+		return in, "", invalid("a provider redirects your browser to this page after you have signed in there. It cannot be opened by itself")
 	}
 	if err := answer.check(); err != nil {
 		return in, "", err
@@ -174,7 +174,7 @@ func sentence(message string) string {
 	return string(unicode.ToUpper(first)) + strings.TrimSuffix(message[size:], ".") + "."
 }
 
-// page is a page for people.
+// page is an HTML page that reports a result.
 type page struct {
 	Title, Text string
 	Link        string // where to continue; may be empty
@@ -207,20 +207,20 @@ func (a *API) describeCallback() {
 	a.huma.OpenAPI().AddOperation(&huma.Operation{
 		OperationID: "sign-in-callback", Method: http.MethodGet, Path: CallbackPath,
 		Tags: []string{"Connections"}, Summary: "Complete a connection or a sign-in: the page to which a provider redirects the browser",
-		Description: "Not for programs. It needs the cookie of the browser that started the sign-in instead of a token; the member must still have the role. Reloading the page gives the same answer.",
+		Description: "For browsers only. Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.",
 		Parameters: []*huma.Param{
 			text("state", "The state that was sent to the provider.", maxState), text("code", "The code that the provider issued.", maxCode), text("error", "The provider's error, if it issued no code.", maxErrorCode),
 		},
 		Metadata: map[string]any{accessKey: access{page: true}},
 		Responses: map[string]*huma.Response{
-			"200": {Description: "Done: a page that reports it.", Content: html},
-			"303": {Description: "Done: a redirect to the path that was given at the start, with the provider's name in the parameter connected or signed_in."},
-			"400": {Description: "The parameters are not those of a provider.", Content: html},
-			"403": {Description: "Another browser than the one that started it, or the member no longer has the role.", Content: html},
-			"409": {Description: "Declined, expired, or refused by the provider: the page says what to do.", Content: html},
+			"200": {Description: "Complete; the page says so.", Content: html},
+			"303": {Description: "Complete; redirects to the path that was given at the start, with the provider's name in the parameter connected or signed_in."},
+			"400": {Description: "The parameters are not those of a provider's redirect.", Content: html},
+			"403": {Description: "This browser did not start the sign-in, or the member no longer has the role.", Content: html},
+			"409": {Description: "Declined, expired, or refused by the provider; the page says what to do.", Content: html},
 			"429": {Description: "Too many requests; Retry-After says how long to wait before reloading the page.", Content: html},
 			"500": {Description: "An internal error, which is logged and not shown.", Content: html},
-			"503": {Description: "The provider, or a part of the system, is away: the same page may work later.", Content: html},
+			"503": {Description: "The provider or a service is unavailable; reloading the page may work later.", Content: html},
 		},
 	})
 }

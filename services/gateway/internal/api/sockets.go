@@ -34,11 +34,21 @@ func WriteUpgradeRequired(w http.ResponseWriter) {
 
 // aboutSockets describes the sockets in a tag, because generated clients could not use an
 // operation that is a WebSocket.
-const aboutSockets = `WebSockets over HTTP/1.1, with the workspace's id as X-Workspace-Id or ?workspace_id= and the token as a header or ?token=.
+const aboutSockets = `WebSockets over HTTP/1.1. Send the workspace's id as X-Workspace-Id or ?workspace_id=, and the token as a bearer token or ?token=.
 
-- /ws/documents/{id}: edit a document live, with binary messages of y-protocols: sync, awareness, auth. Clients such as y-websocket speak it, which do not connect again by themselves after a code from 4400 to 4499.
-- /ws/hocuspocus: edit any number of documents, whose names are their ids, with the messages of @hocuspocus/provider. The token may come with the provider's first message instead. What concerns one document only (4403, 4404, 4413) closes that document, with the provider's authenticationFailed and the reason, and not the socket.
+- /ws/documents/{id}: edit one document live, with the binary messages of y-protocols (sync, awareness, auth). y-websocket and similar clients use them. These clients do not reconnect after a close code from 4400 to 4499.
+- /ws/hocuspocus: edit any number of documents over one socket, with the messages of @hocuspocus/provider. The name of a document is its id. The token may be sent in the provider's first message instead. An error of one document (4403, 4404, 4413) closes only this document, with the provider's authenticationFailed message and the reason; the socket stays open.
 
-An agent's run is among those whom awareness shows, as user {name: Agent, color, run_id} with its caret, until 20 s after it last read the document or wrote in it.
+An agent's run that reads or changes a document appears in its awareness, as user {name: Agent, color, run_id} with a caret, until 20 s after its last access.
 
-A handshake that is no WebSocket's is 400, one from a page of an origin that may not is 403, anything but a handshake is 426, and while the server goes away it is 503. A socket that is refused, or whose right ends, is closed with a code and a reason: 4400 something is missing, 4401 no token, or one that is not valid or has expired, 4403 no membership in the workspace, 4404 no such document, or it was deleted, 4413 a change that the document does not take, because it is full or the change is too much at once: it is lost, and connecting again with it is of no use until the page is loaded anew, 1007 a malformed message, 1009 a message over the limit, 1012 the server goes away: connect again, 1013 too many sockets, too slow a reader, or a part of the system is away: try again later.`
+A request without a WebSocket handshake gets 426, an invalid handshake 400, a page of a forbidden origin 403, and every handshake during a shutdown 503. After the handshake, a socket that is refused, or whose permission ends, is closed with one of these codes and a reason:
+
+- 4400: a parameter is missing.
+- 4401: the token is missing, invalid or expired.
+- 4403: the person is not a member of the workspace.
+- 4404: the document does not exist or was deleted.
+- 4413: the document refuses a change, because the document is full or the change is too large. The change is lost. Reconnecting does not help until the page has been reloaded.
+- 1007: a malformed message.
+- 1009: a message over the size limit.
+- 1012: the server is shutting down; reconnect.
+- 1013: too many sockets, a client that reads too slowly, or an unavailable service; try again later.`

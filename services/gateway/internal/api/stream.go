@@ -126,7 +126,7 @@ func (s *sink) Write(p []byte) error {
 // WatchInput says where a viewer resumes.
 type WatchInput struct {
 	LastEventID string `header:"Last-Event-ID" doc:"The id of the last event received. EventSource sends it automatically."`
-	After       string `query:"after" doc:"The same, for clients that cannot set headers; the header wins."`
+	After       string `query:"after" doc:"The same, for clients that cannot set headers. The header takes precedence."`
 	Workspace   string `query:"workspace_id" doc:"The workspace's id, for clients that cannot set headers."`
 }
 

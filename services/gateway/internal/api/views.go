@@ -184,7 +184,7 @@ type Tool struct {
 	InputSchema       json.RawMessage `json:"input_schema" doc:"A JSON Schema of type object."`
 	Available         bool            `json:"available"`
 	UnavailableReason *string         `json:"unavailable_reason"`
-	ConnectURL        *string         `json:"connect_url" doc:"Where to connect the service that the tool needs."`
+	ConnectURL        *string         `json:"connect_url" doc:"The page to connect the service that the tool needs; null if nothing is missing."`
 	Source            string          `json:"source" doc:"built-in, provider, or the name of an MCP server."`
 	NeedsApproval     bool            `json:"needs_approval"`
 	Always            bool            `json:"always" doc:"The tool is enabled in every session."`

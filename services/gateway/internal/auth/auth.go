@@ -134,7 +134,7 @@ func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller,
 		reasons = append(reasons, err)
 	}
 	a.cfg.Log.DebugContext(ctx, "token refused", "error", errors.Join(reasons...))
-	return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token is not valid, or has expired: sign in again")
+	return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token is invalid or has expired: sign in again")
 }
 
 // Authorize looks up the caller's role in a workspace, given by the text of its id, and

@@ -291,7 +291,7 @@ func (s *Service) List(ctx context.Context, req *documentv1.ListRequest) (*docum
 	}
 	if t := req.GetPageToken(); t != "" {
 		if _, err := fmt.Sscanf(t, "%d", &from); err != nil || from < 0 {
-			return nil, fault.New(fault.Invalid, "page_token: is not one of ours")
+			return nil, fault.New(fault.Invalid, "page_token: unknown")
 		}
 	}
 	from = min(from, len(all))

@@ -39,7 +39,7 @@ func docRead(d Deps) (tool.Tool, error) {
 		var sequence int64
 		if a.PageToken != "" {
 			if n, err := fmt.Sscanf(a.PageToken, "%d.%d", &offset, &sequence); n != 2 || err != nil || offset < 0 {
-				return tool.Errorf("invalid_arguments", "arguments.page_token: is not one of ours; pass next_page_token of the page before, or leave it out"), nil
+				return tool.Errorf("invalid_arguments", "arguments.page_token: unknown; pass the next_page_token of the previous page, or leave it out"), nil
 			}
 		}
 		res, err := d.Documents.Read(ctx, &documentv1.ReadRequest{Id: a.ID})
