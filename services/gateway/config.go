@@ -20,78 +20,77 @@ import (
 // Config is every setting of the gateway. Load it with conf.Load.
 type Config struct {
 	HTTPAddr string `env:"GATEWAY_HTTP_ADDR" envDefault:":8080" doc:"Address of the public HTTP listener."`
-	OpsAddr  string `env:"GATEWAY_OPS_ADDR" envDefault:"127.0.0.1:9080" doc:"Address of the operators' listener (/health, /ready, /metrics); not for the public."`
+	OpsAddr  string `env:"GATEWAY_OPS_ADDR" envDefault:"127.0.0.1:9080" doc:"Address of the operators' listener (/health, /ready, /metrics). Do not expose it to the public."`
 
-	DatabaseURL conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL, as a user that is the role signalbox_gateway or a member of it: postgres://user:password@host:5432/database."`
-	DatabaseMax int32       `env:"GATEWAY_DATABASE_CONNECTIONS" envDefault:"20" doc:"Connections to PostgreSQL at most."`
+	DatabaseURL conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL URL: postgres://user:password@host:5432/database. The user is the role signalbox_gateway or a member of it."`
+	DatabaseMax int32       `env:"GATEWAY_DATABASE_CONNECTIONS" envDefault:"20" doc:"Maximum number of connections to PostgreSQL."`
 
 	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
-	NATSUser       string      `env:"NATS_USER" envDefault:"gateway" doc:"User at NATS, where the server checks permissions."`
-	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"Password at NATS; no login when empty."`
-	NATSPartitions int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; the same for all services."`
+	NATSUser       string      `env:"NATS_USER" envDefault:"gateway" doc:"NATS user, if the servers check permissions."`
+	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
+	NATSPartitions int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; must be the same for all services."`
 
-	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"Where agent-runner serves Connect."`
-	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"Where tool-executor serves Connect."`
-	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"Where document-sync serves Connect and takes sockets."`
+	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"URL of agent-runner."`
+	ToolExecutorURL string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"URL of tool-executor."`
+	DocumentSyncURL string `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"URL of document-sync."`
 
-	// Without a default: a deployment from before this setting stays ready.
-	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" doc:"Where credential-broker serves Connect, for accounts and connections; empty for http://127.0.0.1:8084, which /ready does not ask then."`
+	// Without a default, so that a deployment from before this setting stays ready.
+	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" doc:"URL of credential-broker, for accounts and connections. Empty: http://127.0.0.1:8084, which /ready then does not check."`
 
-	ServiceKey conf.Secret `env:"SERVICE_KEY,required" doc:"The gateway's private key, which the other services trust the public part of; make one with signalbox keygen."`
+	ServiceKey conf.Secret `env:"SERVICE_KEY,required" doc:"The gateway's private key; the other services trust its public key. Create one with signalbox keygen."`
 
 	JWT       JWTConfig
-	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Turns the development issuer on: tokens that are signed with this secret (32 bytes or more) are accepted. Not for production."`
+	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Enables the development issuer: the gateway accepts tokens signed with this secret (32 bytes or more). Not for production."`
 
-	MemberPerMinute    int `env:"GATEWAY_MEMBER_REQUESTS_PER_MINUTE" envDefault:"1200" doc:"Requests that one person may make per minute."`
-	MemberBurst        int `env:"GATEWAY_MEMBER_REQUESTS_BURST" envDefault:"400" doc:"Requests that one person may make at once."`
-	WorkspacePerMinute int `env:"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE" envDefault:"12000" doc:"Requests that one workspace may make per minute."`
-	WorkspaceBurst     int `env:"GATEWAY_WORKSPACE_REQUESTS_BURST" envDefault:"4000" doc:"Requests that one workspace may make at once."`
-	MemberStreams      int `env:"GATEWAY_MEMBER_STREAMS" envDefault:"100" doc:"Streams that one person may have open on one gateway."`
-	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Streams that one workspace may have open on one gateway."`
+	MemberPerMinute    int `env:"GATEWAY_MEMBER_REQUESTS_PER_MINUTE" envDefault:"1200" doc:"Requests per minute of one person."`
+	MemberBurst        int `env:"GATEWAY_MEMBER_REQUESTS_BURST" envDefault:"400" doc:"Requests that one person may make at once, above the rate."`
+	WorkspacePerMinute int `env:"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE" envDefault:"12000" doc:"Requests per minute of one workspace."`
+	WorkspaceBurst     int `env:"GATEWAY_WORKSPACE_REQUESTS_BURST" envDefault:"4000" doc:"Requests that one workspace may make at once, above the rate."`
+	MemberStreams      int `env:"GATEWAY_MEMBER_STREAMS" envDefault:"100" doc:"Open streams of one person on one gateway."`
+	WorkspaceStreams   int `env:"GATEWAY_WORKSPACE_STREAMS" envDefault:"5000" doc:"Open streams of one workspace on one gateway."`
 
-	MemberSockets    int `env:"GATEWAY_MEMBER_SOCKETS" envDefault:"200" doc:"Sockets of documents that one person may have open on one gateway; a client takes one for each document."`
-	WorkspaceSockets int `env:"GATEWAY_WORKSPACE_SOCKETS" envDefault:"5000" doc:"Sockets of documents that one workspace may have open on one gateway."`
-	Sockets          int `env:"GATEWAY_SOCKETS" envDefault:"20000" doc:"Sockets of documents that may be open on one gateway; each takes two file descriptors."`
+	MemberSockets    int `env:"GATEWAY_MEMBER_SOCKETS" envDefault:"200" doc:"Open document sockets of one person on one gateway; a client opens one per document."`
+	WorkspaceSockets int `env:"GATEWAY_WORKSPACE_SOCKETS" envDefault:"5000" doc:"Open document sockets of one workspace on one gateway."`
+	Sockets          int `env:"GATEWAY_SOCKETS" envDefault:"20000" doc:"Open document sockets on one gateway; each needs two file descriptors."`
 
-	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"How long a request's body of up to 1 MiB may take to come; larger ones get a quarter more for each MiB."`
+	BodyTimeout time.Duration `env:"GATEWAY_BODY_TIMEOUT" envDefault:"10s" doc:"Maximum time to receive a request body of up to 1 MiB. Operations that accept larger bodies get a quarter of it more per MiB."`
 
-	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"How long a client may take to read the next 64 KiB of an answer before it is cut."`
+	WriteTimeout time.Duration `env:"GATEWAY_WRITE_TIMEOUT" envDefault:"10s" doc:"Maximum time that a client may take to read 64 KiB of an answer before it is disconnected."`
 
-	TrustedProxies []string `env:"GATEWAY_TRUSTED_PROXIES" doc:"Addresses of the proxies before the gateway, such as 10.0.0.0/8, separated by commas. Of them the header X-Forwarded-For is believed, where failed tokens and keys are counted by address and where it is recorded from where somebody changed an account; without any, the address is that of who is connected."`
+	TrustedProxies []string `env:"GATEWAY_TRUSTED_PROXIES" doc:"Addresses of the proxies in front of the gateway, such as 10.0.0.0/8, separated by commas. The gateway trusts the header X-Forwarded-For of these proxies. It counts failed tokens and keys by the client's address and records it in the audit log. Empty: the address of the connection."`
 
-	ReturnPaths []string `env:"GATEWAY_RETURN_PATHS" doc:"Paths on this server's host, separated by commas, that a browser may go on to when somebody has connected a tool or signed in to an account, such as /settings/connections; the first is the default. Empty: it is shown a page."`
+	ReturnPaths []string `env:"GATEWAY_RETURN_PATHS" doc:"Paths on this server's host, separated by commas, to which a browser may be redirected after it connected a tool or signed in to an account, such as /settings/connections. The first is the default. Empty: the browser is shown a page."`
 
-	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API from a browser, and open sockets besides the gateway's own; * for all."`
+	CORSOrigins []string `env:"GATEWAY_CORS_ORIGINS" doc:"Origins, separated by commas, whose pages may call the API and open document sockets, in addition to the gateway's own; * for all."`
 
-	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, open streams are cut, and sockets closed, spread over this time."`
-	DrainLimit  time.Duration `env:"GATEWAY_DRAIN_LIMIT" envDefault:"25s" doc:"On shutdown, requests may take this long to finish."`
+	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, streams and sockets are closed spread over this time."`
+	DrainLimit  time.Duration `env:"GATEWAY_DRAIN_LIMIT" envDefault:"25s" doc:"On shutdown, the maximum time for open requests to finish."`
 
 	Telemetry telemetry.Config
 
-	// Feed overrides the feed's times; the zero value is right outside of tests.
-	Feed FeedConfig
-	// Relay does the same for sockets.
+	// Feed and Relay are for tests.
+	Feed  FeedConfig
 	Relay RelayConfig
 }
 
-// JWTConfig says which access tokens are accepted.
+// JWTConfig configures the verification of access tokens.
 type JWTConfig struct {
-	Secret   conf.Secret `env:"GATEWAY_JWT_SECRET" doc:"Secret of HS256 access tokens, such as a Supabase project's (32 bytes or more)."`
+	Secret   conf.Secret `env:"GATEWAY_JWT_SECRET" doc:"Secret of HS256 access tokens (32 bytes or more), such as a Supabase project's."`
 	JWKSURL  string      `env:"GATEWAY_JWKS_URL" doc:"URL of a JSON Web Key Set with the keys of ES256 and RS256 access tokens."`
 	Issuer   string      `env:"GATEWAY_JWT_ISSUER" doc:"Issuer (iss) of access tokens, such as https://<project>.supabase.co/auth/v1."`
 	Audience string      `env:"GATEWAY_JWT_AUDIENCE" envDefault:"authenticated" doc:"Audience (aud) of access tokens."`
 }
 
-// FeedConfig is for tests; zero values stand for defaults.
+// FeedConfig overrides the feed's defaults in tests. A zero field keeps its default.
 type FeedConfig struct {
 	Linger, Heartbeat, Silence, Pace, Idle, MaxBehind, Recheck time.Duration
 	RingFrames, GroupSize                                      int
 	BehindBytes                                                uint64
-	// KeepConnections serves streams through net/http.
+	// KeepConnections serves streams through net/http instead of hijacked connections.
 	KeepConnections bool
 }
 
-// RelayConfig is for tests; zero values stand for defaults.
+// RelayConfig overrides the socket relay's defaults in tests. A zero field keeps its default.
 type RelayConfig struct {
 	TokenWait time.Duration
 }
@@ -120,10 +119,10 @@ func (c Config) Validate() error {
 		complain("EVENT_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
 	}
 	if c.JWT.Secret == "" && c.JWT.JWKSURL == "" && c.DevSecret == "" {
-		complain("nobody could sign in: set GATEWAY_JWT_SECRET or GATEWAY_JWKS_URL or, for development, GATEWAY_DEV_SECRET")
+		complain("no access tokens would be accepted: set GATEWAY_JWT_SECRET, GATEWAY_JWKS_URL or, for development, GATEWAY_DEV_SECRET")
 	}
 	if (c.JWT.Secret != "" || c.JWT.JWKSURL != "") && c.JWT.Issuer == "" {
-		complain("GATEWAY_JWT_ISSUER is not set: whose tokens are to be accepted?")
+		complain("GATEWAY_JWT_ISSUER is not set: set it to the issuer (iss) of the access tokens")
 	}
 	for name, s := range map[string]conf.Secret{"GATEWAY_JWT_SECRET": c.JWT.Secret, "GATEWAY_DEV_SECRET": c.DevSecret} {
 		if s != "" && len(s) < 32 {
