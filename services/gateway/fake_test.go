@@ -32,7 +32,7 @@ import (
 const partitions = 4
 
 // fakeRunner is a small agent-runner: it keeps sessions and runs in memory and
-// publishes what a test tells its runs to say.
+// publishes the events that a test makes its runs say.
 type fakeRunner struct {
 	agentv1connect.UnimplementedConversationServiceHandler
 	agentv1connect.UnimplementedRunServiceHandler
@@ -43,22 +43,22 @@ type fakeRunner struct {
 	runs     map[string]*fakeRun
 	keys     map[string]string // idempotency key → run or session
 	last     time.Time
-	script   func(*fakeRun) // what a new run does, on a goroutine of its own
+	script   func(*fakeRun) // run by each new run on a goroutine of its own
 	scripts  sync.WaitGroup
-	before   func() // runs before Submit answers
-	behind   int    // events that the record of a session is behind its log
-	streams  int64  // how often the log began anew
-	listed   int    // pages of the record that were read
+	before   func() // called before Submit returns
+	behind   int    // number of events that the record lacks
+	streams  int64  // number of times that the log was lost
+	listed   int    // number of pages read from the record
 }
 
 type fakeSession struct {
 	*agentv1.Session
 	messages []*agentv1.Message
 	runs     []*fakeRun
-	log      []*agentv1.LoggedEvent // all that was published, as it came
+	log      []*agentv1.LoggedEvent // all published events, in the order of the log
 }
 
-// fakeRun is a run. Its say methods publish; commit makes what was said truth.
+// fakeRun is a run of the fake.
 type fakeRun struct {
 	r       *fakeRunner
 	session *fakeSession
@@ -73,7 +73,7 @@ func newFakeRunner(b *bus.Bus) *fakeRunner {
 	return &fakeRunner{bus: b, behind: 2, sessions: map[string]*fakeSession{}, runs: map[string]*fakeRun{}, keys: map[string]string{}}
 }
 
-// now never gives the same microsecond twice, as the sessions' created_at must be.
+// now returns distinct microseconds, because created_at of sessions must be unique.
 func (r *fakeRunner) now() *timestamppb.Timestamp {
 	t := time.Now().Truncate(time.Microsecond)
 	if !t.After(r.last) {
@@ -83,7 +83,7 @@ func (r *fakeRunner) now() *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// may is what the real service does first: who is it, and may they?
+// may checks the caller's role, as the real service does.
 func may(ctx context.Context, least identity.Role) (identity.Actor, error) {
 	return identity.Require(ctx, least)
 }
@@ -284,7 +284,7 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 	return res, nil
 }
 
-// record returns a session's log in canonical order, as far as it is kept.
+// record returns the recorded part of a session's log in canonical order.
 func (s *fakeSession) record(behind int) (kept []*agentv1.LoggedEvent) {
 	type progress struct{ epoch, number int64 }
 	runs := map[int64]progress{}
@@ -299,7 +299,7 @@ func (s *fakeSession) record(behind int) (kept []*agentv1.LoggedEvent) {
 	return kept[:max(0, len(kept)-behind)]
 }
 
-// forget drops what the record has.
+// forget drops the record of a session.
 func (r *fakeRunner) forget(session string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -357,10 +357,10 @@ func (f *fakeRun) subject() string {
 	return subject.Events(subject.Partition(s, partitions), ws, s)
 }
 
-// publish writes one event as it is.
+// publish publishes an event unchanged.
 func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 	t.Helper()
-	// A script may go on while its test ends; the world waits for it.
+	// A script may outlive its test; the world waits for it.
 	e = proto.CloneOf(e)
 	seq, err := f.r.bus.Publish(context.WithoutCancel(t.Context()), f.subject(), f.prefix+uuid.NewString(), e)
 	if err != nil {
@@ -368,7 +368,7 @@ func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 	}
 	f.set(func() {
 		logged := &agentv1.LoggedEvent{Event: e, Sequence: seq, StreamCreated: &timestamppb.Timestamp{Seconds: f.r.streams}}
-		// The next run may begin before the ack of this one's end arrives: the record has
+		// The next run may start before this one's end is acknowledged, so the record is kept in
 		// the order of the log.
 		at := len(f.session.log)
 		for at > 0 && f.session.log[at-1].GetStreamCreated().GetSeconds() == f.r.streams && f.session.log[at-1].GetSequence() > seq {
@@ -378,7 +378,7 @@ func (f *fakeRun) publish(t testing.TB, e *runv1.Event) {
 	})
 }
 
-// event makes the run's next event.
+// event completes e as the run's next event.
 func (f *fakeRun) event(e *runv1.Event) *runv1.Event {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
@@ -411,7 +411,7 @@ func (f *fakeRun) set(fn func()) {
 	fn()
 }
 
-// step commits a step: its message is in the history before the event is out.
+// step commits a step and then publishes its event.
 func (f *fakeRun) step(t testing.TB, text string) {
 	t.Helper()
 	content, err := json.Marshal([]map[string]string{{"type": "text", "text": text}})
@@ -430,7 +430,7 @@ func (f *fakeRun) step(t testing.TB, text string) {
 	f.publish(t, e)
 }
 
-// commitEnd ends the run in the rows and returns its last event, unpublished.
+// commitEnd ends the run in its row and returns the end event without publishing it.
 func (f *fakeRun) commitEnd(state agentv1.RunState, reason string) *runv1.Event {
 	e := f.event(&runv1.Event{})
 	f.set(func() {
@@ -450,7 +450,7 @@ func (f *fakeRun) end(t testing.TB) {
 	f.publish(t, f.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop"))
 }
 
-// answer is a whole run: one step of the given words.
+// answer plays a complete run with one step.
 func (f *fakeRun) answer(t testing.TB, words ...string) {
 	t.Helper()
 	f.begin(t)
@@ -512,7 +512,7 @@ func (fakeUsage) DeleteBudget(ctx context.Context, _ *agentv1.DeleteBudgetReques
 	return &agentv1.DeleteBudgetResponse{}, err
 }
 
-// fakeModels are two, and a provider that is away.
+// fakeModels has two models, and a provider that is unavailable.
 type fakeModels struct{}
 
 func (fakeModels) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) (*agentv1.ListModelsResponse, error) {
@@ -531,7 +531,7 @@ func (fakeModels) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) 
 	}, nil
 }
 
-// fakeTools is a catalogue of two.
+// fakeTools is a catalogue of two tools.
 type fakeTools struct{}
 
 func (fakeTools) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
@@ -548,7 +548,7 @@ func (fakeTools) GetOutcomes(context.Context, *toolv1.GetOutcomesRequest) (*tool
 	return &toolv1.GetOutcomesResponse{}, nil
 }
 
-// fakeDocuments keeps documents in memory; an operation key works once.
+// fakeDocuments keeps documents in memory. A repeated operation key changes nothing.
 type fakeDocuments struct {
 	documentv1connect.UnimplementedDocumentServiceHandler
 
@@ -607,7 +607,7 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 	return out, nil
 }
 
-// isAt returns a fault unless a document has the sequence, which may be 0 for any.
+// isAt returns a fault unless the document has the sequence; 0 is any.
 func isAt(d *fakeDocument, sequence int64) error {
 	if sequence != 0 && sequence != d.Sequence {
 		return fault.Coded(fault.Conflict, fault.CodePrecondition, "it is at %d now", d.Sequence)
@@ -649,7 +649,7 @@ func (f *fakeDocuments) Replace(ctx context.Context, req *documentv1.ReplaceRequ
 	return res, err
 }
 
-// kbdIn warns of what the fake does not hold.
+// kbdIn returns a warning for each <kbd>, which the fake cannot represent.
 func kbdIn(markdown string) []*documentv1.Warning {
 	before, _, found := strings.Cut(markdown, "<kbd>")
 	if !found {
@@ -665,7 +665,7 @@ func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequ
 	return &documentv1.RestoreResponse{Document: d}, err
 }
 
-// Undo has the text of the version before again.
+// Undo restores the text of the previous version.
 func (f *fakeDocuments) Undo(ctx context.Context, req *documentv1.UndoRequest) (*documentv1.UndoResponse, error) {
 	n := req.GetVersion() - 1
 	var by int64

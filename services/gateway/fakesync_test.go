@@ -14,23 +14,23 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// absentDocument is one that the fake does not have.
+// absentDocument is a document that does not exist.
 const absentDocument = "00000000-0000-4000-8000-000000000404"
 
-// fakeSync is document-sync as far as sockets go. It has every document but one, says
-// hello on each, and sends back what comes; some messages make it do other things.
+// fakeSync is a document-sync with sockets only. It has every document except absentDocument,
+// greets each socket and echoes its messages. Some messages are commands.
 type fakeSync struct {
 	verifier *identity.Verifier
-	seats    chan *seat    // the sockets it let in, as they come
-	asked    chan struct{} // gets one for each trunk that has to wait
-	trunks   mux.Server
+	seats    chan *seat    // the accepted sockets
+	asked    chan struct{} // receives once for each connection that waits for begin
+	mux      mux.Server
 
-	mu    sync.Mutex         // guards what follows
-	away  int                // when set, trunks are answered with this status
-	begin chan struct{}      // when set, trunks are answered when it is closed
-	asks  []*http.Request    // for trunks
-	conns map[*deafConn]bool // that trunks are on
-	deaf  bool               // new trunks are not read
+	mu      sync.Mutex             // guards what follows
+	away    int                    // when set, mux are answered with this status
+	begin   chan struct{}          // when set, mux are answered when it is closed
+	asks    []*http.Request        // for mux
+	conns   map[*pinglessConn]bool // that mux are on
+	noPings bool                   // new mux connections don't answer pings
 }
 
 // seat is a socket at the fake.
@@ -41,10 +41,10 @@ type seat struct {
 	actor   identity.Actor
 	message []byte
 	stopped chan struct{}
-	ended   chan left // how it ended
+	ended   chan left // receives the end of the stream
 }
 
-// left is how a stream ended.
+// left is the end of a stream.
 type left struct {
 	code   int
 	reason string
@@ -56,28 +56,28 @@ func newFakeSync(t testing.TB, key identity.Key) *fakeSync {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeSync{verifier: v, seats: make(chan *seat, 1000), asked: make(chan struct{}, 1000), conns: map[*deafConn]bool{}}
-	f.trunks.Accept = func(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
+	f := &fakeSync{verifier: v, seats: make(chan *seat, 1000), asked: make(chan struct{}, 1000), conns: map[*pinglessConn]bool{}}
+	f.mux.Accept = func(s *mux.ServerStream, o mux.OpenRequest) mux.Session {
 		return &seat{fake: f, stream: s, opening: o, stopped: make(chan struct{}), ended: make(chan left, 1)}
 	}
 	return f
 }
 
-// set makes the fake answer trunks with a status, or late.
+// set makes the fake answer mux with a status, or late.
 func (f *fakeSync) set(away int, begin chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.away, f.begin = away, begin
 }
 
-// deafen makes the fake hear no pings on new trunks.
-func (f *fakeSync) deafen() {
+// ignorePings makes the fake hear no pings on new mux.
+func (f *fakeSync) ignorePings() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.deaf = true
+	f.noPings = true
 }
 
-// cut cuts all trunks, by a reset or not.
+// cut cuts all mux, by a reset or not.
 func (f *fakeSync) cut(reset bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,22 +85,22 @@ func (f *fakeSync) cut(reset bool) {
 		if tcp, ok := c.Conn.(*net.TCPConn); ok && reset {
 			_ = tcp.SetLinger(0)
 		}
-		_ = c.Close() // twice is as good
+		_ = c.Close() // a second Close is harmless
 	}
 	clear(f.conns)
 }
 
-// deafConn is a trunk's connection, which may hear no pings.
-type deafConn struct {
+// pinglessConn is a mux connection that can drop pings.
+type pinglessConn struct {
 	net.Conn
-	deaf bool
+	noPings bool
 }
 
-func (c *deafConn) Read(p []byte) (int, error) {
+func (c *pinglessConn) Read(p []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(p)
 		// Pings are five bytes.
-		if c.deaf && err == nil && n == 5 && binary.BigEndian.Uint32(p) == 1 {
+		if c.noPings && err == nil && n == 5 && binary.BigEndian.Uint32(p) == 1 {
 			continue
 		}
 		return n, err
@@ -112,7 +112,7 @@ const hello = "hello"
 // ServeHTTP implements http.Handler.
 func (f *fakeSync) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
-	away, begin, deaf := f.away, f.begin, f.deaf
+	away, begin, noPings := f.away, f.begin, f.noPings
 	f.asks = append(f.asks, r)
 	f.mu.Unlock()
 	if begin != nil {
@@ -135,11 +135,11 @@ func (f *fakeSync) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	c := &deafConn{Conn: under, deaf: deaf}
+	c := &pinglessConn{Conn: under, noPings: noPings}
 	f.mu.Lock()
 	f.conns[c] = true
 	f.mu.Unlock()
-	_ = f.trunks.Serve(c, first) // which ends with the gateway's end, or is cut
+	_ = f.mux.Serve(c, first) // returns when the gateway closes the connection or it is cut
 	f.mu.Lock()
 	delete(f.conns, c)
 	f.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *seat) Begin() {
 	s.fake.seats <- s
 }
 
-func (s *seat) send(b []byte) { _ = s.stream.Send(message(b)) } // full when the gateway is slow, which ends in its own way
+func (s *seat) send(b []byte) { _ = s.stream.Send(message(b)) } // fails if the gateway is slow, which ends the stream anyway
 
 // Receive implements mux.Session.
 func (s *seat) Receive(part []byte, more bool) {
@@ -181,7 +181,7 @@ func (s *seat) Receive(part []byte, more bool) {
 		s.fake.cut(false)
 	case "die in a frame":
 		_ = s.stream.Send([]byte{0x82, 126, 0xff})
-		_ = s.stream.Send(make([]byte, 1<<20)) // in pieces, at the first of which it dies
+		_ = s.stream.Send(make([]byte, 1<<20)) // in pieces; the connection is cut after the first
 	case "reset":
 		s.fake.cut(true)
 	case "close":

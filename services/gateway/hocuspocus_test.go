@@ -15,7 +15,7 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// text is a string as lib0 writes it.
+// text encodes a string like lib0.
 func text(s string) string {
 	var b []byte
 	n := len(s)
@@ -27,8 +27,8 @@ func text(s string) string {
 
 func authMessage(document, token string) string { return text(document) + "\x02\x00" + text(token) }
 
-// TestHocuspocusToken sees that a provider's first messages let it in, and get to
-// document-sync as they were.
+// TestHocuspocusToken checks that the token in a provider's first messages is used, and that these
+// messages reach document-sync unchanged.
 func TestHocuspocusToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// lockedBuffer keeps what a gateway logs.
+// lockedBuffer records a gateway's log.
 type lockedBuffer struct {
 	mu  sync.Mutex // guards buf
 	buf bytes.Buffer

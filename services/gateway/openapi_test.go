@@ -69,8 +69,8 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// checkOperations fails for an operation that does not say who may ask, or that has a tag of
-// its own, and for a field of a request that generated clients would want though it has a default.
+// checkOperations fails for an operation without security or with an undocumented tag, and for a
+// request field that has a default, because generated clients would require it.
 func checkOperations(t *testing.T, doc map[string]any) {
 	t.Helper()
 	for path, want := range map[string]any{"servers 0 url": "/", "info license identifier": "Apache-2.0"} {
@@ -107,7 +107,7 @@ func checkOperations(t *testing.T, doc map[string]any) {
 	}
 }
 
-// lookUp goes down a document by names and numbers.
+// lookUp returns the value at a path of names and indexes.
 func lookUp(v any, path string) (any, bool) {
 	for step := range strings.FieldsSeq(path) {
 		switch at := v.(type) {
@@ -129,8 +129,8 @@ func lookUp(v any, path string) (any, bool) {
 	return v, true
 }
 
-// checkRefs fails for a reference to nowhere, and for an operation without an id
-// or without our errors.
+// checkRefs fails for a dangling reference, and for an operation without an id or without the
+// documented errors.
 func checkRefs(t *testing.T, doc map[string]any, v any) {
 	t.Helper()
 	switch v := v.(type) {

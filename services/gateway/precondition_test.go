@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPreconditions changes a document in the state that somebody has read.
+// TestPreconditions changes a document with If-Match.
 func TestPreconditions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

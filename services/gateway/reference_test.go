@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// TestReference opens the gateway in a browser: the API reference is there, and needs
-// nothing from elsewhere.
+// TestReference checks that the API reference is served and loads nothing from other servers.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

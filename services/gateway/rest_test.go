@@ -53,22 +53,22 @@ func TestErrors(t *testing.T) {
 		{"no body", "PATCH", "/api/sessions/" + session, "", 400, "body is required"},
 		{"limit zero", "GET", "/api/sessions?limit=0", "", 400, "limit"},
 		{"limit 101", "GET", "/api/sessions?limit=101", "", 400, "limit"},
-		{"limit no number", "GET", "/api/sessions?limit=ten", "", 400, "limit"},
-		{"archived no bool", "GET", "/api/sessions?archived=maybe", "", 400, "archived"},
-		{"cursor no time", "GET", "/api/sessions?cursor=yesterday", "", 400, "cursor"},
+		{"limit not a number", "GET", "/api/sessions?limit=ten", "", 400, "limit"},
+		{"archived not a boolean", "GET", "/api/sessions?archived=maybe", "", 400, "archived"},
+		{"cursor not a time", "GET", "/api/sessions?cursor=yesterday", "", 400, "cursor"},
 		{"format unknown", "GET", "/api/sessions/" + session + "?format=xml", "", 400, "format"},
-		{"id no UUID", "GET", "/api/sessions/7", "", 400, "id"},
+		{"id not a UUID", "GET", "/api/sessions/7", "", 400, "id"},
 		{"id in braces", "GET", "/api/sessions/%7B" + nobody + "%7D", "", 400, "id"},
 		{"no such session", "GET", "/api/sessions/" + nobody, "", 404, "no such session"},
-		{"change no session", "PATCH", "/api/sessions/" + nobody, "{}", 404, "no such session"},
-		{"delete no session", "DELETE", "/api/sessions/" + nobody, "", 404, "no such session"},
-		{"send to no session", "POST", messagesOf(nobody), `{"content":"x"}`, 404, "no such session"},
-		{"watch no session", "GET", eventsOf(nobody), "", 404, "no such session"},
-		{"cancel no session", "POST", "/api/sessions/" + nobody + "/cancel", "", 404, "no such session"},
+		{"change unknown session", "PATCH", "/api/sessions/" + nobody, "{}", 404, "no such session"},
+		{"delete unknown session", "DELETE", "/api/sessions/" + nobody, "", 404, "no such session"},
+		{"send to unknown session", "POST", messagesOf(nobody), `{"content":"x"}`, 404, "no such session"},
+		{"watch unknown session", "GET", eventsOf(nobody), "", 404, "no such session"},
+		{"cancel unknown session", "POST", "/api/sessions/" + nobody + "/cancel", "", 404, "no such session"},
 		{"no such run", "GET", "/api/runs/" + nobody, "", 404, "no such run"},
-		{"watch no run", "GET", "/api/runs/" + nobody + "/events", "", 404, "no such run"},
-		{"approvals are not there yet", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true}`, 404, "no such path"},
-		{"cancel run no UUID", "POST", "/api/sessions/" + session + "/cancel", `{"run_id":"x"}`, 400, "run_id"},
+		{"watch unknown run", "GET", "/api/runs/" + nobody + "/events", "", 404, "no such run"},
+		{"approvals do not exist yet", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true}`, 404, "no such path"},
+		{"cancel run not a UUID", "POST", "/api/sessions/" + session + "/cancel", `{"run_id":"x"}`, 400, "run_id"},
 		{"no content", "POST", send, `{}`, 400, "content is required"},
 		{"content null", "POST", send, `{"content":null}`, 400, "content is required"},
 		{"content number", "POST", send, `{"content":5}`, 400, "content: want a string or an array"},
@@ -115,8 +115,8 @@ func TestErrors(t *testing.T) {
 		{"document nothing to change", "PATCH", "/api/documents/" + document, `{"name":null}`, 400, "name or content"},
 		{"no such document", "GET", "/api/documents/" + nobody, "", 404, "no such document"},
 		{"document versions limit", "GET", "/api/documents/" + document + "/versions?limit=1000", "", 400, "limit"},
-		{"undo what", "POST", "/api/documents/" + document + "/versions/0/undo", "", 400, "version"},
-		{"restore what", "POST", "/api/documents/" + document + "/versions/x/restore", "", 400, "version"},
+		{"undo version 0", "POST", "/api/documents/" + document + "/versions/0/undo", "", 400, "version"},
+		{"restore version x", "POST", "/api/documents/" + document + "/versions/x/restore", "", 400, "version"},
 		{"key without name", "POST", "/api/keys", `{}`, 400, "name is required"},
 		{"usage by", "GET", "/api/usage?by=mood", "", 400, "by"},
 		{"usage from", "GET", "/api/usage?from=yesterday", "", 400, "from"},
@@ -125,25 +125,25 @@ func TestErrors(t *testing.T) {
 		{"keys cursor", "GET", "/api/keys?cursor=x", "", 400, "cursor"},
 		{"workspace without name", "POST", "/api/workspaces", `{}`, 400, "name is required"},
 		{"member without id", "POST", members, `{"role":"viewer"}`, 400, "member_id is required"},
-		{"member id no UUID", "POST", members, `{"member_id":"bob","role":"viewer"}`, 400, "member_id"},
+		{"member id not a UUID", "POST", members, `{"member_id":"bob","role":"viewer"}`, 400, "member_id"},
 		{"member without role", "POST", members, `{"member_id":"` + nobody + `"}`, 400, "role is required"},
 		{"member role", "POST", members, `{"member_id":"` + nobody + `","role":"admin"}`, 400, "role"},
 		{"no such member", "PATCH", members + "/" + nobody, `{"role":"viewer"}`, 404, "no such member"},
-		{"remove no member", "DELETE", members + "/" + nobody, "", 404, "no such member"},
+		{"remove unknown member", "DELETE", members + "/" + nobody, "", 404, "no such member"},
 		{"last owner leaves", "DELETE", members + "/" + w.owner.member.String(), "", 409, "needs an owner"},
 		{"last owner steps down", "PATCH", members + "/" + w.owner.member.String(), `{"role":"editor"}`, 409, "needs an owner"},
-		{"member is nobody", "POST", members, `{"member_id":"00000000-0000-0000-0000-000000000000","role":"owner"}`, 400, "member_id"},
-		{"patched tools no array", "PATCH", "/api/sessions/" + session, `{"tools":"a"}`, 400, "tools: want an array"},
-		{"query no text", "GET", "/api/sessions?q=%ff", "", 400, "q: not valid UTF-8"},
-		{"a parameter of a deletion misspelt", "DELETE", "/api/accounts/stats?workspace_id=" + nobody + "&account=" + nobody, "", 400, "account: unknown parameter; nothing was deleted"},
-		{"documents query no text", "GET", "/api/documents?q=%ff", "", 400, "q: not valid UTF-8"},
-		{"documents cursor no text", "GET", "/api/documents?cursor=%ff", "", 400, "cursor: not valid UTF-8"},
-		{"documents cursor not ours", "GET", "/api/documents?cursor=x", "", 400, "cursor: unknown; pass the next_cursor"},
-		{"content no text", "POST", send, "{\"content\":\"\xff\"}", 400, "content: not valid UTF-8"},
-		{"name no text", "POST", "/api/documents", "{\"name\":\"a\xff\"}", 400, "name: not valid UTF-8"},
-		{"body no text", "POST", "/api/sessions", "\xff", 400, "UTF-8"},
-		{"members of no UUID", "GET", "/api/workspaces/7/members", "", 400, "id:"},
-		{"members of another", "GET", "/api/workspaces/" + nobody + "/members", "", 403, "not a member"},
+		{"member id zero", "POST", members, `{"member_id":"00000000-0000-0000-0000-000000000000","role":"owner"}`, 400, "member_id"},
+		{"changed tools not an array", "PATCH", "/api/sessions/" + session, `{"tools":"a"}`, 400, "tools: want an array"},
+		{"query not UTF-8", "GET", "/api/sessions?q=%ff", "", 400, "q: not valid UTF-8"},
+		{"misspelt parameter of a deletion", "DELETE", "/api/accounts/stats?workspace_id=" + nobody + "&account=" + nobody, "", 400, "account: unknown parameter; nothing was deleted"},
+		{"documents query not UTF-8", "GET", "/api/documents?q=%ff", "", 400, "q: not valid UTF-8"},
+		{"documents cursor not UTF-8", "GET", "/api/documents?cursor=%ff", "", 400, "cursor: not valid UTF-8"},
+		{"documents cursor unknown", "GET", "/api/documents?cursor=x", "", 400, "cursor: unknown; pass the next_cursor"},
+		{"content not UTF-8", "POST", send, "{\"content\":\"\xff\"}", 400, "content: not valid UTF-8"},
+		{"name not UTF-8", "POST", "/api/documents", "{\"name\":\"a\xff\"}", 400, "name: not valid UTF-8"},
+		{"body not UTF-8", "POST", "/api/sessions", "\xff", 400, "UTF-8"},
+		{"members of an invalid id", "GET", "/api/workspaces/7/members", "", 400, "id:"},
+		{"members of another workspace", "GET", "/api/workspaces/" + nobody + "/members", "", 403, "not a member"},
 	} {
 		got := in.send(t, in.request(t, w.owner, tt.method, tt.path, tt.body, nil))
 		var e map[string]any
@@ -178,7 +178,7 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
-	// Unknown fields are ignored, null is as good as absent, any content type is JSON.
+	// Unknown fields are ignored, null is the same as absent, and any content type is read as JSON.
 	got := call[map[string]object](t, in, w.owner, "POST", "/api/sessions",
 		`{"title":"T","model":null,"system_prompt":"be kind","tools":[],"max_steps":7,"unknown":{"a":1}}`, http.StatusCreated,
 		func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") })["session"]
@@ -318,7 +318,7 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("document = %v", got)
 	}
 	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan C","content":"# Two"}`, http.StatusOK, key("b"))
-	call[object](t, in, w.owner, "PATCH", path, `{"content":"# Three"}`, http.StatusOK, key("b")) // the key's second use changes nothing
+	call[object](t, in, w.owner, "PATCH", path, `{"content":"# Three"}`, http.StatusOK, key("b")) // the second use of the key changes nothing
 	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# Two" || got["name"] != "Plan C" {
 		t.Errorf("document whose name and content were changed in one call = %v", got)
 	}
@@ -341,7 +341,7 @@ func TestDocuments(t *testing.T) {
 	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# One" {
 		t.Errorf("restored document = %v", got)
 	}
-	for range 2 { // the second time by its key
+	for range 2 { // the second time with the same key
 		call[object](t, in, w.owner, "POST", path+"/versions/4/undo", "", http.StatusOK, key("c"))
 	}
 	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# Two" || got["sequence"] != 5.0 {
@@ -416,7 +416,7 @@ func TestWorkspacesAndMembers(t *testing.T) {
 	}
 	add := fmt.Sprintf(`{"member_id":%q,"role":"viewer"}`, principal.member)
 	call[object](t, in, founder, "POST", members, add, http.StatusCreated)
-	call[object](t, in, founder, "POST", members, add, http.StatusCreated) // a repetition
+	call[object](t, in, founder, "POST", members, add, http.StatusCreated) // a repeated call
 	if got := in.send(t, in.request(t, founder, "POST", members, strings.Replace(add, "viewer", "owner", 1), nil)); got.status != http.StatusConflict {
 		t.Errorf("adding with another role = %d %s, want 409", got.status, got.body)
 	}
@@ -470,7 +470,7 @@ func TestAPIKeys(t *testing.T) {
 	if got := in.send(t, in.request(t, person{token: secret}, "POST", "/api/workspaces", `{"name":"x"}`, nil)); got.status != http.StatusForbidden {
 		t.Errorf("key makes a workspace = %d, want 403", got.status)
 	}
-	// A key is never more than its maker, and ends with their membership.
+	// A key never has a higher role than its creator, and ends with their membership.
 	maker := w.join(t, w.workspace, identity.Owner)
 	theirs := fmt.Sprint(call[map[string]any](t, in, maker, "POST", "/api/keys", `{"name":"mine","role":"owner"}`, http.StatusCreated)["secret"])
 	members := "/api/workspaces/" + w.workspace.String() + "/members/" + maker.member.String()
@@ -492,9 +492,9 @@ func TestAPIKeys(t *testing.T) {
 	}
 }
 
-// TestAPIKeysDoNotAdminister sees that who holds a key, of whatever role, gets no
-// further than the workspace's contents.
-func TestAPIKeysDoNotAdminister(t *testing.T) {
+// TestAPIKeysCannotAdminister checks that an API key of any role gives access only to the contents
+// of its workspace.
+func TestAPIKeysCannotAdminister(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -573,7 +573,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-func TestServiceIsAway(t *testing.T) {
+func TestServiceUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) { c.ToolExecutorURL = "http://127.0.0.1:1" })

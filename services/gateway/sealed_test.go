@@ -38,8 +38,8 @@ func (f *fakeBroker) AddAccount(ctx context.Context, req *credentialv1.AddAccoun
 	return &credentialv1.AddAccountResponse{Account: &credentialv1.Account{Id: "0198a000-0000-7000-8000-000000000001", Provider: "openai"}}, nil
 }
 
-// A body that may hold a secret goes to the broker sealed, as it is and whatever it is, and
-// the connection that it came by ends.
+// A body that may contain a secret is sealed unchanged, valid or not, and forwarded to the broker.
+// The connection is then closed.
 func TestAccountBodyIsSealed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -14,11 +14,11 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// TestAnswerBeginsAtOnce sees that a sender gets all of an answer that begins, and
-// ends, before the message's acceptance is known, or before the feed is open.
+// TestAnswerBeginsAtOnce checks that a sender gets a complete answer that starts and ends before
+// Submit returns, or before the feed is open.
 func TestAnswerBeginsAtOnce(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testAnswerBeginsAtOnce)
+	withBothTransports(t, testAnswerBeginsAtOnce)
 }
 
 func testAnswerBeginsAtOnce(t *testing.T, w *world) {
@@ -52,8 +52,7 @@ func testAnswerBeginsAtOnce(t *testing.T, w *world) {
 	}
 }
 
-// TestRefusedMessageLeavesNothing sees that the viewer of a message that is refused
-// is given up.
+// TestRefusedMessageLeavesNothing checks that the viewer for a refused message is closed.
 func TestRefusedMessageLeavesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -79,8 +78,8 @@ func TestRefusedMessageLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestLongAnswer sees that who waits for a long answer gets all of it, although its
-// events do not have it.
+// TestLongAnswer checks that a sender that waits gets a long answer completely, although the end
+// event has it shortened.
 func TestLongAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -100,9 +99,8 @@ func TestLongAnswer(t *testing.T) {
 	}
 }
 
-// TestCursorsThatCannotBe sees that they are answered without reading the log or
-// its record.
-func TestCursorsThatCannotBe(t *testing.T) {
+// TestImpossibleCursors checks that they are answered without reading the log or its record.
+func TestImpossibleCursors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) { c.Feed.Idle = time.Hour })

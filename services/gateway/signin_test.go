@@ -23,21 +23,21 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// fakeBroker is a small credential-broker: it begins sign-ins and takes any code for
-// those that it knows, from the member who began them.
+// fakeBroker is a small credential-broker: it starts sign-ins, and accepts any code for them from
+// the member who started them.
 type fakeBroker struct {
 	credentialv1connect.UnimplementedAccountServiceHandler
 	credentialv1connect.UnimplementedConnectionServiceHandler
 
 	mu       sync.Mutex // guards what follows
-	redirect string     // where it has browsers sent back to
+	redirect string     // the URL that browsers are redirected to
 	begun    map[string]identity.Actor
-	states   map[string]string // by the id that a sign-in was to have
-	away     int               // how many answers are that it is away
+	states   map[string]string // by the id of the sign-in
+	away     int               // number of calls to answer with Unavailable
 	accounts []*credentialv1.Account
 	sealing  hpke.PrivateKey
 	added    []*credentialv1.AddAccountRequest
-	bodies   []string // of them, opened
+	bodies   []string // decrypted
 }
 
 func newFakeBroker(t testing.TB) *fakeBroker {
@@ -112,8 +112,8 @@ func (f *fakeBroker) ListAccounts(ctx context.Context, _ *credentialv1.ListAccou
 	return &credentialv1.ListAccountsResponse{Accounts: f.accounts}, err
 }
 
-// TestSignInCookie sees that a sign-in is bound to the browser by a cookie that fits the
-// page that the provider sends it back to, and by none where that page is not ours.
+// TestSignInCookie checks that the cookie that binds a sign-in to the browser fits the page to
+// which the provider redirects, and that there is none if this page is not the gateway's.
 func TestSignInCookie(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -148,8 +148,8 @@ func TestSignInCookie(t *testing.T) {
 	}
 }
 
-// TestSignInCookieOfAnotherHost sees that what a sign-in over https is bound to cannot be
-// set by another host of the domain, which can set a cookie without the prefix only.
+// TestSignInCookieOfAnotherHost checks that another host of the domain, which can only set a cookie
+// without the prefix, cannot complete a sign-in over https.
 func TestSignInCookieOfAnotherHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -231,7 +231,7 @@ func TestSignInCallback(t *testing.T) {
 			t.Errorf("%s %s: %d to %q, want 303 to %q", tt.path, tt.body, got.status, got.header.Get("Location"), tt.want)
 		}
 	}
-	// A failure behind the door leads back too.
+	// After a failure the page links back too.
 	state, cookie = begin(sent, "/api/connections", `{"provider":"x"}`)
 	w.broker.mu.Lock()
 	clear(w.broker.begun)
@@ -246,9 +246,9 @@ func TestSignInCallback(t *testing.T) {
 	}
 }
 
-// TestSignInIsNotUsedUp has browsers come again: when something was away for a moment, when
-// there were too many requests, when the first answer was lost.
-func TestSignInIsNotUsedUp(t *testing.T) {
+// TestSignInCanBeRetried reloads the page after a service was unavailable, after too many requests,
+// and after the first answer was lost.
+func TestSignInCanBeRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.broker.redirect = "http://localhost/api/connections/callback"
@@ -272,7 +272,7 @@ func TestSignInIsNotUsedUp(t *testing.T) {
 			t.Errorf("the callback = %d %q %s, want %d %q %s", got.status, got.header.Get("Retry-After"), got.body, status, wait, text)
 		}
 	}
-	lost, cookie := begin(), begin() // the same one
+	lost, cookie := begin(), begin() // the same sign-in
 	back(in, lost, http.StatusForbidden, "", "not begun in this browser")
 	w.broker.mu.Lock()
 	w.broker.away = 1
@@ -284,7 +284,7 @@ func TestSignInIsNotUsedUp(t *testing.T) {
 	back(in, cookie, http.StatusOK, "", "is connected as ada")
 }
 
-// TestSignInsAreBounded has somebody begin very many.
+// TestSignInsAreBounded starts more sign-ins than a member may have.
 func TestSignInsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -308,7 +308,7 @@ func TestSignInsAreBounded(t *testing.T) {
 	}
 }
 
-// TestUnusableAccount has an account say why nothing can be done with it.
+// TestUnusableAccount checks that the API tells why an account is unusable.
 func TestUnusableAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -324,7 +324,7 @@ func TestUnusableAccount(t *testing.T) {
 	}
 }
 
-// TestAccountPages goes through a list that the broker hands over whole.
+// TestAccountPages reads a list in pages that the broker returns as a whole.
 func TestAccountPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

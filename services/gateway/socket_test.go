@@ -27,7 +27,7 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// dial opens a socket as a browser does, with what it has to say in the URL.
+// dial opens a socket as a browser does, with the token in the URL.
 func (in *instance) dial(t testing.TB, p person, path string, header http.Header) *websocket.Conn {
 	t.Helper()
 	q := url.Values{}
@@ -42,7 +42,7 @@ func (in *instance) dial(t testing.TB, p person, path string, header http.Header
 
 func (in *instance) dialURL(t testing.TB, target string, header http.Header) *websocket.Conn {
 	t.Helper()
-	dialer := websocket.Dialer{EnableCompression: true} // offered, as browsers do
+	dialer := websocket.Dialer{EnableCompression: true} // as browsers offer it
 	c, res, err := dialer.DialContext(t.Context(), "ws"+strings.TrimPrefix(in.url, "http")+target, header)
 	if err != nil {
 		if res != nil {
@@ -76,7 +76,7 @@ func transmit(t testing.TB, c *websocket.Conn, msg string) {
 	}
 }
 
-// closing returns the code and the reason that a socket is closed with; 1006 without.
+// closing returns the code and the reason of a socket's close frame, or 1006 without one.
 func closing(t testing.TB, c *websocket.Conn) (code int, reason string) {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(patience))
@@ -95,7 +95,7 @@ func closing(t testing.TB, c *websocket.Conn) (code int, reason string) {
 	}
 }
 
-// wantClosed fails unless a socket is closed with a code, and a reason that says something.
+// wantClosed fails unless a socket is closed with the code and a reason that contains says.
 func wantClosed(t testing.TB, what string, c *websocket.Conn, want int, says string) {
 	t.Helper()
 	if got, reason := closing(t, c); got != want || !strings.Contains(reason, says) {
@@ -127,7 +127,7 @@ func (s *seat) left(t testing.TB) left {
 	}
 }
 
-// open opens a socket and waits until it is relayed.
+// connected opens a socket and waits until it is relayed.
 func (in *instance) connected(t testing.TB, p person) (*websocket.Conn, *seat) {
 	t.Helper()
 	c := in.dial(t, p, someDocument(), nil)
@@ -243,8 +243,8 @@ func (in *instance) metrics(t testing.TB) string {
 	return in.send(t, req).body
 }
 
-// TestSocketPassesNothingOn sees that document-sync is asked in the gateway's words.
-func TestSocketPassesNothingOn(t *testing.T) {
+// TestSocketRequestIsRebuilt checks that document-sync gets only what the gateway writes.
+func TestSocketRequestIsRebuilt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -269,7 +269,7 @@ func TestSocketPassesNothingOn(t *testing.T) {
 	}
 	w.sync.mu.Lock()
 	defer w.sync.mu.Unlock()
-	for _, r := range w.sync.asks { // for trunks
+	for _, r := range w.sync.asks { // for mux
 		got := slices.Sorted(maps.Keys(r.Header))
 		if diff := cmp.Diff([]string{"Connection", identity.Header, "Upgrade", "User-Agent"}, got); diff != "" || r.RequestURI != "/trunk" {
 			t.Errorf("headers at document-sync of %s (-want +got):\n%s", r.RequestURI, diff)
@@ -303,7 +303,7 @@ func TestSocketOrigin(t *testing.T) {
 	receive(t, all.dial(t, w.owner, someDocument(), http.Header{"Origin": {"https://elsewhere.example"}}))
 }
 
-// handshake sends the request of a WebSocket that is answered with something else.
+// handshake sends a WebSocket handshake that is refused, and returns the answer.
 func (in *instance) handshake(t testing.TB, path string, change func(*http.Request)) answer {
 	t.Helper()
 	return in.send(t, in.request(t, person{}, "GET", path, "", func(r *http.Request) {
@@ -347,7 +347,7 @@ func TestSocketRelays(t *testing.T) {
 	var writes sync.WaitGroup
 	writes.Go(func() {
 		for i := range many {
-			_ = c.WriteMessage(websocket.BinaryMessage, fmt.Append(nil, i)) // what is missing is missed below
+			_ = c.WriteMessage(websocket.BinaryMessage, fmt.Append(nil, i)) // a missing message is noticed below
 		}
 	})
 	for i := range many {
@@ -362,7 +362,7 @@ func TestSocketRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	transmit(t, c, "x")
-	receive(t, c) // the pong may come behind
+	receive(t, c) // the pong may come after it
 	transmit(t, c, "y")
 	receive(t, c)
 	if got := <-pongs; got != "are you there" {
@@ -383,8 +383,8 @@ func TestSocketRelays(t *testing.T) {
 	}
 }
 
-// TestSocketEndsWithTheOther sees what becomes of one side when the other one ends.
-func TestSocketEndsWithTheOther(t *testing.T) {
+// TestSocketSidesEndTogether checks how each side of a socket ends when the other side does.
+func TestSocketSidesEndTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -432,9 +432,8 @@ func TestSocketWithoutDocumentSync(t *testing.T) {
 	wantClosed(t, "nobody listens", alone.dial(t, w.owner, someDocument(), nil), 1013, "try again")
 }
 
-// TestSocketsEndWithTheirRight sees that sockets end when the token or the membership
-// does.
-func TestSocketsEndWithTheirRight(t *testing.T) {
+// TestSocketsEndWithThePermission checks that sockets end with the token and with the membership.
+func TestSocketsEndWithThePermission(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -442,7 +441,7 @@ func TestSocketsEndWithTheirRight(t *testing.T) {
 	stays, _ := in.connected(t, w.owner)
 	c, s := in.connected(t, leaver)
 	expiring := leaver
-	// Tokens are good for another 30 seconds, in which clocks may differ.
+	// Tokens are accepted for another 30 s, because clocks differ.
 	expiring.member, expiring.token = w.owner.member, devToken(t, w.owner.member, -26*time.Second)
 	late, _ := in.connected(t, expiring)
 	demoted := w.join(t, w.workspace, identity.Editor)
@@ -462,7 +461,7 @@ func TestSocketsEndWithTheirRight(t *testing.T) {
 	}
 }
 
-// remove ends somebody's membership.
+// remove ends a membership.
 func (in *instance) remove(t testing.TB, by, who person) {
 	t.Helper()
 	got := in.send(t, in.request(t, by, "DELETE", "/api/workspaces/"+who.workspace.String()+"/members/"+who.member.String(), "", nil))
@@ -471,9 +470,9 @@ func (in *instance) remove(t testing.TB, by, who person) {
 	}
 }
 
-// TestSocketRightEndsWhileOpening sees that a membership that ends while document-sync
-// is being asked counts.
-func TestSocketRightEndsWhileOpening(t *testing.T) {
+// TestPermissionEndsWhileASocketOpens checks that a membership that ends while the socket is being
+// opened ends it.
+func TestPermissionEndsWhileASocketOpens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -523,7 +522,7 @@ func TestSocketsDrain(t *testing.T) {
 	begin := make(chan struct{})
 	defer close(begin)
 	w.sync.set(0, begin)
-	fresh := w.gateway(t) // which has no trunk
+	fresh := w.gateway(t) // without a connection
 	asking := fresh.dial(t, w.owner, someDocument(), nil)
 	<-w.sync.asked
 	silent := in.dial(t, person{workspace: w.workspace}, "/ws/hocuspocus", nil)
@@ -539,12 +538,12 @@ func TestSocketsDrain(t *testing.T) {
 	<-done
 }
 
-// TestSilentDocumentSync sees that a peer that hangs is found out in time for editors to
-// be elsewhere within 10 s.
+// TestSilentDocumentSync checks that a document-sync that hangs is detected in time for editors to
+// reconnect elsewhere within 10 s.
 func TestSilentDocumentSync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.sync.deafen()
+	w.sync.ignorePings()
 	in := w.gateway(t)
 	c, s := in.connected(t, w.owner)
 	begin := time.Now()
@@ -555,7 +554,7 @@ func TestSilentDocumentSync(t *testing.T) {
 	_ = s.left(t)
 }
 
-// TestSlowSocketIsCut sees that a client that takes nothing does not hold document-sync.
+// TestSlowSocketIsCut checks that a client that does not read does not block document-sync.
 func TestSlowSocketIsCut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

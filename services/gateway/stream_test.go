@@ -26,7 +26,7 @@ func after(cursor string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Last-Event-ID", cursor) }
 }
 
-// frames is the part of a stream's bytes that is events.
+// frames returns the events of a stream's bytes.
 func frames(s *stream) string {
 	_, rest, _ := strings.Cut(s.text(), "retry: 1000\n:\n")
 	return rest
@@ -34,7 +34,7 @@ func frames(s *stream) string {
 
 func TestSendStreamsByteExact(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testSendStreamsByteExact)
+	withBothTransports(t, testSendStreamsByteExact)
 }
 
 func testSendStreamsByteExact(t *testing.T, w *world) {
@@ -77,7 +77,7 @@ id: 1-5
 			t.Errorf("header %s = %q, want %q", k, got, v)
 		}
 	}
-	// Whatever became of the connection, the client goes on with its next request.
+	// The client can send its next request, on this or another connection.
 	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions/"+session, "", nil)); got.status != http.StatusOK {
 		t.Errorf("next request = %d %s, want 200", got.status, got.body)
 	}
@@ -89,10 +89,10 @@ id: 1-5
 	eventually(t, counted, func() bool { return strings.Contains(in.send(t, req).body, counted) })
 }
 
-// TestStreamsAreCounted sees that a stream counts until its client has left.
+// TestStreamsAreCounted checks that a stream counts until its client has left.
 func TestStreamsAreCounted(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testStreamsAreCounted)
+	withBothTransports(t, testStreamsAreCounted)
 }
 
 func testStreamsAreCounted(t *testing.T, w *world) {
@@ -108,14 +108,14 @@ func testStreamsAreCounted(t *testing.T, w *world) {
 	}
 	first.cancel()
 	eventually(t, "room for another stream", func() bool {
-		// HEAD is answered as a stream is, and over at once.
+		// HEAD gets the headers of a stream and ends at once.
 		return in.send(t, in.request(t, w.owner, "HEAD", eventsOf(session), "", nil)).status == http.StatusOK
 	})
 }
 
 func TestViewersSeeTheSameBytes(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testViewersSeeTheSameBytes)
+	withBothTransports(t, testViewersSeeTheSameBytes)
 }
 
 func testViewersSeeTheSameBytes(t *testing.T, w *world) {
@@ -153,7 +153,7 @@ func testViewersSeeTheSameBytes(t *testing.T, w *world) {
 
 func TestResumeAtEveryEvent(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testResumeAtEveryEvent)
+	withBothTransports(t, testResumeAtEveryEvent)
 }
 
 func testResumeAtEveryEvent(t *testing.T, w *world) {
@@ -169,7 +169,7 @@ func testResumeAtEveryEvent(t *testing.T, w *world) {
 	want := slices.Concat(whole.until(t, "done"), whole.until(t, "done"))
 	text := frames(whole)
 	for i, e := range want {
-		// The rest of the stream's bytes, from behind this event on.
+		// The bytes of the stream after this event.
 		_, rest, ok := strings.Cut(text, "id: "+e.id+"\n\n")
 		if !ok {
 			t.Fatalf("no event %s in\n%s", e.id, text)
@@ -187,12 +187,12 @@ func testResumeAtEveryEvent(t *testing.T, w *world) {
 	}
 }
 
-func TestResumeBringsMissedAndLive(t *testing.T) {
+func TestResumeSendsMissedAndLive(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testResumeBringsMissedAndLive)
+	withBothTransports(t, testResumeSendsMissedAndLive)
 }
 
-func testResumeBringsMissedAndLive(t *testing.T, w *world) {
+func testResumeSendsMissedAndLive(t *testing.T, w *world) {
 	a, b := w.gateway(t), w.gateway(t)
 	session := a.newSession(t, w.owner)
 	s := a.open(t, w.owner, "POST", messagesOf(session), `{"content":"hi"}`)
@@ -203,7 +203,7 @@ func testResumeBringsMissedAndLive(t *testing.T, w *world) {
 	last := s.next(t).id
 	s.cancel()
 	run.say(t, "three ")
-	// By ?after=, with a header that wins over it.
+	// With ?after=, and with a header that takes precedence.
 	resumed := b.open(t, w.owner, "GET", "/api/runs/"+run.GetId()+"/events?after=1-0", "", after(last))
 	if e := resumed.next(t); e.data != `{"type":"text-delta","delta":"three "}` {
 		t.Errorf("first event after %s = %v, want the missed one", last, e)
@@ -221,7 +221,7 @@ func testResumeBringsMissedAndLive(t *testing.T, w *world) {
 
 func TestDuplicatesAndZombiesAreDropped(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testDuplicatesAndZombiesAreDropped)
+	withBothTransports(t, testDuplicatesAndZombiesAreDropped)
 }
 
 func testDuplicatesAndZombiesAreDropped(t *testing.T, w *world) {
@@ -237,16 +237,16 @@ func testDuplicatesAndZombiesAreDropped(t *testing.T, w *world) {
 	zombie := run.event(textDelta("zombie"))
 	run.set(func() { run.epoch, run.next = 2, run.next-1 })
 	run.say(t, "taken over")
-	run.publish(t, zombie) // the same number, an older claim
+	run.publish(t, zombie) // the same number of an older claim
 	grave := textDelta("from the grave")
 	grave.RunId, grave.RunOrdinal, grave.Epoch, grave.Number = run.GetId(), 1, 1, 4 // a newer number
 	run.publish(t, grave)
-	run.publish(t, run.event(&runv1.Event{})) // of the future: a body that nobody knows
+	run.publish(t, run.event(&runv1.Event{})) // of a newer version, with an unknown body
 	run.say(t, "and on")
 	run.step(t, "x")
 	end := run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop")
 	run.publish(t, end)
-	run.publish(t, end) // through the outbox
+	run.publish(t, end) // again, through the outbox
 	w.runner.script = func(r *fakeRun) { r.answer(t, "next") }
 	call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, http.StatusAccepted, prefer)
 	want := []string{
@@ -271,7 +271,7 @@ func prefer(r *http.Request) { r.Header.Set("Prefer", "respond-async") }
 
 func TestSnapshot(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testSnapshot)
+	withBothTransports(t, testSnapshot)
 }
 
 func testSnapshot(t *testing.T, w *world) {
@@ -309,13 +309,13 @@ func testSnapshot(t *testing.T, w *world) {
 			if snap.Type != "snapshot" || snap.Session["id"] != session || len(snap.Messages) != 4 || snap.Active["state"] != "running" || snap.Last != "2-3" {
 				t.Errorf("snapshot = %s, want the session as it is", e.data)
 			}
-			// What the snapshot does not hold follows: the open step.
+			// The open step, which the snapshot does not contain, follows.
 			if e := s.next(t); e.id != "2-4" {
 				t.Errorf("event after the snapshot = %v, want 2-4", e)
 			}
 		})
 	}
-	t.Run("REST says where to go on", func(t *testing.T) {
+	t.Run("REST returns the position to resume from", func(t *testing.T) {
 		t.Parallel()
 		got := call[object](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)
 		if got["last_event_id"] != "2-3" {
@@ -344,7 +344,7 @@ func testSnapshot(t *testing.T, w *world) {
 
 func TestQueuedRun(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testQueuedRun)
+	withBothTransports(t, testQueuedRun)
 }
 
 func testQueuedRun(t *testing.T, w *world) {
@@ -359,7 +359,7 @@ func testQueuedRun(t *testing.T, w *world) {
 	third := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"three"}`)
 	three := w.runner.latest(t, session, 3)
 
-	// The third is cancelled before anybody had it, while the first one speaks.
+	// The third run is cancelled while it is queued and the first one is active.
 	three.set(func() { three.epoch = 0 })
 	three.publish(t, three.event(&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: three.message.GetId(), ContentJson: `"three"`}}}))
 	three.publish(t, three.commitEnd(agentv1.RunState_RUN_STATE_CANCELLED, "cancelled"))
@@ -380,7 +380,7 @@ func testQueuedRun(t *testing.T, w *world) {
 	if diff := cmp.Diff([]string{"text-delta 2-2", "step-complete 2-3", "done 2-4"}, ids(second.until(t, "done"))); diff != "" {
 		t.Errorf("queued run's events differ (-want +got):\n%s", diff)
 	}
-	// Resumed from the middle, in the order of the stream: 3-0 and 3-1 stand between 1-2 and 1-3.
+	// Resumed in the middle, in the order of the stream: 3-0 and 3-1 come between 1-2 and 1-3.
 	s := in.open(t, w.owner, "GET", eventsOf(session), "", after("1-2"))
 	want := []string{"user-message 3-0", "done 3-1", "text-delta 1-3", "step-complete 1-4", "done 1-5", "user-message 2-0", "run-start 2-1", "text-delta 2-2", "step-complete 2-3", "done 2-4"}
 	var got []event
@@ -394,7 +394,7 @@ func testQueuedRun(t *testing.T, w *world) {
 
 func TestModes(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testModes)
+	withBothTransports(t, testModes)
 }
 
 func testModes(t *testing.T, w *world) {
@@ -420,7 +420,7 @@ func testModes(t *testing.T, w *world) {
 
 func TestIdempotentReplay(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testIdempotentReplay)
+	withBothTransports(t, testIdempotentReplay)
 }
 
 func testIdempotentReplay(t *testing.T, w *world) {
@@ -444,7 +444,7 @@ func testIdempotentReplay(t *testing.T, w *world) {
 	if err := second.ended(t); err != nil {
 		t.Fatal(err)
 	}
-	third := b.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`, key) // long ended
+	third := b.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`, key) // after it has ended
 	if err := third.ended(t); err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func testIdempotentReplay(t *testing.T, w *world) {
 	}
 	res := call[object](t, a, w.owner, "POST", messagesOf(session), `{"content":"one"}`, http.StatusOK, func(r *http.Request) { key(r); r.Header.Set("Accept", "application/json") })
 	_ = res
-	// When the log has forgotten it, the record has not.
+	// From the record, after the log has expired.
 	w.wipe(t)
 	w.runner.mu.Lock()
 	w.runner.behind = 0
@@ -467,7 +467,7 @@ func testIdempotentReplay(t *testing.T, w *world) {
 	if diff := cmp.Diff(frames(first), frames(recorded)); diff != "" {
 		t.Errorf("recorded bytes differ (-first +recorded):\n%s", diff)
 	}
-	// When both have: a snapshot, then the end.
+	// After both have expired: a snapshot, then the end.
 	w.runner.forget(session)
 	fresh := w.gateway(t)
 	fourth := fresh.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`, key)
@@ -547,14 +547,14 @@ func TestWaitForTheEnd(t *testing.T) {
 	})
 }
 
-// latestOf runs fn with a session's first run once it is there.
+// latestOf calls fn with a session's first run once it exists.
 func (r *fakeRunner) latestOf(t testing.TB, session string, fn func(*fakeRun)) {
 	r.scripts.Go(func() { fn(r.latest(t, session, 1)) })
 }
 
-// TestRunHasJustBegun sees that who watches from the beginning gets no snapshot of a
-// run whose row is ahead of its first event.
-func TestRunHasJustBegun(t *testing.T) {
+// TestRunHasJustStarted checks that a viewer from the beginning gets no snapshot if the row of the
+// run is ahead of its first event.
+func TestRunHasJustStarted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -582,7 +582,7 @@ func TestRunHasJustBegun(t *testing.T) {
 
 func TestWatchRun(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testWatchRun)
+	withBothTransports(t, testWatchRun)
 }
 
 func testWatchRun(t *testing.T, w *world) {
@@ -591,7 +591,7 @@ func testWatchRun(t *testing.T, w *world) {
 	call[object](t, a, w.owner, "POST", messagesOf(session), `{"content":"one"}`, http.StatusAccepted, prefer)
 	run := w.runner.latest(t, session, 1)
 	events := "/api/runs/" + run.GetId() + "/events"
-	queued := b.open(t, w.owner, "GET", events, "") // nothing has happened yet
+	queued := b.open(t, w.owner, "GET", events, "") // no events yet
 	run.answer(t, "a")
 	want := []string{"user-message 1-0", "run-start 1-1", "text-delta 1-2", "step-complete 1-3", "done 1-4"}
 	if diff := cmp.Diff(want, ids(queued.until(t, "done"))); diff != "" {
@@ -635,18 +635,18 @@ func testWatchRun(t *testing.T, w *world) {
 	}
 }
 
-func TestStreamsEndWithTheirRight(t *testing.T) {
+func TestStreamsEndWithThePermission(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testStreamsEndWithTheirRight)
+	withBothTransports(t, testStreamsEndWithThePermission)
 }
 
-func testStreamsEndWithTheirRight(t *testing.T, w *world) {
+func testStreamsEndWithThePermission(t *testing.T, w *world) {
 	in := w.gateway(t)
 	session := in.newSession(t, w.owner)
 	t.Run("token expires", func(t *testing.T) {
 		t.Parallel()
 		p := w.join(t, w.workspace, identity.Viewer)
-		p.token = devToken(t, p.member, -28*time.Second) // taken for 30 s, as clocks may be apart
+		p.token = devToken(t, p.member, -28*time.Second) // accepted for another 30 s, because clocks differ
 		s := in.open(t, p, "GET", eventsOf(session), "")
 		if err := s.ended(t); err == nil {
 			t.Error("stream ended cleanly, want it cut")
@@ -691,7 +691,7 @@ func testStreamsEndWithTheirRight(t *testing.T, w *world) {
 		made := call[object](t, in, w.owner, "POST", "/api/keys", `{"name":"k","role":"viewer"}`, http.StatusCreated)
 		secret, _ := made["secret"].(string)
 		key, _ := made["key"].(object)
-		s := in.open(t, person{token: secret}, "GET", eventsOf(session), "") // the key knows its workspace
+		s := in.open(t, person{token: secret}, "GET", eventsOf(session), "") // the key implies its workspace
 		call[object](t, in, w.owner, "DELETE", fmt.Sprintf("/api/keys/%s", key["id"]), "", http.StatusOK)
 		if err := s.ended(t); err == nil {
 			t.Error("stream ended cleanly, want it cut")
@@ -710,7 +710,7 @@ func testStreamsEndWithTheirRight(t *testing.T, w *world) {
 
 func TestDrainCutsStreams(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testDrainCutsStreams)
+	withBothTransports(t, testDrainCutsStreams)
 }
 
 func testDrainCutsStreams(t *testing.T, w *world) {

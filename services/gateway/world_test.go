@@ -39,8 +39,8 @@ import (
 
 const devSecret = conf.Secret("a development secret of 32 bytes")
 
-// world is what a gateway lives in: real NATS, real Postgres, small fakes of the
-// services that it asks.
+// world is the environment of gateways: real NATS, real Postgres, and small fakes of the other
+// services.
 type world struct {
 	nats   *natsd.Server
 	pg     *pgtest.Database
@@ -52,17 +52,17 @@ type world struct {
 	peers  string // URL of the fakes
 	traced traced
 	key    identity.Key
-	keep   bool // gateways leave streams to net/http
+	keep   bool // gateways serve streams through net/http
 
-	diskFull atomic.Bool // what gateways are told
+	diskFull atomic.Bool // the result of Deps.DiskFull
 
 	workspace id.Workspace
 	owner     person
 }
 
-// traced keeps under which traces the fakes were asked.
+// traced records the trace headers of calls to the fakes.
 type traced struct {
-	mu  sync.Mutex // guards all
+	mu  sync.Mutex // guards what follows
 	all []string
 }
 
@@ -78,7 +78,7 @@ func (tr *traced) values() []string {
 	return slices.Clone(tr.all)
 }
 
-// person is somebody with a token.
+// person is a caller with a token.
 type person struct {
 	member    id.Member
 	token     string
@@ -104,11 +104,11 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// overBoth runs a test with streams that the feed writes by itself, and with ones
-// that net/http does.
-func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
+// withBothTransports runs a test with streams that are attached to the feed, and with streams
+// that net/http serves.
+func withBothTransports(t *testing.T, test func(t *testing.T, w *world)) {
 	t.Helper()
-	for name, keep := range map[string]bool{"handed over": false, "over net-http": true} {
+	for name, keep := range map[string]bool{"attached": false, "net-http": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -118,7 +118,7 @@ func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
 	}
 }
 
-// servePeers serves the fakes as the real services are served.
+// servePeers serves the fakes like the real services.
 func (w *world) servePeers(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -184,7 +184,7 @@ type instance struct {
 	url  string
 	ops  string
 	bus  *bus.Bus
-	stop func() // drains, and returns when Run has
+	stop func() // drains and waits for Run
 	log  *lockedBuffer
 	http *http.Client
 }
@@ -240,7 +240,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 	return in
 }
 
-// request makes a request of somebody; change may be nil.
+// request returns a person's request; change may be nil.
 func (in *instance) request(t testing.TB, p person, method, path, body string, change func(*http.Request)) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, in.url+path, strings.NewReader(body))
@@ -259,12 +259,12 @@ func (in *instance) request(t testing.TB, p person, method, path, body string, c
 	return req
 }
 
-// answer is a whole response.
+// answer is a complete response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
-	closed bool // the connection ends with it
+	closed bool // the connection ended with it
 }
 
 func (in *instance) send(t testing.TB, req *http.Request) answer {
@@ -281,7 +281,7 @@ func (in *instance) send(t testing.TB, req *http.Request) answer {
 	return answer{res.StatusCode, res.Header, string(b), res.Close}
 }
 
-// call makes a request and decodes its JSON into a T; any other status than want fails.
+// call makes a request and decodes the answer's JSON. It fails unless the status is want.
 func call[T any](t testing.TB, in *instance, p person, method, path, body string, want int, change ...func(*http.Request)) T {
 	t.Helper()
 	var first func(*http.Request)
@@ -319,10 +319,10 @@ type stream struct {
 
 	mu  sync.Mutex // guards what follows
 	raw bytes.Buffer
-	err error // nil when the stream ended cleanly
+	err error // nil if the stream ended cleanly
 }
 
-// Write takes the raw bytes.
+// Write records the raw bytes.
 func (s *stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,7 +401,7 @@ func (s *stream) next(t testing.TB) event {
 	return event{}
 }
 
-// until returns the events up to and with the first of the given type.
+// until returns the events up to and including the first one of the given type.
 func (s *stream) until(t testing.TB, name string) []event {
 	t.Helper()
 	var all []event
@@ -414,7 +414,7 @@ func (s *stream) until(t testing.TB, name string) []event {
 	}
 }
 
-// ended waits for the stream's end and returns how it ended: nil for cleanly.
+// ended waits for the end of the stream and returns its error, nil for a clean end.
 func (s *stream) ended(t testing.TB) error {
 	t.Helper()
 	timeout := time.After(patience)
@@ -441,7 +441,7 @@ func ids(events []event) []string {
 	return out
 }
 
-// eventually waits for a state that nothing announces.
+// eventually waits for a state by polling.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -170,7 +170,7 @@ func problems(r *rig) {
 	callback := r.front + "/api/connections/callback"
 	expect("nothing", b.open(callback), http.StatusBadRequest, "A provider redirects your browser to this page")
 	expect("declined", b.open(b.deny(b.begin(provider))), http.StatusConflict, "was declined")
-	expect("a strange state", b.open(callback+"?code=x&state=strange"), http.StatusConflict, "has expired, or is not one of this server")
+	expect("a strange state", b.open(callback+"?code=x&state=strange"), http.StatusConflict, "has expired or is unknown to this server")
 	expect("a long code", b.open(callback+"?state=s&code="+strings.Repeat("x", 5000)), http.StatusBadRequest, "longer than")
 
 	back := b.consent(b.begin(provider))

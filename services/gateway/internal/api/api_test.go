@@ -58,8 +58,8 @@ func TestRunFailure(t *testing.T) {
 	}
 }
 
-// TestEventsAreDescribed holds the types of the OpenAPI document and the bytes of
-// the dialect together: neither has a field that the other has not.
+// TestEventsAreDescribed checks that the types of the OpenAPI document and the dialect's events
+// have the same fields.
 func TestEventsAreDescribed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -116,7 +116,7 @@ func FuzzContent(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if !json.Valid([]byte(s)) {
-			return // decodeJSON refuses it before
+			return // decodeJSON refuses it
 		}
 		if err := (Content{json.RawMessage(s)}).check(); err == nil && s[0] != '"' && s[0] != '[' && strings.TrimLeft(s, " \t\r\n") == s {
 			t.Errorf("check(%s) = nil, want an error: neither a string nor an array", s)

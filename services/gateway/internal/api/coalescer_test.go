@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A caller that comes while a question is being asked shares the next one with all others who
-// came meanwhile, and none gets an answer that is older than its coming.
-func TestTogether(t *testing.T) {
+// A caller that arrives during a call shares the next call with all others that arrived meanwhile,
+// and no caller gets a result of a call that began before it arrived.
+func TestCoalescer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		looked := newCoalescer[string, int64](time.Minute)
@@ -34,7 +34,7 @@ func TestTogether(t *testing.T) {
 		for range 10 {
 			come(2)
 		}
-		<-time.After(1500 * time.Millisecond) // the second is being asked
+		<-time.After(1500 * time.Millisecond) // the second call is in progress
 		come(3)
 		group.Wait()
 		if got := asked.Load(); got != 3 {
@@ -43,8 +43,8 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// Others get the answer although the one who asked for them has left.
-func TestTogetherWithoutTheFirst(t *testing.T) {
+// The other callers get the result even if the caller that made the call has left.
+func TestCoalescerWithoutTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		looked := newCoalescer[string, string](time.Minute)

@@ -66,7 +66,7 @@ func TestCheckBody(t *testing.T) {
 	}
 }
 
-// FuzzCheckBody walks through whatever is valid JSON.
+// FuzzCheckBody checks arbitrary valid JSON.
 func FuzzCheckBody(f *testing.F) {
 	for _, s := range []string{`{"name":"\ud800"}`, `[1,{"a":"\\"},null]`, `{"items":[{"lable":{}}],"own":[[]]}`, ` -1.5e3 `, `"\u12"`, "{\"name\" :\n{}}"} {
 		f.Add([]byte(s))
@@ -82,8 +82,8 @@ func FuzzCheckBody(f *testing.F) {
 	})
 }
 
-// What a body asks for in memory and time is in proportion to its size, however deep it
-// is and however many fields of it nobody knows.
+// The memory and time of a check are proportional to the size of the body, however deep it is and
+// however many unknown fields it has.
 func TestCheckBodyIsBounded(t *testing.T) {
 	t.Parallel()
 	const depth = 4_500

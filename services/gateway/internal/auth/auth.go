@@ -59,8 +59,7 @@ type Authenticator struct {
 
 const (
 	maxKeys = 50_000
-	// maxFailures is how many tokens and keys may fail per minute and address before
-	// the next failure is answered with 429.
+	// maxFailures bounds the invalid tokens and keys per minute and address; further ones get 429.
 	maxFailures = 20
 )
 
@@ -72,7 +71,7 @@ func New(cfg Config) *Authenticator {
 	}
 }
 
-// Caller has presented a valid token or API key.
+// Caller is the holder of a valid token or API key.
 type Caller struct {
 	Member  id.Member
 	Expires time.Time    // zero for never
@@ -82,7 +81,7 @@ type Caller struct {
 // IsKey reports whether the caller presented an API key.
 func (p Caller) IsKey() bool { return p.holder.Key != (store.KeyID{}) }
 
-// Key returns the holder of the API key that the caller presented, if it was one.
+// Key returns the holder of the caller's API key. It returns false for a token.
 func (p Caller) Key() (store.Holder, bool) { return p.holder, p.IsKey() }
 
 // Principal is a caller that is authorized in a workspace.
@@ -121,7 +120,7 @@ func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller,
 			return Caller{}, err
 		}
 		if !ok {
-			return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_KEY", "the API key is not valid: it was revoked, or never made")
+			return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_KEY", "the API key is invalid: it was revoked or never existed")
 		}
 		return Caller{Member: h.Member, holder: h}, nil
 	}
@@ -175,7 +174,7 @@ func (a *Authenticator) workspace(p Caller, text string) (id.Workspace, error) {
 		return id.Workspace{}, fault.New(fault.Invalid, "X-Workspace-Id: %s", err)
 	}
 	if key && ws != p.holder.Workspace {
-		return id.Workspace{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "this API key is of another workspace")
+		return id.Workspace{}, fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "this API key belongs to another workspace")
 	}
 	return ws, nil
 }

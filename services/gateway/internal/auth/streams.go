@@ -14,10 +14,10 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// Reasons why a stream is ended. They are sent to the client.
+// Reasons for the end of a stream. They are sent to the client.
 var (
 	ErrExpired error = fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token has expired: sign in again")
-	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership of this workspace, or the API key, has ended")
+	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership in this workspace, or the API key, has ended")
 )
 
 // Grants reports which of the given grants have ended.

@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/services/gateway/internal/store"
 )
 
-// grants is where rights end.
+// grants has the grants that have ended.
 type grants struct {
 	mu    sync.Mutex // guards ended
 	ended []store.Grant
@@ -55,7 +55,7 @@ func TestStreamsAreCounted(t *testing.T) {
 		{principal(ws, two, time.Time{}), true},
 		{principal(ws, two, time.Time{}), false},                     // the workspace's fourth
 		{principal(id.New[id.Workspace](), two, time.Time{}), true},  // of another workspace
-		{principal(id.New[id.Workspace](), two, time.Time{}), false}, // whose third it would be
+		{principal(id.New[id.Workspace](), two, time.Time{}), false}, // their third there
 		{principal(ws, id.New[id.Member](), time.Time{}), false},     // again the workspace's fourth
 	} {
 		stream, err := add(tt.authenticate)
@@ -121,7 +121,7 @@ func TestStreamsEnd(t *testing.T) {
 				if err := context.Cause(attached); !errors.Is(err, tt.want) {
 					t.Errorf("attached stream ended with %v, want %v", err, tt.want)
 				}
-				// One that is detached too late is told at once.
+				// Detaching after the end calls end at once.
 				first.Detach(func(err error) { ended <- err })
 				if err := <-ended; !errors.Is(err, tt.want) {
 					t.Errorf("stream that was detached too late ended with %v, want %v", err, tt.want)

@@ -1,10 +1,9 @@
-// Package dialect says how the run log is told to clients. A dialect is a pure
-// function of the log: the same event gives the same bytes on every gateway and
-// after every restart, so that viewers can change gateways in the middle of a
-// stream. What is batched together is decided where the log is written.
+// Package dialect encodes the run log for clients. A dialect is a pure function of the log: an
+// event has the same bytes on every gateway and after every restart, so that viewers can change
+// gateways in the middle of a stream. Deltas are batched where the log is written, not here.
 //
-// Plain is the public API's own dialect. UIMessages gives stored messages the
-// form that the AI SDK's useChat starts from.
+// Plain is the public API's own dialect. UIMessages converts stored messages to the form of the
+// AI SDK's useChat.
 package dialect
 
 import (
@@ -18,12 +17,12 @@ import (
 
 // Dialect encodes events of the run log for one kind of client.
 type Dialect interface {
-	// Append appends e, whole and with its id, and returns dst. Where the dialect
-	// has no word for e's body it appends nothing: a newer runner may write events
-	// that an older gateway does not know.
+	// Append appends the complete event with its id, and returns dst. It appends nothing if the
+	// dialect does not know the event's body: a newer runner may publish events that an older
+	// gateway does not know.
 	Append(dst []byte, e *runv1.Event) []byte
-	// AppendSnapshot appends an event that tells what the session holds now.
-	// data is a JSON object on one line whose type is snapshot.
+	// AppendSnapshot appends an event with the current state of the session. data is a JSON
+	// object on one line, whose type is snapshot.
 	AppendSnapshot(dst, data []byte, id string) []byte
 }
 
@@ -40,7 +39,7 @@ type Plain struct{}
 
 // Append implements Dialect.
 func (Plain) Append(dst []byte, e *runv1.Event) []byte {
-	var room [1 << 10]byte // most events are smaller: then this stays on the stack
+	var room [1 << 10]byte // most events fit, so that nothing is allocated
 	name, data := appendPlain(room[:0], e)
 	if name == "" {
 		return dst
@@ -56,8 +55,8 @@ func (Plain) AppendSnapshot(dst, data []byte, id string) []byte {
 	return sse.AppendEvent(dst, "snapshot", data, id)
 }
 
-// appendPlain appends the data of an event and returns its type; an empty type
-// stands for a body that this dialect does not know.
+// appendPlain appends the data of an event and returns its type, or an empty type for a body that
+// this dialect does not know.
 func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 	switch body := e.GetBody().(type) {
 	case *runv1.Event_TextDelta:
@@ -97,7 +96,7 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 	return appendPlainBorder(b, e)
 }
 
-// appendPlainBorder is appendPlain for the events at a run's beginning and end.
+// appendPlainBorder is appendPlain for the first and last events of a run.
 func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 	switch body := e.GetBody().(type) {
 	case *runv1.Event_UserMessage:

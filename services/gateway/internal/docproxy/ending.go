@@ -41,18 +41,18 @@ func (e *ending) Error() string {
 func (e *ending) Unwrap() error { return e.err }
 
 var (
-	errDraining    = &ending{code: codeRestart, reason: "this gateway is going away: connect again"}
+	errDraining    = &ending{code: codeRestart, reason: "this gateway is shutting down: connect again"}
 	errTooMany     = &ending{code: codeBusy, reason: "this gateway has too many open sockets: try again later"}
 	errUnavailable = &ending{code: codeBusy, reason: reasonUnavailable}
-	errSilent      = &ending{code: codeBusy, reason: "the documents' service does not answer: try again in a moment"}
-	errStuck       = &ending{code: codeBusy, reason: "the documents' service takes nothing: try again later"}
+	errSilent      = &ending{code: codeBusy, reason: "the document service does not answer: try again in a moment"}
+	errStuck       = &ending{code: codeBusy, reason: "the document service accepts no messages: try again later"}
 	errNoToken     = &ending{code: codeToken, reason: "no token: send it in the URL or, with Hocuspocus, as the provider's token"}
 
 	// errLeft ends a socket whose client has left, and is not sent.
 	errLeft = &ending{code: codeCut, reason: "the client has left"}
 )
 
-const reasonUnavailable = "the documents' service cannot be reached: try again in a moment"
+const reasonUnavailable = "the document service cannot be reached: try again in a moment"
 
 func unavailable(err error) error {
 	return &ending{code: codeBusy, reason: reasonUnavailable, err: err}

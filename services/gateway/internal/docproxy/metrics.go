@@ -16,8 +16,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	const namespace, subsystem = "gateway", "sockets"
 	bytes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "bytes_total", Help: "Bytes relayed to document-sync (up) and to clients (down)."}, []string{"direction"})
 	m := &metrics{
-		open:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "open", Help: "Open sockets of documents."}),
-		closed: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "closed_total", Help: "Sockets of documents that ended or were refused, by close code; 1005 and 1006 as in RFC 6455: none, and cut."}, []string{"code"}),
+		open:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: "open", Help: "Open document sockets."}),
+		closed: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: "closed_total", Help: "Document sockets that ended or were refused, by close code. As in RFC 6455, 1005 is a close frame without a code and 1006 a connection without a close frame."}, []string{"code"}),
 		up:     bytes.WithLabelValues("up"),
 		down:   bytes.WithLabelValues("down"),
 	}

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// everybody are members with an API key.
+// everybody makes every caller a member with an API key.
 type everybody struct{}
 
 func (everybody) Role(context.Context, id.Workspace, id.Member) (identity.Role, error) {
@@ -84,10 +84,10 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	return srv
 }
 
-// peer is a document-sync that accepts every stream, and does what its tests say.
+// peer is a document-sync that accepts every stream and is controlled by its test.
 type peer struct {
 	*httptest.Server
-	trunks  mux.Server
+	mux     mux.Server
 	streams chan *mux.ServerStream
 	got     chan []byte
 }
@@ -95,14 +95,14 @@ type peer struct {
 func newPeer(t testing.TB, secure bool) *peer {
 	t.Helper()
 	p := &peer{streams: make(chan *mux.ServerStream, 3000), got: make(chan []byte, 1000)}
-	p.trunks.Accept = func(s *mux.ServerStream, _ mux.OpenRequest) mux.Session {
+	p.mux.Accept = func(s *mux.ServerStream, _ mux.OpenRequest) mux.Session {
 		p.streams <- s
-		return &principal{p: p, stream: s}
+		return &peerStream{p: p, stream: s}
 	}
 	p.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		conn, first, err := mux.Hijack(w, r)
 		if err == nil {
-			_ = p.trunks.Serve(conn, first) // which ends with the gateway
+			_ = p.mux.Serve(conn, first) // returns when the gateway closes the connection
 		}
 	}))
 	if secure {
@@ -111,32 +111,32 @@ func newPeer(t testing.TB, secure bool) *peer {
 		p.Start()
 	}
 	t.Cleanup(func() {
-		p.trunks.Close(time.After(10 * time.Second))
+		p.mux.Close(time.After(10 * time.Second))
 		p.Close()
 	})
 	return p
 }
 
-// principal is a stream at the peer.
-type principal struct {
+// peerStream is a stream at the peer.
+type peerStream struct {
 	p      *peer
 	stream *mux.ServerStream
 	whole  []byte
 }
 
-func (*principal) Begin()             {}
-func (*principal) Stop()              {}
-func (*principal) Closed(int, string) {}
+func (*peerStream) Begin()             {}
+func (*peerStream) Stop()              {}
+func (*peerStream) Closed(int, string) {}
 
-func (g *principal) Receive(part []byte, more bool) {
+func (g *peerStream) Receive(part []byte, more bool) {
 	if g.whole = append(g.whole, part...); !more {
 		g.p.got <- g.whole
 		g.whole = nil
 	}
 }
 
-// knock opens a socket without a library, whose memory would be counted.
-func knock(t testing.TB, addr string) net.Conn {
+// dialRaw opens a socket without a library, whose memory would be counted.
+func dialRaw(t testing.TB, addr string) net.Conn {
 	t.Helper()
 	c, err := new(net.Dialer).DialContext(context.Background(), "tcp", addr)
 	if err != nil {
@@ -147,7 +147,7 @@ func knock(t testing.TB, addr string) net.Conn {
 		t.Fatal(err)
 	}
 	var head []byte
-	for b := make([]byte, 512); !strings.HasSuffix(string(head), "\r\n\r\n"); { // nothing follows by itself
+	for b := make([]byte, 512); !strings.HasSuffix(string(head), "\r\n\r\n"); { // nothing follows unasked
 		n, err := c.Read(b)
 		if err != nil {
 			t.Fatalf("open a socket: %v after %q", err, head)
@@ -160,20 +160,20 @@ func knock(t testing.TB, addr string) net.Conn {
 	return c
 }
 
-// memory returns what the process uses when it has cleaned up.
+// memory returns the live memory of the process after garbage collection.
 func memory() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools held
+	runtime.GC() // frees the pools too
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse
 }
 
-// TestIdleMemory bounds what a socket costs that nothing goes through: its connection,
-// its goroutine, its stream at both ends and the count of it. What the client's end costs
-// that is in this process, too, is taken off.
+// TestIdleMemory bounds the memory of an idle socket: its connection, its goroutine, its stream at
+// both ends and its entry in the counts. The cost of the client's end, which is in this process
+// too, is subtracted.
 //
-//nolint:paralleltest // others would be counted
+//nolint:paralleltest // other tests would be counted
 func TestIdleMemory(t *testing.T) {
 	const n, most = 1000, 9 << 10
 	p := newPeer(t, false)
@@ -188,7 +188,7 @@ func TestIdleMemory(t *testing.T) {
 		}()
 		before := memory()
 		for range n {
-			client := knock(t, srv.Listener.Addr().String())
+			client := dialRaw(t, srv.Listener.Addr().String())
 			stream := <-p.streams
 			all = append(all, client)
 			if talk {
@@ -207,7 +207,7 @@ func TestIdleMemory(t *testing.T) {
 		}
 		return (int(memory()) - int(before)) / n
 	}
-	per(false) // what is made once
+	per(false) // allocations that happen once
 	fresh, used := per(false), per(true)
 	t.Logf("an idle socket takes %d bytes, %d after a message each way", fresh, used)
 	if fresh > most || used > most {
@@ -215,7 +215,7 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-// TestOverTLS sees that connections which are more than a socket work, too.
+// TestOverTLS checks that connections other than plain sockets work too.
 func TestOverTLS(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, false)
@@ -248,9 +248,9 @@ func TestOverTLS(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliver sends messages of 100 bytes to 200 clients of one gateway: what a delivery
-// costs, from the sender's call to the client's socket. The clients read nothing that
-// their sockets' buffers cannot hold.
+// BenchmarkDeliver measures the delivery of messages of 100 bytes to 200 clients of one gateway,
+// from the sender's call to the clients' sockets. The clients read only as much as their sockets'
+// buffers require.
 func BenchmarkDeliver(b *testing.B) {
 	const n = 200
 	p := newPeer(b, false)
@@ -259,7 +259,7 @@ func BenchmarkDeliver(b *testing.B) {
 	var streams []*mux.ServerStream
 	var clients []net.Conn
 	for range n {
-		c := knock(b, srv.Listener.Addr().String())
+		c := dialRaw(b, srv.Listener.Addr().String())
 		defer c.Close()
 		clients, streams = append(clients, c), append(streams, <-p.streams)
 	}

@@ -25,7 +25,7 @@ const (
 	authDenied = 1
 )
 
-const reasonTooMuch = "too much came before the token"
+const reasonTooMuch = "too many messages or bytes before the token"
 
 // authMessage is a Hocuspocus message with a token.
 type authMessage struct{ document, token string }
@@ -48,7 +48,7 @@ func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth
 			return authMessage{}, nil, &ending{code: codeTooBig, reason: reasonTooMuch}
 		}
 		if kind != websocket.BinaryMessage {
-			return authMessage{}, nil, &ending{code: codeMalformed, reason: "want binary messages"}
+			return authMessage{}, nil, &ending{code: codeMalformed, reason: "messages must be binary"}
 		}
 		kept = append(kept, msg)
 		a, found, err := parseAuth(msg)
@@ -108,7 +108,7 @@ type reader struct {
 
 func (r *reader) err() error {
 	if r.bad {
-		return &ending{code: codeMalformed, reason: "a message is not one of Hocuspocus"}
+		return &ending{code: codeMalformed, reason: "a message does not follow the Hocuspocus protocol"}
 	}
 	return nil
 }

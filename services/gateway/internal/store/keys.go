@@ -17,7 +17,7 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// KeyPrefix is how every API key begins.
+// KeyPrefix is the beginning of every API key.
 const KeyPrefix = "sb_"
 
 // KeyID is the id of an API key.
@@ -65,7 +65,7 @@ func (s *Store) CreateKey(ctx context.Context, ws id.Workspace, k Key) (_ Key, s
 			"role": k.Role.String(), "member": k.CreatedBy,
 		})
 		if pg.NoRows(err) {
-			return fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this Idempotency-Key has made an API key, whose secret is not shown again: revoke that key, and make another with another Idempotency-Key")
+			return fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "an API key was already created with this Idempotency-Key, and its secret is not shown again: revoke that key and create another one with a new Idempotency-Key")
 		}
 		return err
 	})

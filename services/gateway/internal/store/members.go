@@ -51,7 +51,7 @@ func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, rol
 		out, err = collectOne(ctx, tx, scanMember, `
 			SELECT member_id, role, created_at FROM members WHERE workspace_id = @workspace AND member_id = @member`, args)
 		if err == nil && out.Role != role {
-			return fault.New(fault.Conflict, "this person is a member with the role %s already: change it with PATCH", out.Role)
+			return fault.New(fault.Conflict, "this person is already a member with the role %s: change it with PATCH", out.Role)
 		}
 		return err
 	})
@@ -102,7 +102,7 @@ func keepOwner(ctx context.Context, tx pgx.Tx, ws id.Workspace, m id.Member) err
 		SELECT coalesce(bool_or(member_id = @member), false), coalesce(bool_or(member_id <> @member), false)
 		FROM members WHERE workspace_id = @workspace AND role = 'owner'`, args).Scan(&is, &others)
 	if err == nil && is && !others {
-		return fault.Coded(fault.Conflict, "LAST_OWNER", "a workspace needs an owner: make somebody else one first")
+		return fault.Coded(fault.Conflict, "LAST_OWNER", "a workspace needs an owner: give another member this role first")
 	}
 	return err
 }

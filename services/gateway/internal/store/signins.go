@@ -75,11 +75,11 @@ func (s *Store) FindSignIn(ctx context.Context, state, cookie conf.Secret) (Sign
 	})
 	switch {
 	case pg.NoRows(err):
-		return SignIn{}, fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "this sign-in has expired, or is not one of this server: start again")
+		return SignIn{}, fault.Coded(fault.Conflict, "LOGIN_UNKNOWN", "this sign-in has expired or is unknown to this server: start again")
 	case err != nil:
 		return SignIn{}, wrap(err, "find a sign-in")
 	case !fits:
-		return SignIn{}, fault.Coded(fault.Forbidden, "OTHER_BROWSER", "this sign-in was not begun in this browser, or under another name of this server: go on where you began it, or start again here. If you did not begin it, somebody else wants you to sign in for them: do not")
+		return SignIn{}, fault.Coded(fault.Forbidden, "OTHER_BROWSER", "this sign-in was not started in this browser, or under another host name: continue where you started it, or start again here. If you did not start it, somebody is trying to make you sign in for them: do not continue")
 	}
 	return in, nil
 }

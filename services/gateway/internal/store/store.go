@@ -140,7 +140,7 @@ func (s *Store) CreateWorkspace(ctx context.Context, ws id.Workspace, name strin
 			SELECT w.workspace_id, w.name, m.role, w.created_at FROM workspaces w JOIN members m USING (workspace_id)
 			WHERE w.workspace_id = @workspace AND m.member_id = @member`, args)
 		if pg.NoRows(err) {
-			return fault.New(fault.Conflict, "this Idempotency-Key made a workspace that you are no longer a member of: use another one")
+			return fault.New(fault.Conflict, "this Idempotency-Key created a workspace that you are no longer a member of: use another key")
 		}
 		return err
 	})

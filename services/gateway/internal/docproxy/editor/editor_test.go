@@ -18,8 +18,8 @@ import (
 	"signalbox.dev/services/gateway/internal/docproxy/editor"
 )
 
-// pipes is a listener in memory, whose connections hold no bytes: who does not read
-// is slow at once.
+// pipes is a listener in memory. Its connections have no buffers, so that a client that does not
+// read is slow at once.
 type pipes struct {
 	accept chan net.Conn
 	once   sync.Once
@@ -38,7 +38,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// world is a host whose connections write down what comes.
+// world is a host whose connections record their messages.
 type world struct {
 	t     *testing.T
 	p     *pipes
@@ -50,16 +50,16 @@ type served struct {
 	*editor.Conn
 	messages chan string
 	ended    chan editor.Closing
-	hold     chan struct{} // the reader waits here for a while, when it is set
+	hold     chan struct{} // if set, the reader waits for it
 }
 
-// bubble runs a test with a clock of its own and connections in memory.
+// bubble runs a test with a simulated clock and connections in memory.
 func bubble(t *testing.T, queue int, f func(w *world)) {
 	t.Helper()
 	crowd(t, queue, 1<<30, f)
 }
 
-// crowd is bubble with a bound of what waits for all.
+// crowd is bubble with a bound on the bytes queued for all clients.
 func crowd(t *testing.T, queue, held int, f func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func (w *world) dial() (*websocket.Conn, *served) {
 	return ws, <-w.conns
 }
 
-// end reads up to the end, and returns its code and reason.
+// end reads to the end and returns the close code and reason.
 func end(ws *websocket.Conn) (int, string) {
 	for {
 		_, _, err := ws.ReadMessage()
@@ -166,7 +166,7 @@ func TestBadFrames(t *testing.T) {
 			"an empty close": {func(ws *websocket.Conn) error { return ws.WriteMessage(websocket.CloseMessage, nil) }, 1000, ""},
 		} {
 			ws, s := w.dial()
-			go func() { _ = tt.send(ws) }() // what is too large is not read
+			go func() { _ = tt.send(ws) }() // a message that is too large is not read
 			if code, reason := end(ws); code != tt.code || !strings.HasPrefix(reason, tt.reason) || len(reason) > 123 {
 				t.Errorf("%s: %d %q, want %d %q", name, code, reason, tt.code, tt.reason)
 			}
@@ -182,7 +182,7 @@ func TestBadFrames(t *testing.T) {
 	})
 }
 
-// Who does not read is closed, and told why.
+// A client that does not read is closed with a reason.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	for _, pieces := range []int{1, 3} {
@@ -201,7 +201,7 @@ func TestSlowReader(t *testing.T) {
 			if time.Since(began) != 0 {
 				t.Error("who queues has waited")
 			}
-			// What is under way comes, and then the reason.
+			// The current write completes, then the close frame is sent.
 			if code, reason := end(ws); code != 1013 || !strings.Contains(reason, "too slow") {
 				t.Errorf("the end: %d %q", code, reason)
 			}
@@ -213,7 +213,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// Who does not read at all is cut after ten seconds, though little waits for it.
+// A client that reads nothing is cut after ten seconds, even if few bytes are queued for it.
 func TestStuckReader(t *testing.T) {
 	t.Parallel()
 	bubble(t, 1<<20, func(w *world) {
@@ -226,8 +226,8 @@ func TestStuckReader(t *testing.T) {
 	})
 }
 
-// A frame that is larger than the queue gets through, in pieces, and nothing comes
-// between them; a second one has to wait for the first.
+// A frame that is larger than the queue is sent in pieces, without another frame between them. A
+// second one waits for the first.
 func TestLargeFrame(t *testing.T) {
 	t.Parallel()
 	bubble(t, 100_000, func(w *world) {
@@ -254,7 +254,7 @@ func TestLargeFrame(t *testing.T) {
 		if got := <-pongs; got != "p" {
 			t.Errorf("pong = %q", got)
 		}
-		// In the middle of a frame there is nothing to be said.
+		// In the middle of a frame no close frame can be sent.
 		s.Queue([]byte{0x82, 100, 'h'}, true, 1)
 		s.Flush()
 		synctest.Wait()
@@ -268,8 +268,8 @@ func TestLargeFrame(t *testing.T) {
 	})
 }
 
-// A peer that answers pings stays; one that is silent goes after a minute, and one whom
-// we do not read is not silent.
+// A client that answers pings stays connected. A silent one is closed after a minute, but not while
+// the gateway does not read from it.
 func TestLiveness(t *testing.T) {
 	t.Parallel()
 	bubble(t, 1<<20, func(w *world) {
@@ -294,25 +294,25 @@ func TestLiveness(t *testing.T) {
 		}()
 		began := time.Now()
 		if why := <-d.ended; why.Code != editor.CodeLost || time.Since(began) < 59*time.Second || time.Since(began) > 62*time.Second {
-			t.Errorf("the dead one ended with %d after %v", why.Code, time.Since(began))
+			t.Errorf("the silent client ended with %d after %v", why.Code, time.Since(began))
 		}
 		<-time.After(10 * time.Minute)
 		select {
 		case why := <-b.ended:
-			t.Errorf("the one that is not read ended with %d", why.Code)
+			t.Errorf("the client that is not read ended with %d", why.Code)
 		default:
 		}
 		close(b.hold)
-		<-b.ended // now its silence is its own
+		<-b.ended // now its silence counts
 		l.End(editor.Closing{Code: 1000})
 		<-over
 		if longest > 25*time.Second || count < 20 {
-			t.Errorf("%d messages came, the longest pause was %v: clients take 30 s for the end", count, longest)
+			t.Errorf("%d messages came, the longest pause was %v: clients reconnect after 30 s", count, longest)
 		}
 	})
 }
 
-// Control frames are read more slowly when there are many.
+// Control frames are read more slowly if there are many.
 func TestPingFlood(t *testing.T) {
 	t.Parallel()
 	bubble(t, 1<<20, func(w *world) {
@@ -334,7 +334,7 @@ func TestPingFlood(t *testing.T) {
 	})
 }
 
-// A reason is cut to what fits, and only the first end counts.
+// A reason is clipped to the size of a control frame, and only the first call of End counts.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	bubble(t, 1<<20, func(w *world) {

@@ -15,7 +15,7 @@ import (
 
 const kib = 1 << 10
 
-// queueLarge queues a frame of so many bytes in pieces, which so many connections share.
+// queueLarge queues a frame of size bytes in pieces that sharers connections share.
 func (s *served) queueLarge(size, sharers int) {
 	large := editor.Message(make([]byte, size))
 	for at := 0; at < len(large); at += 64 * kib {
@@ -25,7 +25,7 @@ func (s *served) queueLarge(size, sharers int) {
 	synctest.Wait()
 }
 
-// crawl reads 64 KiB every so often, until it is stopped.
+// crawl reads 64 KiB at intervals until it is stopped.
 func crawl(ws *websocket.Conn, every time.Duration) (stop func()) {
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -39,13 +39,13 @@ func crawl(ws *websocket.Conn, every time.Duration) (stop func()) {
 	return func() { ws.Close(); reader.Wait() }
 }
 
-// Who reads a large frame slowly has time, and less while much waits for all.
+// A client that reads a large frame slowly gets time, but less while many bytes are queued.
 func TestLargeFrameTakesTooLong(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held     int
 		every    time.Duration
-		from, to time.Duration // the end; 0: there is none
+		from, to time.Duration // when the connection ends; 0 for never
 	}{
 		"slow, alone":            {1 << 30, 5 * time.Second, 34 * time.Second, 37 * time.Second},
 		"slow, in a crowd":       {1200 * kib, 5 * time.Second, 11 * time.Second, 14 * time.Second},
@@ -74,8 +74,8 @@ func TestLargeFrameTakesTooLong(t *testing.T) {
 	}
 }
 
-// What waits for all slow readers is bounded; who is refused gets it later.
-func TestTooMuchForAll(t *testing.T) {
+// The bytes queued for all slow clients are bounded. A client that was refused gets them later.
+func TestQueuedBytesOfAllAreBounded(t *testing.T) {
 	t.Parallel()
 	crowd(t, 100*kib, 1200*kib, func(w *world) {
 		_, a := w.dial()
@@ -84,14 +84,14 @@ func TestTooMuchForAll(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, io.LimitReader(b.NetConn(), 100*kib)) }()
 		grows.queueLarge(800*kib, 1)
 		if why := <-grows.ended; why.Code != editor.CodeLost {
-			t.Errorf("one whose frame was not whole ended with %d, want 1006", why.Code)
+			t.Errorf("the client with an incomplete frame ended with %d, want 1006", why.Code)
 		}
 		_, fills := w.dial()
 		fills.queueLarge(530*kib, 1) // up to the bound
 		c, begins := w.dial()
 		begins.queueLarge(100*kib, 1)
 		if code, _ := end(c); code != 1013 {
-			t.Errorf("one whose frame was not begun ended with %d, want 1013", code)
+			t.Errorf("the client whose frame had not started ended with %d, want 1013", code)
 		}
 		c.Close()
 		<-begins.ended
@@ -109,7 +109,7 @@ func TestTooMuchForAll(t *testing.T) {
 	})
 }
 
-// What many share counts once.
+// A piece that many connections share counts once.
 func TestSharedFrame(t *testing.T) {
 	t.Parallel()
 	crowd(t, 100*kib, 1200*kib, func(w *world) {
@@ -127,7 +127,7 @@ func TestSharedFrame(t *testing.T) {
 	})
 }
 
-// Nothing comes between the pieces of a frame, whoever sends at the same time.
+// No other frame comes between the pieces of a frame, even if others send at the same time.
 func TestPieces(t *testing.T) {
 	t.Parallel()
 	bubble(t, 1<<30, func(w *world) {

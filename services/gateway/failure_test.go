@@ -22,7 +22,7 @@ import (
 	"signalbox.dev/services/gateway"
 )
 
-// wipe loses all that JetStream holds.
+// wipe deletes all data of JetStream.
 func (w *world) wipe(t *testing.T) {
 	t.Helper()
 	nc, err := nats.Connect("", append(w.nats.Options(subject.Admin), nats.CustomInboxPrefix(subject.InboxPrefix(subject.Admin)))...)
@@ -49,7 +49,7 @@ func TestJetStreamLosesEverything(t *testing.T) {
 	t.Parallel()
 	t.Run("and the run goes on", func(t *testing.T) {
 		t.Parallel()
-		overBoth(t, func(t *testing.T, w *world) {
+		withBothTransports(t, func(t *testing.T, w *world) {
 			in := w.gateway(t)
 			session := in.newSession(t, w.owner)
 			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
@@ -79,7 +79,7 @@ func TestJetStreamLosesEverything(t *testing.T) {
 	})
 	t.Run("and what the run said", func(t *testing.T) {
 		t.Parallel()
-		overBoth(t, func(t *testing.T, w *world) {
+		withBothTransports(t, func(t *testing.T, w *world) {
 			in := w.gateway(t)
 			session := in.newSession(t, w.owner)
 			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
@@ -89,12 +89,12 @@ func TestJetStreamLosesEverything(t *testing.T) {
 			run.say(t, "a")
 			sender.next(t)
 			run.event(textDelta("never comes"))
-			run.say(t, "b") // a number is skipped
+			run.say(t, "b") // a number is missing
 			got := sender.next(t)
 			if got.name != "snapshot" {
 				t.Fatalf("event at the hole = %v, want a snapshot", got)
 			}
-			// The snapshot says that nothing is committed: what there is of the step comes again.
+			// The snapshot contains no committed step, so the events of the open step are sent again.
 			run.step(t, "axb")
 			run.end(t)
 			if diff := cmp.Diff([]string{"text-delta 1-2", "text-delta 1-4", "step-complete 1-5", "done 1-6"}, ids(sender.until(t, "done"))); diff != "" {
@@ -104,9 +104,9 @@ func TestJetStreamLosesEverything(t *testing.T) {
 			viewer.until(t, "done")
 		})
 	})
-	t.Run("and the end", func(t *testing.T) {
+	t.Run("and the end is lost", func(t *testing.T) {
 		t.Parallel()
-		overBoth(t, func(t *testing.T, w *world) {
+		withBothTransports(t, func(t *testing.T, w *world) {
 			in := w.gateway(t)
 			session := in.newSession(t, w.owner)
 			viewer := in.open(t, w.owner, "GET", eventsOf(session), "")
@@ -114,7 +114,7 @@ func TestJetStreamLosesEverything(t *testing.T) {
 			run := w.runner.latest(t, session, 1)
 			run.begin(t)
 			run.step(t, "abc")
-			run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop") // and never published
+			run.commitEnd(agentv1.RunState_RUN_STATE_DONE, "stop") // without publishing it
 			want := []string{"step-complete 1-2", "done 1-3"}
 			if diff := cmp.Diff(want, ids(sender.until(t, "done"))); diff != "" {
 				t.Errorf("sender's events differ (-want +got):\n%s", diff)
@@ -125,7 +125,7 @@ func TestJetStreamLosesEverything(t *testing.T) {
 			if diff := cmp.Diff(want, ids(viewer.until(t, "done"))[2:]); diff != "" {
 				t.Errorf("viewer's events differ (-want +got):\n%s", diff)
 			}
-			// The made-up id is as good as a real one.
+			// The id of the synthetic event can be resumed from.
 			again := in.open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
 			second := w.gateway(t).open(t, w.owner, "GET", eventsOf(session), "", after("1-3"))
 			w.runner.script = func(r *fakeRun) { r.answer(t, "next") }
@@ -137,9 +137,9 @@ func TestJetStreamLosesEverything(t *testing.T) {
 			}
 		})
 	})
-	t.Run("and all of a failed run", func(t *testing.T) {
+	t.Run("and a failed run is lost", func(t *testing.T) {
 		t.Parallel()
-		overBoth(t, func(t *testing.T, w *world) {
+		withBothTransports(t, func(t *testing.T, w *world) {
 			in := w.gateway(t)
 			session := in.newSession(t, w.owner)
 			sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
@@ -159,7 +159,7 @@ func TestJetStreamLosesEverything(t *testing.T) {
 
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testHeartbeat)
+	withBothTransports(t, testHeartbeat)
 }
 
 func testHeartbeat(t *testing.T, w *world) {
@@ -171,21 +171,21 @@ func testHeartbeat(t *testing.T, w *world) {
 
 func TestSlowViewer(t *testing.T) {
 	t.Parallel()
-	overBoth(t, testSlowViewer)
+	withBothTransports(t, testSlowViewer)
 }
 
 func testSlowViewer(t *testing.T, w *world) {
 	in := w.gateway(t, func(c *gateway.Config) { c.Feed.BehindBytes = 1 << 20 })
 	session := in.newSession(t, w.owner)
 
-	// One that asks and does not read.
+	// A client that does not read.
 	slow := in.rawViewer(t, w.owner, session)
 	quick := in.open(t, w.owner, "GET", eventsOf(session), "")
 	sender := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"one"}`)
 	run := w.runner.latest(t, session, 1)
 	run.begin(t)
 	piece := strings.Repeat("x", 64<<10)
-	const n = 160 // 10 MiB: more than the sockets hold
+	const n = 160 // 10 MiB, more than the sockets' buffers
 	for i := range n {
 		run.say(t, piece)
 		if e := sender.next(t); len(e.data) < len(piece) {
@@ -200,7 +200,7 @@ func testSlowViewer(t *testing.T, w *world) {
 	if got := len(quick.until(t, "done")); got != n+4 {
 		t.Errorf("quick viewer saw %d events, want %d", got, n+4)
 	}
-	// Now the slow one reads: what it had, then a snapshot, then the cut.
+	// The slow client now reads the pending events, then a snapshot, then the cut.
 	var last string
 	for {
 		line, err := slow.ReadString('\n')
@@ -216,7 +216,7 @@ func testSlowViewer(t *testing.T, w *world) {
 	}
 }
 
-// rawViewer asks for a session's events over a connection with small buffers.
+// rawViewer watches a session over a connection with small buffers.
 func (in *instance) rawViewer(t *testing.T, p person, session string) *bufio.Reader {
 	t.Helper()
 	addr := strings.TrimPrefix(in.url, "http://")
@@ -235,13 +235,13 @@ func (in *instance) rawViewer(t *testing.T, p person, session string) *bufio.Rea
 		if err != nil {
 			t.Fatal(err)
 		}
-		if line == ":\n" { // the stream has begun
+		if line == ":\n" { // the stream has started
 			return r
 		}
 	}
 }
 
-func TestNATSIsAway(t *testing.T) {
+func TestNATSUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -275,12 +275,12 @@ func TestNATSIsAway(t *testing.T) {
 	}
 }
 
-// TestAnswerThatNobodyReads sees that it does not stay in memory.
-func TestAnswerThatNobodyReads(t *testing.T) {
+// TestUnreadAnswerIsDropped checks that an answer that the client does not read leaves memory.
+func TestUnreadAnswerIsDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) { c.WriteTimeout = time.Second })
-	body := `{"name":"d","content":"` + strings.Repeat("x", 10<<20) + `"}` // more than the sockets hold
+	body := `{"name":"d","content":"` + strings.Repeat("x", 10<<20) + `"}` // more than the sockets' buffers
 	made := call[map[string]object](t, in, w.owner, "POST", "/api/documents", body, http.StatusCreated)
 	addr := strings.TrimPrefix(in.url, "http://")
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
@@ -295,8 +295,8 @@ func TestAnswerThatNobodyReads(t *testing.T) {
 	eventually(t, "the request is over", func() bool { return strings.Contains(in.log.String(), "GET /api/documents/{id}") })
 }
 
-// TestTraceBeginsHere sees that no client decides what a trace is called.
-func TestTraceBeginsHere(t *testing.T) {
+// TestClientsDoNotSetTraces checks that a client cannot set a trace's id.
+func TestClientsDoNotSetTraces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
@@ -312,12 +312,12 @@ func TestTraceBeginsHere(t *testing.T) {
 	}
 }
 
-func TestBodiesThatDoNotCome(t *testing.T) {
+func TestBodyTimeout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) {
-		// Longer than a busy machine lets a request wait: who is not served at all for
-		// that long has its connection cut, whatever it has sent.
+		// Longer than a request waits on a busy machine: otherwise a connection is cut before the
+		// request is served.
 		c.BodyTimeout, c.CORSOrigins = 2*time.Second, []string{"*"}
 	})
 	session := in.newSession(t, w.owner)
@@ -351,7 +351,7 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 		asJSON := func(r *http.Request) { r.Header.Set("Accept", "application/json") }
 		go w.runner.latestOf(t, session, func(r *fakeRun) {
 			r.begin(t)
-			<-time.After(2500 * time.Millisecond) // thinks, longer than a body may take
+			<-time.After(2500 * time.Millisecond) // longer than a body may take
 			r.step(t, "x")
 			r.end(t)
 		})

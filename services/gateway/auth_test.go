@@ -123,7 +123,7 @@ func TestIdentity(t *testing.T) {
 	ask := func(token string) answer {
 		asked++
 		return in.send(t, in.request(t, person{workspace: w.workspace}, "GET", "/api/sessions", "", func(r *http.Request) {
-			r.Header.Set("X-Forwarded-For", fmt.Sprintf("203.0.113.%d", asked%200)) // one address may fail a few times a minute
+			r.Header.Set("X-Forwarded-For", fmt.Sprintf("203.0.113.%d", asked%200)) // because failures per address are limited
 			if token != "" {
 				r.Header.Set("Authorization", "Bearer "+token)
 			}
@@ -185,7 +185,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-func TestKeySetIsAway(t *testing.T) {
+func TestKeySetUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) {
@@ -211,12 +211,12 @@ func TestWorkspaceOfARequest(t *testing.T) {
 		says   string
 	}{
 		{"missing", w.owner, "/api/sessions", func(r *http.Request) { r.Header.Del("X-Workspace-Id") }, 400, "X-Workspace-Id"},
-		{"no UUID", w.owner, "/api/sessions", with("7"), 400, "X-Workspace-Id"},
+		{"not a UUID", w.owner, "/api/sessions", with("7"), 400, "X-Workspace-Id"},
 		{"braces", w.owner, "/api/sessions", with("{" + w.workspace.String() + "}"), 400, "X-Workspace-Id"},
 		{"not a member", stranger, "/api/sessions", with(w.workspace.String()), 403, "not a member"},
 		{"no such workspace", w.owner, "/api/sessions", with(id.New[id.Workspace]().String()), 403, "not a member"},
 		{"in the query", w.owner, "/api/sessions?workspace_id=" + w.workspace.String(), func(r *http.Request) { r.Header.Del("X-Workspace-Id") }, 200, ""},
-		{"of nobody's business", w.owner, "/api/workspaces", func(r *http.Request) { r.Header.Del("X-Workspace-Id") }, 200, ""},
+		{"an operation without a workspace", w.owner, "/api/workspaces", func(r *http.Request) { r.Header.Del("X-Workspace-Id") }, 200, ""},
 	} {
 		got := in.send(t, in.request(t, tt.p, "GET", tt.path, "", tt.change))
 		if got.status != tt.want || !strings.Contains(got.body, tt.says) {
@@ -284,7 +284,7 @@ func TestLimits(t *testing.T) {
 		in.send(t, in.request(t, w.owner, "GET", "/api/sessions", "", nil))
 	}
 	got = in.send(t, in.request(t, w.owner, "GET", "/api/sessions", "", nil))
-	seconds, _ := strconv.Atoi(got.header.Get("Retry-After")) // what is no number is 0
+	seconds, _ := strconv.Atoi(got.header.Get("Retry-After")) // 0 if it is not a number
 	if got.status != http.StatusTooManyRequests || seconds < 1 || seconds > 60 || !strings.Contains(got.body, "RATE_LIMITED") {
 		t.Errorf("sixth request = %d %v %s, want 429", got.status, got.header, got.body)
 	}
@@ -294,8 +294,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A client that tries keys is told to wait, and nobody else is: not those behind the same address
-// who have a good one, nor, behind a trusted proxy, other addresses.
+// A client that tries keys gets 429. Clients with valid keys at the same address do not, nor,
+// behind a trusted proxy, clients at other addresses.
 func TestFailedKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
