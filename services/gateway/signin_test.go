@@ -198,7 +198,7 @@ func TestSignInCallback(t *testing.T) {
 	}
 
 	state, cookie := begin(shown, "/api/connections", `{"provider":"x"}`)
-	if got := back(shown, state, nil); got.status != http.StatusForbidden || !strings.Contains(got.body, "not begun in this browser") {
+	if got := back(shown, state, nil); got.status != http.StatusForbidden || !strings.Contains(got.body, "not started in this browser") {
 		t.Errorf("without a cookie = %d %s", got.status, got.body)
 	}
 	if got := back(shown, state, &http.Cookie{Name: cookie.Name, Value: "another"}); got.status != http.StatusForbidden {
@@ -273,7 +273,7 @@ func TestSignInCanBeRetried(t *testing.T) {
 		}
 	}
 	lost, cookie := begin(), begin() // the same sign-in
-	back(in, lost, http.StatusForbidden, "", "not begun in this browser")
+	back(in, lost, http.StatusForbidden, "", "not started in this browser")
 	w.broker.mu.Lock()
 	w.broker.away = 1
 	w.broker.mu.Unlock()

@@ -174,7 +174,7 @@ func problems(r *rig) {
 	expect("a long code", b.open(callback+"?state=s&code="+strings.Repeat("x", 5000)), http.StatusBadRequest, "longer than")
 
 	back := b.consent(b.begin(provider))
-	expect("another browser", r.browser(r.viewer).open(back), http.StatusForbidden, "not begun in this browser")
+	expect("another browser", r.browser(r.viewer).open(back), http.StatusForbidden, "not started in this browser")
 	if head := b.send(http.MethodHead, back, "", nil); head.status != http.StatusMethodNotAllowed {
 		r.t.Errorf("HEAD = %s", head)
 	}
