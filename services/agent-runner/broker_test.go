@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 )
 
-// pools is a fake credential broker with an egress. At first it has an account for Anthropic.
-type pools struct {
+// fakeBroker is a credential broker with an egress. At first it has an account for Anthropic.
+type fakeBroker struct {
 	credentialv1connect.UnimplementedAccountServiceHandler
 
 	mu        sync.Mutex // guards what follows
@@ -26,46 +26,46 @@ type pools struct {
 
 func (w *world) newBroker() {
 	w.t.Helper()
-	w.pools = &pools{
+	w.accounts = &fakeBroker{
 		providers: []*credentialv1.Provider{{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_SHARED, Dialect: "anthropic"}},
 		lists:     map[string]string{},
 	}
 	mux := http.NewServeMux()
-	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.pools, w.authOf(subject.CredentialBroker)...))
-	mux.HandleFunc("GET /egress/{provider}/v1/models", w.pools.list)
+	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.accounts, w.authOf(subject.CredentialBroker)...))
+	mux.HandleFunc("GET /egress/{provider}/v1/models", w.accounts.list)
 	mux.Handle("/egress/", w.model)
 	w.broker = serve(w.t, mux)
 }
 
-// have sets the providers.
-func (p *pools) have(providers ...*credentialv1.Provider) {
+// setProviders sets the providers.
+func (p *fakeBroker) setProviders(providers ...*credentialv1.Provider) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.providers = providers
 }
 
 // lose makes the broker unavailable, or available again.
-func (p *pools) lose(away bool) {
+func (p *fakeBroker) lose(away bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.away = away
 }
 
 // answer sets the models that a provider lists.
-func (p *pools) answer(provider, list string) {
+func (p *fakeBroker) answer(provider, list string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lists[provider] = list
 }
 
 // asked returns how often providers were asked for their models.
-func (p *pools) asked() int {
+func (p *fakeBroker) asked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.listed
 }
 
-func (p *pools) ListProviders(context.Context, *credentialv1.ListProvidersRequest) (*credentialv1.ListProvidersResponse, error) {
+func (p *fakeBroker) ListProviders(context.Context, *credentialv1.ListProvidersRequest) (*credentialv1.ListProvidersResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.away {
@@ -74,7 +74,7 @@ func (p *pools) ListProviders(context.Context, *credentialv1.ListProvidersReques
 	return &credentialv1.ListProvidersResponse{Providers: p.providers}, nil
 }
 
-func (p *pools) list(w http.ResponseWriter, r *http.Request) {
+func (p *fakeBroker) list(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.listed++

@@ -75,7 +75,7 @@ func TestEventsAreKept(t *testing.T) {
 		{"no session", w.as(identity.Viewer), &agentv1.ListEventsRequest{SessionId: "x", RunOrdinal: 1}, fault.NotFound},
 		{"another session", w.as(identity.Viewer), &agentv1.ListEventsRequest{SessionId: id.New[id.Session]().String(), RunOrdinal: 1}, fault.NotFound},
 		{"no run", w.as(identity.Viewer), &agentv1.ListEventsRequest{SessionId: session}, fault.Invalid},
-		{"no token of ours", w.as(identity.Viewer), &agentv1.ListEventsRequest{SessionId: session, PageToken: "x"}, fault.Invalid},
+		{"unknown token", w.as(identity.Viewer), &agentv1.ListEventsRequest{SessionId: session, PageToken: "x"}, fault.Invalid},
 	} {
 		if got := call(tc.ctx, tc.req); got != tc.want {
 			t.Errorf("%s: ListEvents = %v, want %v", tc.name, got, tc.want)

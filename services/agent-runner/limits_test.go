@@ -91,7 +91,7 @@ func TestSessionFull(t *testing.T) {
 }
 
 // A run waits for a tool executor that is unavailable and keeps its claim.
-func TestExecutorAway(t *testing.T) {
+func TestExecutorUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.tools.away = 30
@@ -108,7 +108,7 @@ func TestExecutorAway(t *testing.T) {
 }
 
 // A run survives a short outage of the broker.
-func TestBrokerAway(t *testing.T) {
+func TestBrokerUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()

@@ -751,7 +751,7 @@ func TestIdempotentSubmit(t *testing.T) {
 }
 
 // A stop ends the active run and leaves the queued ones; a stop of all ends those too.
-func TestCancelLeavesTheQueued(t *testing.T) {
+func TestCancelKeepsQueuedRuns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	began := make(chan struct{}, 2)

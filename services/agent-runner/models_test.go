@@ -42,7 +42,7 @@ func TestDefaultModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()
-	w.pools.answer("ollama", llamas)
+	w.accounts.answer("ollama", llamas)
 	for _, tt := range []struct {
 		have []*credentialv1.Provider
 		want string
@@ -54,7 +54,7 @@ func TestDefaultModel(t *testing.T) {
 		{[]*credentialv1.Provider{disabled, simulatorOnly}, "CONFLICT: all accounts of this workspace for openrouter are disabled"},
 		{nil, "CONFLICT: this workspace has no account for a model provider: an owner adds one"},
 	} {
-		w.pools.have(tt.have...)
+		w.accounts.setProviders(tt.have...)
 		got, err := w.chosen(&agentv1.CreateSessionRequest{})
 		if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
 			got = "CONFLICT: " + f.Message
@@ -71,7 +71,7 @@ func TestListedDefault(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	const configured = "claude-sonnet-4-5-20250929"
-	w.pools.have(&credentialv1.Provider{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Dialect: "anthropic", OwnBaseUrl: true}, simulatorOnly)
+	w.accounts.setProviders(&credentialv1.Provider{Name: "anthropic", Origin: credentialv1.Origin_ORIGIN_WORKSPACE, Dialect: "anthropic", OwnBaseUrl: true}, simulatorOnly)
 	for _, tt := range []struct {
 		name   string
 		listed []string // nil where there is no list
@@ -80,10 +80,10 @@ func TestListedDefault(t *testing.T) {
 		{"the configured one", []string{"claude-sonnet-4-5-20990101", configured}, configured},
 		{"one of its family", []string{"nomic-embed-text", "claude-opus-4-5-20251101", "claude-sonnet-4-20250514", "claude-sonnet-4-5-20990101"}, "claude-sonnet-4-5-20990101"},
 		{"an older one of its family", []string{"gpt-5", "claude-opus-4-5-20251101", "claude-sonnet-4-20250514"}, "claude-sonnet-4-20250514"},
-		{"the first, where several are as near", []string{"gpt-5", "claude-opus-4-5-20251101", "claude-haiku-4-5-20251001"}, "claude-opus-4-5-20251101"},
+		{"the first of several that are as near", []string{"gpt-5", "claude-opus-4-5-20251101", "claude-haiku-4-5-20251001"}, "claude-opus-4-5-20251101"},
 		{"the first", []string{"nomic-embed-text", "gpt-5", "gemma"}, "gpt-5"},
 		{"without a list the configured one", nil, configured},
-		{"as with an empty one", []string{}, configured},
+		{"with an empty list the configured one", []string{}, configured},
 	} {
 		w.workspace = id.New[id.Workspace]() // lists are remembered for each
 		answer := ""
@@ -94,7 +94,7 @@ func TestListedDefault(t *testing.T) {
 			}
 			answer = `{"data":[` + strings.Join(entries, ",") + `]}`
 		}
-		w.pools.answer("anthropic", answer)
+		w.accounts.answer("anthropic", answer)
 		res, err := w.models.ListModels(w.as(identity.Viewer), &agentv1.ListModelsRequest{})
 		if err != nil {
 			t.Fatalf("%s: ListModels: %v", tt.name, err)
@@ -123,8 +123,8 @@ func TestListedDefault(t *testing.T) {
 		}
 	}
 	// The same holds for the catalogue's default of a provider that lists its models.
-	w.pools.answer("openrouter", `{"data":[{"id":"x/y"}]}`)
-	w.pools.have(&credentialv1.Provider{Name: "openrouter", Dialect: "openai"}, simulatorOnly)
+	w.accounts.answer("openrouter", `{"data":[{"id":"x/y"}]}`)
+	w.accounts.setProviders(&credentialv1.Provider{Name: "openrouter", Dialect: "openai"}, simulatorOnly)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "openrouter x/y" {
 		t.Errorf("a session gets %q, %v, want what openrouter lists", got, err)
 	}
@@ -140,8 +140,8 @@ func TestDefaultOfTheCatalogue(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.start(func(c *agentrunner.Config) { c.ModelCatalogue = file })
-	w.pools.answer("mistral", `{"data":[{"id":"mistral-small"},{"id":"mistral-large"}]}`)
-	w.pools.have(&credentialv1.Provider{Name: "mistral", Dialect: "openai"}, simulatorOnly)
+	w.accounts.answer("mistral", `{"data":[{"id":"mistral-small"},{"id":"mistral-large"}]}`)
+	w.accounts.setProviders(&credentialv1.Provider{Name: "mistral", Dialect: "openai"}, simulatorOnly)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "mistral mistral-large" {
 		t.Errorf("a session gets %q, %v, want the catalogue's default", got, err)
 	}
@@ -153,8 +153,8 @@ func TestUnavailableModels(t *testing.T) {
 	w := newWorld(t)
 	w.tools.add("doc_read", func(context.Context, *toolv1.Call) string { return "" })
 	w.start()
-	w.pools.answer("ollama", llamas)
-	w.pools.have(claude, local, disabled, simulatorOnly)
+	w.accounts.answer("ollama", llamas)
+	w.accounts.setProviders(claude, local, disabled, simulatorOnly)
 	for _, tt := range []struct {
 		name            string
 		provider, model string
@@ -163,8 +163,8 @@ func TestUnavailableModels(t *testing.T) {
 	}{
 		{"provider alone", "ollama", "", nil, "ollama llama3.2:latest"},
 		{"the simulator, by name", "simulator", "", nil, "simulator simulated"},
-		{"it, in another protocol", "simulator-openai", "", nil, "simulator-openai simulated"},
-		{"a script of it", "", "sim/anything", nil, "simulator sim/anything"},
+		{"the simulator in another protocol", "simulator-openai", "", nil, "simulator-openai simulated"},
+		{"a script of the simulator", "", "sim/anything", nil, "simulator sim/anything"},
 		{"model alone", "", "llama3.2", nil, "ollama llama3.2"},
 		{"both", "anthropic", "claude-opus-4-5-20251101", nil, "anthropic claude-opus-4-5-20251101"},
 		{"a tool", "", "", []string{"doc_read"}, "anthropic claude-sonnet-4-5-20250929"},
@@ -173,7 +173,7 @@ func TestUnavailableModels(t *testing.T) {
 		{"unknown model", "ollama", "gemma", nil, `invalid: no model "gemma"|llama3.2:latest (ollama)`},
 		{"unknown model anywhere", "", "gemma", nil, `invalid: no model "gemma"|claude-sonnet-4-5-20250929 (anthropic)|simulated (simulator)`},
 		{"a model of a provider without an account", "", "gpt-5", nil, `invalid: no model "gpt-5"|accounts add openai`},
-		{"not the simulator's", "simulator", "claude-opus-4-5-20251101", nil, `invalid: simulator has no model|simulated (simulator)`},
+		{"a model that the simulator lacks", "simulator", "claude-opus-4-5-20251101", nil, `invalid: simulator has no model|simulated (simulator)`},
 		{"unknown tool", "", "", []string{"doc_read", "doc_raed"}, `invalid: tools[1]|no tool "doc_raed"|use doc_read`},
 	} {
 		req := &agentv1.CreateSessionRequest{Provider: tt.provider, Model: tt.model}
@@ -197,12 +197,12 @@ func TestUnavailableModels(t *testing.T) {
 	}
 	// A provider that does not list its models counts as having the model, and Submit does not
 	// wait for an unavailable broker.
-	w.pools.answer("other", "")
-	w.pools.have(&credentialv1.Provider{Name: "other", Dialect: "openai", OwnBaseUrl: true}, claude)
+	w.accounts.answer("other", "")
+	w.accounts.setProviders(&credentialv1.Provider{Name: "other", Dialect: "openai", OwnBaseUrl: true}, claude)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{Provider: "other", Model: "m"}); err != nil || got != "other m" {
 		t.Errorf("of a provider without a list: %q, %v", got, err)
 	}
-	w.pools.lose(true)
+	w.accounts.lose(true)
 	if got, err := w.chosen(&agentv1.CreateSessionRequest{}); err != nil || got != "anthropic claude-sonnet-4-5-20250929" {
 		t.Errorf("while the broker is away: %q, %v, want what it said before", got, err)
 	}
@@ -213,7 +213,7 @@ func TestAnotherModel(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()
-	w.pools.have(claude, gpt, simulatorOnly)
+	w.accounts.setProviders(claude, gpt, simulatorOnly)
 	w.model.as("simulator")
 	w.model.then(says("Made up."))
 	ctx := w.as(identity.Editor)
@@ -262,11 +262,11 @@ func TestListModels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start()
-	w.pools.answer("ollama", llamas)
-	w.pools.answer("openrouter", `{"data":[{"id":"x/y","name":"Y","context_length":9000,"architecture":{"input_modalities":["text","image"]},"supported_parameters":["reasoning"],"top_provider":{"max_completion_tokens":100}}]}`)
+	w.accounts.answer("ollama", llamas)
+	w.accounts.answer("openrouter", `{"data":[{"id":"x/y","name":"Y","context_length":9000,"architecture":{"input_modalities":["text","image"]},"supported_parameters":["reasoning"],"top_provider":{"max_completion_tokens":100}}]}`)
 	away := &credentialv1.Provider{Name: "vllm", Dialect: "openai", OwnBaseUrl: true}
 	router := &credentialv1.Provider{Name: "openrouter", Dialect: "openai"}
-	w.pools.have(claude, local, router, simulatorOnly, away, &credentialv1.Provider{Name: "broken", Dialect: "openai", Problem: "all accounts are disabled"})
+	w.accounts.setProviders(claude, local, router, simulatorOnly, away, &credentialv1.Provider{Name: "broken", Dialect: "openai", Problem: "all accounts are disabled"})
 	list := func() map[string]*agentv1.Model {
 		t.Helper()
 		res, err := w.models.ListModels(w.as(identity.Viewer), &agentv1.ListModelsRequest{})
@@ -308,9 +308,9 @@ func TestListModels(t *testing.T) {
 	if all["ollama llama3.2:latest"].GetPrices() != nil || all["simulator simulated"].GetPrices() == nil {
 		t.Error("an unknown price is one of nothing, or the other way round")
 	}
-	asked := w.pools.asked()
+	asked := w.accounts.asked()
 	list()
-	if again := w.pools.asked(); again != asked {
+	if again := w.accounts.asked(); again != asked {
 		t.Errorf("providers were asked %d times more for their models, want none within a minute", again-asked)
 	}
 }

@@ -49,42 +49,42 @@ type reservation struct {
 
 // reserve takes a slot if one is free. The caller calls begin, release or both.
 func (s *starter) reserve(ws id.Workspace, session id.Session) *reservation {
-	st := &reservation{starter: s, workspace: ws, session: session}
+	r := &reservation{starter: s, workspace: ws, session: session}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
-		return st
+		return r
 	}
 	select {
 	case s.slots <- struct{}{}:
-		st.reserved = true
+		r.reserved = true
 		s.work.Add(1)
 	default:
 	}
-	return st
+	return r
 }
 
 // claimNew returns the value for conversation.NewMessage.PreClaim, which is nil without a
 // reserved slot.
-func (st *reservation) claimNew() *run.PreClaim {
-	if st.reserved {
-		st.preClaim = st.runs.PreClaim(st.workspace, st.session)
+func (r *reservation) claimNew() *run.PreClaim {
+	if r.reserved {
+		r.preClaim = r.runs.PreClaim(r.workspace, r.session)
 	}
-	return st.preClaim
+	return r.preClaim
 }
 
 // release returns the slot unless begin has used it. If it is unknown whether the run was
 // created and claimed, it first gives up the claim that may exist.
-func (st *reservation) release(ctx context.Context) {
-	if !st.reserved {
+func (r *reservation) release(ctx context.Context) {
+	if !r.reserved {
 		return
 	}
-	st.reserved = false
+	r.reserved = false
 	release := func() {
-		<-st.slots
-		st.work.Done()
+		<-r.slots
+		r.work.Done()
 	}
-	claimed, ok := st.preClaim.Pending()
+	claimed, ok := r.preClaim.Pending()
 	if !ok {
 		release()
 		return
@@ -92,22 +92,22 @@ func (st *reservation) release(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
 	go func() {
 		defer release()
-		panics.Contain(ctx, st.log, "release of a claim", func() { st.loop.ReleaseUnconfirmed(ctx, st.workspace, claimed) })
+		panics.Contain(ctx, r.log, "release of a claim", func() { r.loop.ReleaseUnconfirmed(ctx, r.workspace, claimed) })
 	}()
 }
 
 // begin starts a run that was created: here if it is claimed, otherwise by publishing its
 // wake-up. It does not wait for the queue's acknowledgement, because the sweeper finds a
 // run whose wake-up was lost.
-func (st *reservation) begin(ctx context.Context, made *conversation.Submitted) {
-	if claim := st.preClaim.Claim(); claim != nil {
-		st.reserved = false // answer returns the slot
-		go st.answer(context.WithoutCancel(ctx), claim)
+func (r *reservation) begin(ctx context.Context, made *conversation.Submitted) {
+	if claim := r.preClaim.Claim(); claim != nil {
+		r.reserved = false // answer returns the slot
+		go r.answer(context.WithoutCancel(ctx), claim)
 		return
 	}
-	m := run.Wake(st.workspace, st.session, made.Run.ID)
-	if _, err := st.bus.PublishAsync(ctx, m.Subject, m.ID, m.Body); err != nil {
-		st.log.WarnContext(ctx, "run waits for the sweeper to find it a runner", "run", made.Run.ID, "error", err)
+	m := run.Wake(r.workspace, r.session, made.Run.ID)
+	if _, err := r.bus.PublishAsync(ctx, m.Subject, m.ID, m.Body); err != nil {
+		r.log.WarnContext(ctx, "run waits for the sweeper to find it a runner", "run", made.Run.ID, "error", err)
 	}
 }
 

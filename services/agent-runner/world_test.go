@@ -43,15 +43,15 @@ const patient = 20 * time.Second
 // world is agent-runner with a real Postgres and NATS, and a fake tool executor and model
 // provider that the test scripts.
 type world struct {
-	t      *testing.T
-	nats   *natsd.Server
-	db     *pgtest.Database
-	keys   map[string]identity.Key
-	broker *httptest.Server
-	pools  *pools
-	tools  *executor
-	model  *model
-	logs   slog.Handler // of the runners; nil for the test's output
+	t        *testing.T
+	nats     *natsd.Server
+	db       *pgtest.Database
+	keys     map[string]identity.Key
+	broker   *httptest.Server
+	accounts *fakeBroker
+	tools    *executor
+	model    *model
+	logs     slog.Handler // of the runners; nil for the test's output
 
 	workspace     id.Workspace
 	conversations agentv1connect.ConversationServiceClient

@@ -69,10 +69,10 @@ var mutants = []mutant{
 	},
 	{
 		name: "turn-not-shared", what: "runs are claimed by workspace in turn",
-		file:   "services/agent-runner/internal/run/turn.go",
+		file:   "services/agent-runner/internal/run/schedule.go",
 		old:    `ORDER BY held, served NULLS FIRST`,
 		new:    `ORDER BY held DESC, served NULLS LAST`,
-		inside: test{runs, "^TestNextGoesByWorkspace$"}, outside: test{runner, "^TestAFloodIsNotInFront$"},
+		inside: test{runs, "^TestNextIsFair$"}, outside: test{runner, "^TestManyRunsDelayNoOtherWorkspace$"},
 	},
 	// The run log and its delivery to viewers.
 	{

@@ -76,7 +76,7 @@ func TestCopyShowsWhatReadersOfTheLogSee(t *testing.T) {
 
 // Events that an older claim wrote after a newer one's first event are not listed, even if the
 // newer claim has not reached their numbers yet.
-func TestZombieIsNoAnswer(t *testing.T) {
+func TestZombieEventsAreNotListed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.archive()

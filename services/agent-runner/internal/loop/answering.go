@@ -30,7 +30,7 @@ type answering struct {
 	*Loop
 	claim    *run.Claim
 	draining <-chan struct{}
-	held     *held
+	active   *activeRun
 
 	log      *runlog.Writer
 	waiter   *toolbox.Waiter
@@ -91,7 +91,7 @@ func (a *answering) run(ctx context.Context) error {
 		}
 	}
 	if last != nil && last.State == "answered" {
-		ended, err := a.useTools(ctx, stoppable, last, resultsInLog(tail, last.Index), true)
+		ended, err := a.runTools(ctx, stoppable, last, resultsInLog(tail, last.Index), true)
 		if ended || err != nil {
 			return err
 		}
@@ -188,8 +188,8 @@ func (a *answering) finishWithLog(ctx context.Context, end run.End) error {
 
 const giveUpTimeout = 5 * time.Second
 
-// retryUnavailable retries do while a dependency is unavailable, for Config.Patience: the
-// work so far is paid for. do must be safe to repeat; a commit whose reply was lost is
+// retryUnavailable retries do while a dependency is unavailable, for Config.Patience, because
+// the work so far has been paid for. do must be safe to repeat; a commit whose reply was lost is
 // recognized as committed.
 func (a *answering) retryUnavailable(ctx context.Context, do func() error) error {
 	begun := time.Now()
@@ -219,7 +219,7 @@ func (a *answering) watch(ctx context.Context) (stoppable context.Context, cance
 			select {
 			case <-stoppable.Done():
 				return
-			case <-a.held.unread:
+			case <-a.active.unread:
 			}
 			var inbox run.Inbox
 			err := panics.Try(func() (err error) {
@@ -251,7 +251,7 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return true, a.park(ctx)
 	default:
 	}
-	if a.stepped && a.held.yield.Load() {
+	if a.stepped && a.active.yield.Load() {
 		return true, a.park(ctx)
 	}
 	a.stepped = true
@@ -265,15 +265,15 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	spent, err := a.reserve(stoppable)
 	switch {
 	case err != nil:
-		return a.askFailed(ctx, stoppable, index, nil, err)
+		return a.callFailed(ctx, stoppable, index, nil, err)
 	case spent.Reason != "":
 		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: spent.Reason, FinishDetail: spent.Detail})
 	}
-	res, err := a.ask(stoppable, index)
+	res, err := a.callModel(stoppable, index)
 	if err != nil {
-		return a.askFailed(ctx, stoppable, index, res, err)
+		return a.callFailed(ctx, stoppable, index, res, err)
 	}
-	return a.answered(ctx, stoppable, index, res)
+	return a.commitAnswer(ctx, stoppable, index, res)
 }
 
 // readInbox reads the inbox at a step border, unless it is known to be empty: at the first
@@ -301,7 +301,7 @@ const (
 	reasonMaxTime   = "max-time"
 	// reasonMaxStepTime: one model call took too long.
 	reasonMaxStepTime = "max-step-time"
-	// pausedReason marks a step in which the provider paused; the next one goes on.
+	// pausedReason marks a step in which the provider paused; the next step continues it.
 	pausedReason = "pause"
 	// repairReason marks a step whose answer does not satisfy the run's schema; the next one
 	// repairs it.
@@ -358,11 +358,11 @@ func (a *answering) park(ctx context.Context) error {
 	return nil
 }
 
-// answered commits a model's answer: as the end of the run, as a complete step, or with tool
+// commitAnswer commits a model's answer: as the end of the run, as a complete step, or with tool
 // calls, which it then runs.
-func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm.Response) (ended bool, err error) {
+func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res *llm.Response) (ended bool, err error) {
 	a.problem = nil
-	answer := a.answer(index, res)
+	answer := a.toAnswer(index, res)
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
@@ -378,7 +378,7 @@ func (a *answering) answered(ctx, stoppable context.Context, index int, res *llm
 				return false, err
 			}
 		}
-		return a.useTools(ctx, stoppable, &run.OpenStep{
+		return a.runTools(ctx, stoppable, &run.OpenStep{
 			Index: index, FinishReason: answer.FinishReason, InputTokens: answer.Usage.Input, OutputTokens: answer.Usage.Output, Calls: answer.Calls,
 		}, nil, false)
 	}
@@ -422,8 +422,8 @@ func (a *answering) endOf(answer *run.Answer) *run.End {
 	return end
 }
 
-// answer converts a response for its commit.
-func (a *answering) answer(index int, res *llm.Response) run.Answer {
+// toAnswer converts a response for its commit.
+func (a *answering) toAnswer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
 		FinishReason: string(res.Finish), Usage: usageOf(res),
@@ -457,9 +457,9 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	}
 	switch {
 	case tool == nil:
-		call.Outcome = refused("unknown_tool", "there is no tool %q here: use one of those you were given", c.Name)
+		call.Outcome = refused("unknown_tool", "there is no tool %q: use one of the tools that you were given", c.Name)
 	case len(c.Args) > maxArgs:
-		call.Outcome = refused("too_large", "the arguments are over %d KiB: do it in several calls", maxArgs>>10)
+		call.Outcome = refused("too_large", "the arguments are over %d KiB: split them into several calls", maxArgs>>10)
 	case c.Invalid:
 		call.Outcome = refused("invalid_arguments", "the arguments are not a JSON object: write them again")
 	default:

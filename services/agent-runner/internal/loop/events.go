@@ -77,7 +77,7 @@ func shortened(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the messages have the whole text)"
+	return strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the messages have the complete text)"
 }
 
 func failed(message, code string) *runv1.Event {

@@ -33,12 +33,12 @@ type Keeper struct {
 	log   *slog.Logger
 
 	mu   sync.Mutex // guards runs
-	runs map[id.Run]*held
+	runs map[id.Run]*activeRun
 }
 
-// held is one run that this process works on.
-type held struct {
-	ctx    context.Context //nolint:containedctx // handed from hold to its caller, once
+// activeRun is one run that this process works on.
+type activeRun struct {
+	ctx    context.Context //nolint:containedctx // handed from register to its caller, once
 	cancel context.CancelCauseFunc
 	lease  run.Lease
 	unread chan struct{} // capacity 1: the inbox has something unread
@@ -47,7 +47,7 @@ type held struct {
 
 // NewKeeper returns a keeper that renews leases at the given interval.
 func NewKeeper(store Leases, every time.Duration, log *slog.Logger) *Keeper {
-	return &Keeper{store: store, every: every, log: log, runs: map[id.Run]*held{}}
+	return &Keeper{store: store, every: every, log: log, runs: map[id.Run]*activeRun{}}
 }
 
 // Listen receives nudges until the bus is closed.
@@ -65,10 +65,10 @@ func (k *Keeper) Listen(b Subscriber) error {
 	return err
 }
 
-// hold registers a run until release is called. A second claim of the same run by this
+// register registers a run until release is called. A second claim of the same run by this
 // process replaces the first one, whose context is cancelled.
-func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release func()) {
-	h = &held{lease: lease, unread: make(chan struct{}, 1)}
+func (k *Keeper) register(ctx context.Context, lease run.Lease) (h *activeRun, release func()) {
+	h = &activeRun{lease: lease, unread: make(chan struct{}, 1)}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
 	k.mu.Lock()
 	before := k.runs[lease.Run]
@@ -87,8 +87,8 @@ func (k *Keeper) hold(ctx context.Context, lease run.Lease) (h *held, release fu
 	}
 }
 
-// holds reports whether this process works on a run.
-func (k *Keeper) holds(r id.Run) bool {
+// has reports whether this process works on a run.
+func (k *Keeper) has(r id.Run) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.runs[r] != nil

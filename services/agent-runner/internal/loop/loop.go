@@ -73,7 +73,7 @@ type Store interface {
 	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Inbox, error)
 	JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error)
 	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
-	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error)
+	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (unread bool, err error)
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
@@ -162,8 +162,8 @@ func (l *Loop) Handle(ctx context.Context, d *bus.Delivery) error {
 // HandleMessage is Handle for a message that need not come from the bus. attempt counts its
 // deliveries from 1; draining is closed when the process shuts down.
 //
-// The message says that some run waits. Which run is claimed is decided by workspace in turn
-// (see Turns in package run). Every waiting run has its own message, or will get one, so it
+// The message says that some run waits. Which run is claimed is decided fairly among
+// workspaces (package run). Every waiting run has its own message, or will get one, so it
 // does not matter which message starts which run.
 func (l *Loop) HandleMessage(ctx context.Context, m *bus.Message, attempt int, draining <-chan struct{}) error {
 	work, err := bus.Decode[*runv1.Work](m)
@@ -191,7 +191,7 @@ func (l *Loop) HandleMessage(ctx context.Context, m *bus.Message, attempt int, d
 // claimTries is how often other runners may claim first before a message is delayed.
 const claimTries = 5
 
-// claimNext claims one of the runs whose turn it is: the named run if it is among them,
+// claimNext claims one of the runs that Next returns: the named run if it is among them,
 // otherwise one chosen by the named run's id, so that concurrent messages try different runs.
 func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) {
 	for range claimTries {
@@ -274,7 +274,7 @@ func (l *Loop) giveBack(ctx context.Context, claim *run.Claim, cause error) erro
 func (l *Loop) ReleaseUnconfirmed(ctx context.Context, ws id.Workspace, r id.Run) {
 	held := false
 	release := func(ctx context.Context) (err error) {
-		if l.Keeper.holds(r) {
+		if l.Keeper.has(r) {
 			held = true
 			return nil
 		}
@@ -314,24 +314,24 @@ func retryRelease(ctx context.Context, release func(context.Context) error) erro
 	}
 }
 
-// work works on one claim. ctx ends when the process must stop at once. The context that hold
+// work works on one claim. ctx ends when the process must stop at once. The context that register
 // returns also ends when the claim is lost.
 func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
 	actor, roleErr := claim.Run.Actor()
 	if roleErr == nil {
 		ctx = identity.With(ctx, actor)
 	}
-	held, release := l.Keeper.hold(ctx, claim.Lease())
+	active, release := l.Keeper.register(ctx, claim.Lease())
 	defer release()
-	a := &answering{Loop: l, claim: claim, draining: draining, held: held, unread: !claim.First}
+	a := &answering{Loop: l, claim: claim, draining: draining, active: active, unread: !claim.First}
 	switch {
 	case claim.Run.Fruitless > l.cfg.MaxFruitless:
-		return a.giveUp(held.ctx, "The run could not be completed. Try again.", "RUN_STUCK") //nolint:contextcheck // hold derives it from ctx
+		return a.giveUp(active.ctx, "The run could not be completed. Try again.", "RUN_STUCK") //nolint:contextcheck // register derives it from ctx
 	case roleErr != nil:
 		return roleErr // a runner of a newer version may know the role
 	}
-	err := a.run(held.ctx)                                               //nolint:contextcheck // hold derives it from ctx
-	if err != nil && errors.Is(context.Cause(held.ctx), run.ErrFenced) { //nolint:contextcheck // as above
+	err := a.run(active.ctx)                                               //nolint:contextcheck // register derives it from ctx
+	if err != nil && errors.Is(context.Cause(active.ctx), run.ErrFenced) { //nolint:contextcheck // as above
 		return run.ErrFenced // err is a consequence of the lost claim
 	}
 	return err

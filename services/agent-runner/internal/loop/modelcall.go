@@ -15,9 +15,9 @@ import (
 	"signalbox.dev/services/agent-runner/internal/structured"
 )
 
-// ask calls the model, with retries, and returns its answer. With an error, the response is
+// callModel calls the model, with retries, and returns its answer. With an error, the response is
 // the part that had arrived when the run was interrupted, or nil.
-func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
+func (a *answering) callModel(ctx context.Context, index int) (*llm.Response, error) {
 	if err := a.retryUnavailable(ctx, func() error { return a.prepare(ctx) }); err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (a *answering) ask(ctx context.Context, index int) (*llm.Response, error) {
 		var res *llm.Response
 		var streamed bool
 		err := a.retryUnavailable(ctx, func() (err error) {
-			res, streamed, err = a.call(ctx, index, req)
+			res, streamed, err = a.attempt(ctx, index, req)
 			return err
 		})
 		switch {
@@ -97,8 +97,8 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// call makes one model call. streamed reports whether any of it went to the run log.
-func (a *answering) call(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
+// attempt makes one model call. streamed reports whether any of it went to the run log.
+func (a *answering) attempt(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.StepTime, errStepTime)
 	defer cancel()
 	defer func() {
@@ -220,9 +220,9 @@ func sleep(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// askFailed ends a run whose model call failed or was interrupted. It returns err if the
+// callFailed ends a run whose model call failed or was interrupted. It returns err if the
 // failure is ours and may pass, so that the run is released.
-func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial *llm.Response, err error) (ended bool, _ error) {
+func (a *answering) callFailed(ctx, stoppable context.Context, index int, partial *llm.Response, err error) (ended bool, _ error) {
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
@@ -254,7 +254,7 @@ func (a *answering) askFailed(ctx, stoppable context.Context, index int, partial
 func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Response, state run.State, reason string) error {
 	end := run.End{State: state, FinishReason: reason}
 	if partial != nil && string(partial.Content) != "[]" {
-		answer := a.answer(index, partial)
+		answer := a.toAnswer(index, partial)
 		answer.Content = modelmsg.MarkCancelled(answer.Content)
 		answer.Interrupted, answer.FinishReason, answer.Calls = true, string(llm.FinishOther), nil
 		a.text = modelmsg.PlainText(answer.Content)

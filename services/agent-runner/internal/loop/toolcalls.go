@@ -21,11 +21,11 @@ import (
 // executor needs a moment to record the timeout.
 const afterDeadline = 5 * time.Second
 
-// useTools runs the calls of an answered step, emits each result as it comes, and completes
-// the step. emitted has the results that the run log holds already. again is true if another
-// claim may have dispatched the calls; an executor that has run one answers with what it
-// recorded.
-func (a *answering) useTools(ctx, stoppable context.Context, s *run.OpenStep, emitted map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
+// runTools runs the calls of an answered step, emits each result when it arrives, and completes
+// the step. emitted has the results that are already in the run log. again is true if another
+// claim may have dispatched the calls; an executor that has run a call then answers with the
+// recorded outcome.
+func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, emitted map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
 	step, calls := s.Index, s.Calls
 	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
 	open := map[string]*run.Call{}
@@ -204,13 +204,13 @@ func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
 		return o
 	case errors.Is(cause, errStopped):
-		o := refused("cancelled", "a person stopped the run before this call had ended and its effect is unknown: look whether it happened before you try again")
+		o := refused("cancelled", "a person stopped the run before this call had ended and its effect is unknown: check whether it happened before you try again")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 		return o
 	case c.Effect == toolv1.Effect_EFFECT_PURE:
-		return refused("timeout", "the tool did not answer in time: try again, or do without")
+		return refused("timeout", "the tool did not answer in time: try again, or continue without it")
 	default:
-		o := refused("unknown", "the tool did not answer in time and its effect is unknown: look whether it happened before you try again")
+		o := refused("unknown", "the tool did not answer in time and its effect is unknown: check whether it happened before you try again")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 		return o
 	}

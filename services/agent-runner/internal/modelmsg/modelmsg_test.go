@@ -75,17 +75,17 @@ func TestInputErrors(t *testing.T) {
 		{"blank", `" \n"`, fault.Invalid, "empty"},
 		{"no parts", `[]`, fault.Invalid, "empty"},
 		{"blank parts", `[{"type":"text","text":" "}]`, fault.Invalid, "empty"},
-		{"part is no object", `["a"]`, fault.Invalid, "content[0] has to be an object"},
+		{"part is not an object", `["a"]`, fault.Invalid, "content[0] has to be an object"},
 		{"no type", `[{"text":"a"}]`, fault.Invalid, `content[0].type`},
 		{"unknown type", `[{"type":"text","text":"a"},{"type":"video"}]`, fault.Invalid, `content[1]: unknown part type "video"; use "text" or "file"`},
 		{"image part", `[{"type":"image","image":"x"}]`, fault.Invalid, `image parts are not accepted; send images as {"type":"file"`},
 		{"tool call", `[{"type":"tool-call"}]`, fault.Invalid, "unknown part type"},
-		{"text is no string", `[{"type":"text","text":1}]`, fault.Invalid, "content[0].text"},
+		{"text is not a string", `[{"type":"text","text":1}]`, fault.Invalid, "content[0].text"},
 		{"no data", `[{"type":"file","mediaType":"a/b"}]`, fault.Invalid, "content[0].data"},
-		{"data is no string", `[{"type":"file","mediaType":"a/b","data":{"type":"data"}}]`, fault.Invalid, "content[0].data"},
+		{"data is not a string", `[{"type":"file","mediaType":"a/b","data":{"type":"data"}}]`, fault.Invalid, "content[0].data"},
 		{"no media type", `[{"type":"file","data":"YWJj"}]`, fault.Invalid, "content[0].mediaType"},
 		{"media type of any image", `[{"type":"file","mediaType":"image/*","data":"YWJj"}]`, fault.Invalid, "content[0].mediaType"},
-		{"media type is no string", `[{"type":"file","mediaType":5,"data":"YWJj"}]`, fault.Invalid, "content[0].mediaType"},
+		{"media type is not a string", `[{"type":"file","mediaType":5,"data":"YWJj"}]`, fault.Invalid, "content[0].mediaType"},
 		{"http", `[{"type":"file","mediaType":"a/b","data":"http://x.test"}]`, fault.Invalid, "use https"},
 		{"other scheme", `[{"type":"file","mediaType":"a/b","data":"file:///etc/passwd"}]`, fault.Invalid, `scheme "file"`},
 		{"credentials in the URL", `[{"type":"file","mediaType":"a/b","data":"https://u:p@x.test"}]`, fault.Invalid, "not a usable https URL"},
@@ -196,9 +196,9 @@ func TestTitle(t *testing.T) {
 	long := strings.Repeat("word ", 30)
 	tests := []struct{ name, in, want string }{
 		{"simple", `"Plan my week"`, "Plan my week"},
-		{"first line that says something", `"\n  \n##  Plan\tmy   week \nmore"`, "Plan my week"},
+		{"first line with text", `"\n  \n##  Plan\tmy   week \nmore"`, "Plan my week"},
 		{"cut between words", `"` + long + `"`, strings.TrimRight(long[:79], " ") + "…"},
-		{"no border to cut at", `"` + strings.Repeat("x", 100) + `"`, strings.Repeat("x", 79) + "…"},
+		{"no space to cut at", `"` + strings.Repeat("x", 100) + `"`, strings.Repeat("x", 79) + "…"},
 		{"runes, not bytes", `"` + strings.Repeat("é", 80) + `"`, strings.Repeat("é", 80)},
 		{"cut at the 80th rune", `"` + strings.Repeat("x", 78) + ` yyyyy"`, strings.Repeat("x", 78) + "…"},
 		{"control characters", `"a\u0007b\u200bc\ud83d"`, "abc"},
@@ -236,7 +236,7 @@ func TestMarkCancelled(t *testing.T) {
 	const mark = `"providerOptions":{"signalbox":{"cancelled":true}`
 	tests := []struct{ name, in, want string }{
 		{"last text", `[{"type":"text","text":"a"},{"type":"text","text":"b"},{"type":"reasoning","text":"c"}]`, `[{"type":"text","text":"a"},{"type":"text","text":"b",` + mark + `}},{"type":"reasoning","text":"c"}]`},
-		{"nothing said", `[]`, `[{"type":"text","text":"",` + mark + `}}]`},
+		{"no parts", `[]`, `[{"type":"text","text":"",` + mark + `}}]`},
 		{"only reasoning", `[{"type":"reasoning","text":"c"}]`, `[{"type":"reasoning","text":"c"},{"type":"text","text":"",` + mark + `}}]`},
 		{"other options stay", `[{"type":"text","text":"b","providerOptions":{"anthropic":{"x":[1]},"signalbox":{"y":1}}}]`, `[{"type":"text","text":"b",` + mark + `,"anthropic":{"x":[1]}}}]`},
 		{"broken", `[`, `[`},
@@ -258,8 +258,8 @@ func TestMarkCancelled(t *testing.T) {
 	}
 }
 
-// What Input accepts is stored content: JSON, UTF-8, of the form, and it is accepted
-// again with the same result. Nothing makes the readers panic.
+// Content that Input accepts is valid stored content, and Input accepts it again with the same
+// result. No content makes the readers panic.
 func FuzzContent(f *testing.F) {
 	for _, s := range []string{
 		`"hi"`, `[{"type":"text","text":"a"}]`, `[{"type":"file","mediaType":"image/png","data":"data:image/png;base64,iVBORw0KGgo=","filename":"y.png"}]`,

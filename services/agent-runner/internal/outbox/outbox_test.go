@@ -26,7 +26,7 @@ type table struct {
 	page atomic.Int64 // how many were read
 }
 
-// add adds a row with a session's wake-up on any subject.
+// add adds a row for a session's wake-up on any subject.
 func (t *table) add(id int64, subject, session string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,7 @@ func TestSilentStream(t *testing.T) {
 
 // Rows of different sessions do not wait for each other's acknowledgements. Rows of one session
 // stay in order.
-func TestSideBySide(t *testing.T) {
+func TestSessionsArePublishedConcurrently(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rows, bus := &table{}, &fakeBus{takes: 10 * time.Millisecond}

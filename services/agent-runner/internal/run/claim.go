@@ -14,13 +14,13 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// Claim is this runner's claim of a run.
+// Claim is this runner's claim on a run.
 type Claim struct {
 	Run Run
 	// First is true for the run's first claim, before which the log has none of its events.
 	First bool
-	// Asked is when this process sent the claim. The lease began later.
-	Asked time.Time
+	// RequestedAt is when this process sent the claim. The lease begins later.
+	RequestedAt time.Time
 
 	// These were read in the claim's round trip. The first calls of History and LastStep
 	// return them.
@@ -88,7 +88,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 	args := pg.Args{
 		"workspace": ws, "session": session, "run": run, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime, "most": s.cfg.PerWorkspace,
 	}
-	c := &pendingClaim{run: run, claim: Claim{Asked: time.Now()}}
+	c := &pendingClaim{run: run, claim: Claim{RequestedAt: time.Now()}}
 	// Each statement has its own snapshot. This one comes before the claim: if the events are
 	// published in between, the claim succeeds. In the reverse order the claim could fail
 	// without a reason to report.

@@ -36,7 +36,7 @@ func queued(t testing.TB, db *pg.DB) (ws id.Workspace, session id.Session, r id.
 	return ws, session, r
 }
 
-// queuedIn returns one in a workspace.
+// queuedIn returns a queued run in a workspace.
 func queuedIn(t testing.TB, db *pg.DB, ws id.Workspace) (session id.Session, r id.Run) {
 	t.Helper()
 	session, r = id.New[id.Session](), id.New[id.Run]()
@@ -59,7 +59,7 @@ func queuedIn(t testing.TB, db *pg.DB, ws id.Workspace) (session id.Session, r i
 
 // A claim that races with the outbox's deletion of the previous run's end is too early or
 // succeeds. With any other result the wake-up would be acked and lost.
-func TestClaimBesideTheOutbox(t *testing.T) {
+func TestClaimDuringTheOutbox(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	db := pgtest.New(t, migrated).Open(t, migrated)
@@ -97,7 +97,7 @@ func TestClaimBesideTheOutbox(t *testing.T) {
 }
 
 // Sweep finds runs that lost their runner, however many queued runs there are.
-func TestSweepFindsTheLostFirst(t *testing.T) {
+func TestSweepPrefersLostRuns(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	db := pgtest.New(t, migrated).Open(t, migrated)
@@ -134,7 +134,7 @@ func TestReady(t *testing.T) {
 }
 
 // Renew skips a locked row, and no other run waits for it.
-func TestRenewPassesLocks(t *testing.T) {
+func TestRenewSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
 	db := pgtest.New(t, migrated).Open(t, migrated)

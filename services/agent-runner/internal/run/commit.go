@@ -38,27 +38,27 @@ func (s *Store) commit(ctx context.Context, c *Claim, step int, state string, wr
 	return false, err
 }
 
-// waiting is what waits for the end of a step or a run.
+// waiting has the messages and runs that wait for the end of a step or a run.
 type waiting struct {
 	unread []id.Message // unread steering messages
 	next   []id.Run     // the session's first queued run, if any
 	other  []Claimable  // a waiting run of another session of the workspace, if any
 }
 
-// commitQueued is commit for writes that depend on what waits. It locks and reads in one
-// round trip and writes in a second one.
+// commitQueued is commit for writes that depend on waiting messages and runs. It locks and
+// reads in one round trip and writes in a second one.
 func (s *Store) commitQueued(ctx context.Context, c *Claim, write func(ctx context.Context, b *pgx.Batch, w *waiting) error) error {
 	var (
 		held bool
 		w    waiting
 	)
-	look := &pgx.Batch{}
-	look.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
-	look.Queue(`
+	reads := &pgx.Batch{}
+	reads.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
+	reads.Queue(`
 		SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
 		FOR UPDATE`, c.key()).Query(exists(&held))
-	queueWaiting(look, c, &w)
-	return s.db.ChangeInWorkspace(ctx, c.Run.Workspace, look, func(b *pgx.Batch) error {
+	queueWaiting(reads, c, &w)
+	return s.db.ChangeInWorkspace(ctx, c.Run.Workspace, reads, func(b *pgx.Batch) error {
 		if !held {
 			return ErrFenced
 		}

@@ -14,8 +14,8 @@ import (
 // session. The creator of the run calls QueueReads, Ready, SetArgs and Created in this
 // order. A nil PreClaim claims nothing.
 type PreClaim struct {
-	args  pg.Args
-	asked time.Time
+	args      pg.Args
+	requested time.Time
 
 	unpublished bool // events of the session wait in the outbox
 	full        bool // the workspace is at its limit of running runs
@@ -32,57 +32,57 @@ func (s *Store) PreClaim(ws id.Workspace, session id.Session) *PreClaim {
 			"workspace": ws, "session": session, "subject": subj, "runner": s.runner, "lease": s.cfg.Lease, "wall": s.cfg.WallTime,
 			"most": s.cfg.PerWorkspace,
 		},
-		asked: time.Now(),
+		requested: time.Now(),
 	}
 }
 
 // QueueReads adds the necessary reads to a batch that has locked the session. While the
 // session is locked nothing is added to the outbox for it. Events that are published
 // between the reads and the insert only make Ready return false without need.
-func (t *PreClaim) QueueReads(b *pgx.Batch) {
-	if t == nil {
+func (p *PreClaim) QueueReads(b *pgx.Batch) {
+	if p == nil {
 		return
 	}
-	queueWorkspaceLock(b, t.args)
-	b.Queue(`SELECT `+countRunning+` >= @most`, t.args).QueryRow(func(row pgx.Row) error { return row.Scan(&t.full) })
-	queueUnpublished(b, t.args, &t.unpublished)
+	queueWorkspaceLock(b, p.args)
+	b.Queue(`SELECT `+countRunning+` >= @most`, p.args).QueryRow(func(row pgx.Row) error { return row.Scan(&p.full) })
+	queueUnpublished(b, p.args, &p.unpublished)
 	queueMessages(b, `NOT EXISTS (
-		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, t.args, &t.before)
+		SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session AND o.state IN ('queued', 'running', 'waiting'))`, p.args, &p.before)
 }
 
 // Ready reports whether a run that is the next of its session can be created claimed.
-func (t *PreClaim) Ready() bool { return t != nil && !t.unpublished && !t.full }
+func (p *PreClaim) Ready() bool { return p != nil && !p.unpublished && !p.full }
 
 // SetArgs sets arguments of the statement that inserts the run: its state, epoch, runner,
 // lease, wall time and the number of its last event.
-func (t *PreClaim) SetArgs(r id.Run, args pg.Args) {
-	t.run = r
+func (p *PreClaim) SetArgs(r id.Run, args pg.Args) {
+	p.run = r
 	args["state"], args["epoch"], args["event"] = Running, 1, 1
-	args["runner"], args["lease"], args["wall"] = t.args["runner"], t.args["lease"], t.args["wall"]
+	args["runner"], args["lease"], args["wall"] = p.args["runner"], p.args["lease"], p.args["wall"]
 }
 
 // Created makes the claim from the inserted run, its message, the session's settings, and
 // the size of the session's messages including this one.
-func (t *PreClaim) Created(r Run, asked Message, of Settings, size int64) {
-	t.claim = &Claim{
-		Run: r, First: true, Asked: t.asked,
-		history: &history{messages: append(t.before, asked), settings: []Settings{of}, size: size},
+func (p *PreClaim) Created(r Run, asked Message, of Settings, size int64) {
+	p.claim = &Claim{
+		Run: r, First: true, RequestedAt: p.requested,
+		history: &history{messages: append(p.before, asked), settings: []Settings{of}, size: size},
 		last:    &lastStep{},
 	}
 }
 
 // Pending returns the run that may have been created claimed. ok is false if none can.
-func (t *PreClaim) Pending() (r id.Run, ok bool) {
-	if t == nil {
+func (p *PreClaim) Pending() (r id.Run, ok bool) {
+	if p == nil {
 		return id.Run{}, false
 	}
-	return t.run, !id.IsZero(t.run)
+	return p.run, !id.IsZero(p.run)
 }
 
 // Claim returns the claim of the run that was created claimed, or nil.
-func (t *PreClaim) Claim() *Claim {
-	if t == nil {
+func (p *PreClaim) Claim() *Claim {
+	if p == nil {
 		return nil
 	}
-	return t.claim
+	return p.claim
 }

@@ -1,6 +1,6 @@
-// Package run is the durable state of the agent loop: who works on a run, what of it is
-// committed, and how it ended. All of this is in Postgres rows; the loop (package loop)
-// can be rebuilt from them.
+// Package run is the durable state of the agent loop: which runner works on a run, how much of
+// the run is committed, and how it ended. All of this is in Postgres rows, from which the loop
+// (package loop) can continue after a crash.
 //
 // # States
 //
@@ -17,21 +17,21 @@
 // the write fails with ErrFenced and the runner stops at once. The lease only says when
 // others may try to claim; the epoch decides who owns the run.
 //
-// # Turns
+// # Fair scheduling
 //
-// Next chooses the run to claim next, with the workspaces in turn: it takes the waiting
-// workspace with the fewest running runs, and of several the one served least recently.
+// Next chooses the run to claim next, fairly among workspaces: it takes the waiting workspace
+// with the fewest running runs and, if there are several, the one served least recently.
 // Within the workspace, runs that lost their runner come first, then the oldest queued one.
-// A message of the work queue only says that some run waits. It names the run it was sent
+// A message of the work queue only says that some run waits. It names the run that it was sent
 // for, but the runner that receives it claims whichever run is next.
 //
 // A workspace has at most Config.PerWorkspace running runs. Claims in one workspace are
 // serialized for this by an advisory lock, which is taken after the session's lock. A
 // message that finds only runs of workspaces at their limit is acked. In return, the end of
 // a run wakes a runner for another waiting run of its workspace in the same transaction
-// (Finish, and Delete in package conversation). So as long as a run waits without a message,
-// its workspace has a running run whose end sends one. A run that lost its runner does not
-// count towards the limit, and the sweeper wakes a runner for it.
+// (Finish, and Delete in package conversation). So if a run waits without a message, its
+// workspace has a running run whose end sends one. A run that lost its runner does not count
+// towards the limit, and the sweeper wakes a runner for it.
 //
 // The transaction that stores a message may claim its run (PreClaim) if this process has a
 // free slot. The work queue's consumer shares these slots and blocks for one while there
@@ -50,9 +50,9 @@
 //
 // Each commit sets runs.last_event to the number of the event that announces it. That event
 // is published right after the commit; the log has acknowledged all events with lower
-// numbers before it. So after a crash the log either holds everything up to the last commit
-// or lacks a tail that package loop rebuilds from the rows. What the log holds beyond that
-// belongs to a step that is void.
+// numbers before it. So after a crash the log either has everything up to the last commit or
+// lacks a tail, which package loop rebuilds from the rows. Later events in the log belong to a
+// step that is void.
 //
 // The lock order is session, then run. A crash leaves each of the commits above either
 // complete or not begun.

@@ -90,7 +90,7 @@ func TestOpenFirst(t *testing.T) {
 			begun := time.Now()
 			w, err := runlog.Open(t.Context(), runlog.Config{
 				Bus: &unreachable{questions: 5}, Log: slog.New(slog.DiscardHandler), Stream: "EV_00", Subject: "ev.00.w.s",
-				Claim: &run.Claim{Run: r, First: true, Asked: begun.Add(-age)}, Patience: 3 * time.Second,
+				Claim: &run.Claim{Run: r, First: true, RequestedAt: begun.Add(-age)}, Patience: 3 * time.Second,
 			}, begin)
 			if err != nil {
 				t.Fatal(err)

@@ -145,7 +145,7 @@ type entry struct {
 func Open(ctx context.Context, cfg Config, opening func(Tail) Opening) (*Writer, error) {
 	t := tailReader{cfg: cfg, tail: Tail{Number: -1}}
 	begun := time.Now()
-	if cfg.Claim.First && time.Since(cfg.Claim.Asked) < freshClaim {
+	if cfg.Claim.First && time.Since(cfg.Claim.RequestedAt) < freshClaim {
 		o, err := t.firstEvents(opening)
 		if err != nil {
 			return nil, err

@@ -194,7 +194,7 @@ func TestMerge(t *testing.T) {
 }
 
 // A newer claim takes over while the older one still writes. The numbers have no holes, and
-// what the older one writes afterwards is ignored.
+// later events of the older one are ignored.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -273,7 +273,7 @@ func TestReplicaBehind(t *testing.T) {
 }
 
 // While the bus is unavailable the writer keeps its events and sends them afterwards.
-func TestBusAway(t *testing.T) {
+func TestBusUnavailable(t *testing.T) {
 	t.Parallel()
 	top := natstest.Topology(t)
 	w := newWorld(t)
@@ -308,7 +308,7 @@ func TestBusAway(t *testing.T) {
 	}
 }
 
-// The writer fails if the log takes nothing for Config.Patience.
+// The writer fails if the log accepts nothing for Config.Patience.
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

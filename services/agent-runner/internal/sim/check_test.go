@@ -90,7 +90,7 @@ type limits struct {
 	death  time.Duration // a run whose runner died
 	orphan time.Duration // a run whose lease ran out
 	turn   time.Duration // a run whose turn it is
-	stop   time.Duration // a run that was told to stop
+	stop   time.Duration // a run that a person stopped
 	over   time.Duration // a run after its deadline
 	say    time.Duration // the outbox
 }

@@ -58,7 +58,7 @@ func (w *world) checkLog(s *sessionRow) {
 			w.violation("viewers never hear of the end of run %s", runLabel(&r.Run))
 			continue
 		}
-		w.checkTold(r, v)
+		w.checkEvents(r, v)
 	}
 }
 
@@ -86,8 +86,8 @@ func (w *world) admit(v *shown, ev *runv1.Event) bool {
 	return true
 }
 
-// checkTold compares the events of a run with its row.
-func (w *world) checkTold(r *runRow, v *shown) {
+// checkEvents compares the events of a run with its row.
+func (w *world) checkEvents(r *runRow, v *shown) {
 	name := runLabel(&r.Run)
 	last := v.events[len(v.events)-1]
 	if last.GetNumber() != r.LastEvent {
@@ -130,8 +130,8 @@ func (w *world) checkJoined(r *runRow, v *shown) {
 	}
 }
 
-// toldStep is what viewers have of a step in the end.
-type toldStep struct {
+// viewedStep has what viewers know of a step in the end.
+type viewedStep struct {
 	text      strings.Builder
 	calls     map[string]int
 	results   map[string]*runv1.ToolResult
@@ -139,15 +139,15 @@ type toldStep struct {
 	completed int
 }
 
-func readStep(v *shown, step int) *toldStep {
-	t := &toldStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+func readStep(v *shown, step int) *viewedStep {
+	t := &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
 	for _, ev := range v.events {
 		if int(ev.GetStepIndex()) != step {
 			continue
 		}
 		switch b := ev.GetBody().(type) {
 		case *runv1.Event_StepRetry:
-			t = &toldStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+			t = &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
 		case *runv1.Event_TextDelta:
 			t.text.WriteString(b.TextDelta.GetDelta())
 		case *runv1.Event_ToolCallComplete:

@@ -115,7 +115,7 @@ func label(c *run.Claim) string { return runLabel(&c.Run) }
 
 // ask runs a transaction with a result.
 func ask[T any](ctx context.Context, s store, name string, do func() (T, error)) (T, error) {
-	var out T // nobody reads it once the caller has gone
+	var out T // not read once the caller has left
 	err := s.w.transact(ctx, s.p, name, func() (err error) {
 		out, err = do()
 		return err

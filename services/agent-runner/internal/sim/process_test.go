@@ -36,7 +36,7 @@ type process struct {
 	// Under the world's lock:
 	dead       bool
 	died       time.Time
-	resumed    chan struct{} // of one that is stopped: closed when it goes on
+	resumed    chan struct{} // of a stopped process: closed when it continues
 	noPostgres bool
 	noNATS     bool
 	ready      bool // people may ask it
@@ -148,7 +148,7 @@ func (w *world) startRunner(p *process) {
 		Keeper: keeper, Metrics: w.kit.metrics, Log: log,
 	})
 	if err := errors.Join(keeper.Listen(line), p.tools.Start()); err != nil {
-		panic(err) // the model refuses nobody
+		panic(err) // the model refuses no request
 	}
 	w.locked(func() { p.loop, p.people, p.ready = l, rows, true })
 	support, stop := context.WithCancel(p.ctx)

@@ -15,7 +15,7 @@ import (
 
 // providers is the model of the model provider and the broker. The world's lock guards it.
 type providers struct {
-	away  bool // nobody listens
+	away  bool // connections are refused
 	calls int
 }
 
@@ -45,7 +45,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	session := r.Header.Get(llm.SessionHeader)
 	name := fmt.Sprintf("%s model %s", t.p.name, session[len(session)-4:])
-	var res *http.Response // nobody reads it once the caller has gone
+	var res *http.Response // not read once the caller has left
 	err = t.w.request(r.Context(), t.p, request{name: name, lo: 5 * time.Millisecond, hi: 300 * time.Millisecond, do: func() error {
 		if t.w.providers.away {
 			t.w.note(name, "nobody there")

@@ -29,7 +29,7 @@ type entry struct {
 	attempt int
 	held    bool      // delivered, and neither acked nor given up
 	until   time.Time // held: when it is given up; else: when it may be delivered
-	watched bool      // somebody will look at until
+	watched bool      // a check will compare until
 }
 
 // pull is a process's request for one message.

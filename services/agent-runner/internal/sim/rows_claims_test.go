@@ -37,7 +37,7 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 		deadline := now.Add(d.cfg.run.WallTime)
 		row.StartedAt, row.Deadline = &now, &deadline
 	}
-	c := &run.Claim{Run: row.Run, First: row.Epoch == 1, Asked: time.Now()}
+	c := &run.Claim{Run: row.Run, First: row.Epoch == 1, RequestedAt: time.Now()}
 	if c.First {
 		d.join(s, row.UserMessage)
 	}

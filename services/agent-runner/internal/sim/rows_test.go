@@ -63,7 +63,7 @@ type runRow struct {
 	run.Run
 	runner string
 	lease  time.Time // zero: none
-	// These are not columns but for checks, in the world's time: when the run was first told to
+	// These are not columns but for checks, in the world's time: when the run was first asked to
 	// stop, and when a runner last read the inbox at a step border. Zero means never.
 	stop, border time.Time
 }

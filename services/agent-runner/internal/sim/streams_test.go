@@ -43,8 +43,8 @@ type streamState uint8
 
 const (
 	serving    streamState = iota
-	leaderless             // nobody answers for it, and says so
-	silent                 // nobody answers
+	leaderless             // no leader, and requests fail at once
+	silent                 // requests get no answer
 )
 
 // message is a stored message.
@@ -234,7 +234,7 @@ func (b wire) send(ctx context.Context, wait time.Duration, subj, id string, fen
 	})
 	attempt, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	var seq uint64 // nobody reads it once the caller has gone
+	var seq uint64 // not read once the caller has left
 	r.do = func() error {
 		err := b.errOf(s)
 		if err == nil {
@@ -292,7 +292,7 @@ func (b wire) ask(ctx context.Context, s *stream, what, subj string, do func(the
 // Last implements runlog.Bus.
 func (b wire) Last(ctx context.Context, stream, subj string) (*bus.Stored, error) {
 	s := b.w.nats.stream(stream)
-	var out *bus.Stored // nobody reads it once the caller has gone
+	var out *bus.Stored // not read once the caller has left
 	err := b.ask(ctx, s, "last", subj, func(then time.Time) {
 		if m := s.last(subj, then); m != nil {
 			out = stored(m)

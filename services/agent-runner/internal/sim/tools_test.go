@@ -62,7 +62,7 @@ func (c toolClient) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (
 // GetOutcomes implements toolv1connect.ToolServiceClient.
 func (c toolClient) GetOutcomes(ctx context.Context, req *toolv1.GetOutcomesRequest) (*toolv1.GetOutcomesResponse, error) {
 	slices.Sort(req.Keys)
-	var found []*toolv1.Outcome // nobody reads it once the caller has gone
+	var found []*toolv1.Outcome // not read once the caller has left
 	err := c.call(ctx, "outcomes", func() {
 		for _, k := range req.GetKeys() {
 			if row := c.w.executors.ledger[k]; row != nil && row.outcome != nil {
@@ -163,7 +163,7 @@ func (e *executor) handle(ctx context.Context, m *bus.Message, _ int, _ <-chan s
 	}
 	key := call.GetKey()
 	attempt := 0
-	var done *toolv1.Outcome // nobody reads these once the caller has gone
+	var done *toolv1.Outcome // not read once the caller has left
 	err = e.w.transact(ctx, e.p, "claim call "+key, func() error {
 		e.w.checkPlanned(call)
 		attempt, done = e.claim(key)

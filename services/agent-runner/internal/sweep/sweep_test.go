@@ -96,7 +96,7 @@ func abandoned(queued bool) run.Claimable {
 	return run.Claimable{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Run: id.New[id.Run](), Epoch: 1, Queued: queued}
 }
 
-// sweeps lets a sweeper sweep for a while.
+// sweeps runs a sweeper for a while.
 func sweeps(t *testing.T, r *rows, l *line, during time.Duration) {
 	t.Helper()
 	s := sweep.New(sweep.Config{Store: r, Bus: l, Presence: presence{time.Now()}, Beat: beat, Log: slog.New(slog.DiscardHandler)})
@@ -117,22 +117,22 @@ func TestSweeps(t *testing.T) {
 		away  bool          // the queue was, and comes back
 		want  map[string]bool
 	}{
-		{"nobody is judged at once", rows{dead: []run.Claimable{dead}}, beat / 2, false, map[string]bool{}},
+		{"no runner counts as dead at once", rows{dead: []run.Claimable{dead}}, beat / 2, false, map[string]bool{}},
 		{
 			"the dead, and what they may have held",
 			rows{dead: []run.Claimable{dead}, queued: []run.Claimable{queued}, lost: []run.Claimable{lost}},
 			beat + beat/2, false,
 			map[string]bool{dead.Run.String(): true, queued.Run.String(): true},
 		},
-		{"leases that ran out are renewed first", rows{lost: []run.Claimable{lost}}, beat + beat/2, false, map[string]bool{}},
-		{"and then they are lost", rows{lost: []run.Claimable{lost}, queued: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): true}},
+		{"expired leases may still be renewed", rows{lost: []run.Claimable{lost}}, beat + beat/2, false, map[string]bool{}},
+		{"expired leases count after two beats", rows{lost: []run.Claimable{lost}, queued: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{lost.Run.String(): true}},
 		{
 			"the queue is back, and may have lost who is queued",
 			rows{queued: []run.Claimable{queued}, lost: []run.Claimable{lost}},
 			beat / 2, true,
 			map[string]bool{queued.Run.String(): true},
 		},
-		{"a queued one that waits long", rows{lost: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
+		{"a queued run that waits long", rows{lost: []run.Claimable{queued}}, 3 * beat, false, map[string]bool{queued.Run.String(): true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -152,7 +152,7 @@ func TestSweeps(t *testing.T) {
 
 // Queued runs are woken however many runs a dead runner had, and a wake-up that the queue does
 // not take delays no other.
-func TestDeadRunnerHadMany(t *testing.T) {
+func TestDeadRunnerWithManyRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
@@ -177,7 +177,7 @@ func TestDeadRunnerHadMany(t *testing.T) {
 }
 
 // A run that waits for a free slot is not woken again and again.
-func TestWokenLately(t *testing.T) {
+func TestRunIsNotWokenTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		waits, lost := abandoned(true), abandoned(false)
@@ -196,7 +196,7 @@ func TestWokenLately(t *testing.T) {
 
 // However many runs wait for a free slot, their wake-ups do not fill the queue. A runner that
 // receives one claims whichever run is next.
-func TestFewOfManyAreWoken(t *testing.T) {
+func TestWakeUpsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var r rows

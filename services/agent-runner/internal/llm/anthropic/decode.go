@@ -296,9 +296,9 @@ func (d *Decoder) blockDelta(f *frame, out []llm.Event) ([]llm.Event, error) {
 	value := f.value
 	switch string(f.deltaType.Bytes()) {
 	case "text_delta":
-		return d.said(b, "text", value, out), nil
+		return d.appendText(b, "text", value, out), nil
 	case "thinking_delta":
-		return d.said(b, "thinking", value, out), nil
+		return d.appendText(b, "thinking", value, out), nil
 	case "input_json_delta":
 		return d.inputDelta(b, value, out), nil
 	case "signature_delta":
@@ -329,7 +329,7 @@ func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, er
 		case "text", "thinking":
 			if s := jscan.NewReader(value); s.Kind() == jscan.String {
 				raw, _ := s.Str()
-				out = d.said(b, name, raw, out)
+				out = d.appendText(b, name, raw, out)
 				continue
 			}
 		}
@@ -343,8 +343,8 @@ func (d *Decoder) fold(b *block, delta []byte, out []llm.Event) ([]llm.Event, er
 	return out, nil
 }
 
-// said appends to a block's text or thinking.
-func (d *Decoder) said(b *block, member string, s jscan.Str, out []llm.Event) []llm.Event {
+// appendText appends to a block's text or thinking.
+func (d *Decoder) appendText(b *block, member string, s jscan.Str, out []llm.Event) []llm.Event {
 	if member == "text" {
 		b.text = append(b.text, s.Raw...)
 		b.touched |= touchedText

@@ -24,7 +24,7 @@ type claude struct {
 	calls []string
 }
 
-// growing is a block with the deltas that are still to come.
+// growing is a block with its remaining deltas.
 type growing struct {
 	start  string
 	deltas []string

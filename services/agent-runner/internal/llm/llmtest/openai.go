@@ -28,7 +28,7 @@ type gpt struct {
 	id, model  string
 	usage      bool       // the last chunk has the usage
 	compatible bool       // not OpenAI itself
-	calls      [][]string // what is still to come of each call: elements of tool_calls
+	calls      [][]string // the remaining fragments of each call: elements of tool_calls
 	begun      int        // of the calls; they begin in the order of their indexes
 }
 
@@ -118,7 +118,7 @@ func (g *gpt) callsLeft() bool {
 	return slices.ContainsFunc(g.calls, func(pieces []string) bool { return len(pieces) > 0 })
 }
 
-// fragment takes the next piece of some call, none where that call is whole.
+// fragment returns the next piece of some call, or none if that call is complete.
 func (g *gpt) fragment() []string {
 	i := 0
 	if g.begun < len(g.calls) && (g.begun == 0 || g.one(3)) {

@@ -11,7 +11,7 @@ import (
 
 // RandomHistory returns a request whose messages come in any order, with answers of
 // every dialect, results that belong to none, calls that have none, ids twice, and
-// empty texts. Every one of them has to become a request that a provider takes.
+// empty texts. Each must convert to a request that a provider accepts.
 func RandomHistory(r *rand.Rand) *llm.Request {
 	req := &llm.Request{Model: "m", Tools: tools(), Continue: r.IntN(4) == 0}
 	if r.IntN(2) == 0 {

@@ -51,7 +51,7 @@ type writer struct {
 	escapes  int    // one in so many characters is escaped though it need not be; 0 none
 	shuffle  bool   // members of events come in any order
 	comments int    // one event in so many has a comment before it; 0 none
-	unknown  bool   // members that nobody knows are added
+	unknown  bool   // unknown members are added
 }
 
 func newWriter(r *rand.Rand) *writer {
@@ -142,7 +142,7 @@ func (w *writer) array(values ...string) string {
 	return b.String() + "]"
 }
 
-// gap is white space between two tokens; usual says that Python has a blank there.
+// gap returns white space between two tokens; usual reports whether Python writes a space there.
 func (w *writer) gap(usual bool) string {
 	switch {
 	case w.space == 1 && usual:

@@ -345,7 +345,7 @@ func (b *builder) rawAnswer(t *llm.Turn, current bool) bool {
 	m.Object()
 	for key, ok := m.Key(); ok; key, ok = m.Key() {
 		name, value := string(key), m.Skip()
-		if name == "role" || !b.takesBack(name, current) {
+		if name == "role" || !b.maySendBack(name, current) {
 			continue
 		}
 		b.out = append(b.out, ',')
@@ -357,10 +357,10 @@ func (b *builder) rawAnswer(t *llm.Turn, current bool) bool {
 	return true
 }
 
-// takesBack reports whether a member of an answer may be sent back. OpenAI refuses unknown
+// maySendBack reports whether a member of an answer may be sent back. OpenAI refuses unknown
 // members and OpenRouter wants all of them. Some compatible servers want their reasoning back
 // during the tool calls of the same question and refuse it later.
-func (b *builder) takesBack(name string, current bool) bool {
+func (b *builder) maySendBack(name string, current bool) bool {
 	switch name {
 	case "content", "tool_calls":
 		return true

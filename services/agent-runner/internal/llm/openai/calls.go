@@ -125,8 +125,8 @@ func (d *Decoder) addCall(f *fragment, out []llm.Event) ([]llm.Event, error) {
 	return out, nil
 }
 
-// says reports whether the fragment has arguments.
-func (f *fragment) says() bool { return len(f.args.Raw) > 0 || f.object != nil }
+// hasArgs reports whether the fragment has arguments.
+func (f *fragment) hasArgs() bool { return len(f.args.Raw) > 0 || f.object != nil }
 
 // whole reports whether the call's arguments are a complete JSON object.
 func (c *call) whole() bool {
@@ -149,7 +149,7 @@ func (d *Decoder) callFor(f *fragment) (*call, int) {
 		case len(f.id.Raw) > 0 && !c.newID:
 			return !f.id.Is(c.id)
 		}
-		return f.says() && c.whole()
+		return f.hasArgs() && c.whole()
 	}
 	for i, c := range slices.Backward(d.calls) {
 		switch {

@@ -62,7 +62,7 @@ const maxCandidates = 8
 // slot would have taken it by then.
 const yieldAfter = 500 * time.Millisecond
 
-// Next returns claimable runs of the workspace whose turn it is. Other runners may claim them
+// Next returns claimable runs of the workspace to serve next. Other runners may claim them
 // first. If there are none, it returns ErrTooEarly if some wait only for the outbox, otherwise
 // ErrNotClaimable.
 func (s *Store) Next(ctx context.Context) ([]Claimable, error) {
@@ -96,7 +96,7 @@ func (s *Store) next(ctx context.Context, condition string, limit int) (found []
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
-	// AsSystem: the turn depends on the runs of all workspaces.
+	// AsSystem: the choice depends on the runs of all workspaces.
 	if err = s.db.ReadAsSystem(ctx, b); err != nil {
 		return nil, fmt.Errorf("look for the next run: %w", err)
 	}
@@ -104,7 +104,7 @@ func (s *Store) next(ctx context.Context, condition string, limit int) (found []
 }
 
 // queueWorkspaceLock serializes the claims of a workspace until the transaction ends, so that
-// two of them cannot both take the last place. The session must be locked before.
+// two of them cannot both use the last slot. The session must be locked before.
 func queueWorkspaceLock(b *pgx.Batch, args pg.Args) {
 	b.Queue(`SELECT pg_advisory_xact_lock(hashtextextended('runs of ' || @workspace::uuid, 0))`, args)
 }

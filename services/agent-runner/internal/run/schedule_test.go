@@ -86,7 +86,7 @@ func (w *turnWorld) end(letters string) {
 	}
 }
 
-func TestNextGoesByWorkspace(t *testing.T) {
+func TestNextIsFair(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 3)
 	w.wait("aaaaaa")
@@ -112,7 +112,7 @@ func TestNextGoesByWorkspace(t *testing.T) {
 }
 
 // With one slot the workspaces take turns, however many runs of the others wait.
-func TestNextGoesRound(t *testing.T) {
+func TestNextAlternates(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 0)
 	w.wait("aaaaabbc")
@@ -128,7 +128,7 @@ func TestNextGoesRound(t *testing.T) {
 }
 
 // A run whose session has events in the outbox delays no other run.
-func TestNextSkipsTheUnpublished(t *testing.T) {
+func TestNextSkipsUnpublishedEnds(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 0)
 	ws, session, _ := queued(t, w.db)
@@ -150,7 +150,7 @@ func TestNextSkipsTheUnpublished(t *testing.T) {
 
 // A run that lost its runner comes before the queued runs of its workspace, and the limit does
 // not apply to it.
-func TestNextTakesTheLostFirst(t *testing.T) {
+func TestNextPrefersLostRuns(t *testing.T) {
 	t.Parallel()
 	w := newTurnWorld(t, 1)
 	w.wait("aa")
@@ -169,7 +169,7 @@ func TestNextTakesTheLostFirst(t *testing.T) {
 }
 
 // Concurrent claims do not exceed the limit of a workspace.
-func TestLimitHolds(t *testing.T) {
+func TestWorkspaceLimitHolds(t *testing.T) {
 	t.Parallel()
 	const most, waiting = 3, 24
 	w := newTurnWorld(t, most)

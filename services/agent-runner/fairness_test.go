@@ -62,7 +62,7 @@ func begins(ev *runv1.Event) bool { return ev.GetRunStart() != nil }
 
 // A run of another workspace starts as soon as a slot is free, however many runs of the first
 // workspace wait.
-func TestAFloodIsNotInFront(t *testing.T) {
+func TestManyRunsDelayNoOtherWorkspace(t *testing.T) {
 	t.Parallel()
 	const slots, waiting = 2, 20
 	w := newWorld(t)
@@ -134,7 +134,7 @@ func TestWorkspaceLimit(t *testing.T) {
 
 // A run of several steps gives its slot back at a step border when another workspace waits, and
 // continues later.
-func TestSlotIsGivenBackWithinAStep(t *testing.T) {
+func TestRunYieldsItsSlot(t *testing.T) {
 	t.Parallel()
 	const slots, steps = 2, 50
 	w := newWorld(t)
