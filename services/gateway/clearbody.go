@@ -20,11 +20,11 @@ import (
 // HTTP/2, whose bodies pass through buffers of net/http that cannot be cleared; a proxy in
 // front of the gateway can.
 
-// forgetBodies clears the read buffer after a request for an account, and after an attempt to
+// clearBodies clears the read buffer after a request for an account, and after an attempt to
 // speak HTTP/2.
-func forgetBodies(next http.Handler) http.Handler {
+func clearBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, ok := r.Context().Value(forgetfulKey{}).(*forgetfulConn)
+		conn, ok := r.Context().Value(clearingKey{}).(*clearingConn)
 		accounts := r.Body != http.NoBody && strings.HasPrefix(path.Clean(r.URL.Path)+"/", api.AccountsPath+"/")
 		if !ok || r.ProtoMajor == 1 && !accounts {
 			next.ServeHTTP(w, r)
@@ -33,7 +33,7 @@ func forgetBodies(next http.Handler) http.Handler {
 		w.Header().Set("Connection", "close")
 		defer func() {
 			drain(r.Body)
-			conn.forget()
+			conn.clear()
 		}()
 		if r.ProtoMajor != 1 {
 			http.Error(w, "the gateway speaks HTTP/1.1", http.StatusHTTPVersionNotSupported)
@@ -55,46 +55,46 @@ func drain(body io.Reader) {
 	}
 }
 
-// forgetful accepts connections whose read buffer can be cleared.
-type forgetful struct{ net.Listener }
+// clearingListener accepts connections whose read buffer can be cleared.
+type clearingListener struct{ net.Listener }
 
 // Accept implements net.Listener.
-func (l forgetful) Accept() (net.Conn, error) {
+func (l clearingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		return &forgetfulConn{TCPConn: tcp}, nil
+		return &clearingConn{TCPConn: tcp}, nil
 	}
 	return c, err
 }
 
-type forgetfulKey struct{}
+type clearingKey struct{}
 
-// withForgetting is for http.Server.ConnContext.
-func withForgetting(ctx context.Context, c net.Conn) context.Context {
-	if c, ok := c.(*forgetfulConn); ok {
-		return context.WithValue(ctx, forgetfulKey{}, c)
+// withClearing is for http.Server.ConnContext.
+func withClearing(ctx context.Context, c net.Conn) context.Context {
+	if c, ok := c.(*clearingConn); ok {
+		return context.WithValue(ctx, clearingKey{}, c)
 	}
 	return ctx
 }
 
-// forgetfulConn knows the first buffer that it was read into, which is that of net/http's
+// clearingConn knows the first buffer that it was read into, which is that of net/http's
 // bufio.Reader. The pointer is weak: a hijacked connection does not need the buffer.
-type forgetfulConn struct {
+type clearingConn struct {
 	*net.TCPConn
 	buffer weak.Pointer[byte]
 	size   int
 }
 
 // Read implements net.Conn.
-func (c *forgetfulConn) Read(b []byte) (int, error) {
+func (c *clearingConn) Read(b []byte) (int, error) {
 	if c.size == 0 { // the first read, to detect HTTP/2, is short but into the whole buffer
 		c.buffer, c.size = weak.Make(unsafe.SliceData(b)), cap(b)
 	}
 	return c.TCPConn.Read(b)
 }
 
-// forget clears the buffer. The connection must not be read meanwhile.
-func (c *forgetfulConn) forget() {
+// clear clears the buffer. The connection must not be read meanwhile.
+func (c *clearingConn) clear() {
 	if p := c.buffer.Value(); p != nil {
 		clear(unsafe.Slice(p, c.size))
 	}

@@ -23,17 +23,17 @@ import (
 	"signalbox.dev/services/gateway/internal/reference"
 )
 
-// routes returns the public handler. From the outside in: timeouts of bodies and writes; the
-// token is removed from the URL before anything else sees it; tracing, logs and metrics;
-// headers for browsers; the API.
+// routes returns the public handler. Its layers, from the outside in: timeouts of bodies and
+// writes; removal of the token from the URL, before anything else sees it; tracing, metrics and
+// logs; headers for browsers; the API.
 func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	mux := http.NewServeMux()
 	httpserver.Ops{Checks: s.checks()}.Mount(mux) // without a Gatherer: metrics are not public
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(s.api.Spec()) // the client went away: nobody to tell
+		_, _ = w.Write(s.api.Spec()) // fails if the client has left
 	})
-	if err := reference.Mount(mux); err != nil { // at / until there is a console
+	if err := reference.Mount(mux); err != nil { // at /
 		return nil, err
 	}
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
@@ -50,7 +50,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 		otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
 	h = api.HideToken(h)
-	h = forgetBodies(h)
+	h = clearBodies(h)
 	h = httpserver.BoundBodies(h, s.cfg.BodyTimeout)
 	return httpserver.BoundWrites(h, s.cfg.WriteTimeout), nil
 }
@@ -145,9 +145,9 @@ func newRequestMetrics(reg prometheus.Registerer) *requestMetrics {
 func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, start := r.Context(), time.Now()
-		o := &observed{ResponseWriter: w, start: start, taken: http.StatusOK}
+		o := &observed{ResponseWriter: w, start: start, hijacked: http.StatusOK}
 		if websocket.IsWebSocketUpgrade(r) {
-			o.taken = http.StatusSwitchingProtocols
+			o.hijacked = http.StatusSwitchingProtocols
 		}
 		defer func() {
 			route := r.Pattern
@@ -168,7 +168,7 @@ func (m *requestMetrics) observe(log *slog.Logger, next http.Handler) http.Handl
 type observed struct {
 	http.ResponseWriter
 	status       int
-	taken        int // the status if the connection is hijacked
+	hijacked     int // the status if the connection is hijacked
 	start, first time.Time
 }
 
@@ -179,7 +179,7 @@ func (o *observed) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 func (o *observed) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(o.ResponseWriter).Hijack()
 	if err == nil {
-		o.status, o.first = o.taken, time.Now()
+		o.status, o.first = o.hijacked, time.Now()
 	}
 	return conn, rw, err
 }

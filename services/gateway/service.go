@@ -101,7 +101,7 @@ type Service struct {
 	streams   *auth.Streams
 	sockets   *auth.Streams
 	feed      *feed.Feed
-	log       *bus.Streams // the run log's
+	runLog    *bus.Streams
 	proxy     *docproxy.Proxy
 	api       *api.API
 	public    http.Handler
@@ -116,7 +116,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: EVENT_PARTITIONS: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps, log: deps.Bus.Reads(topology.Log())}
+	s := &Service{cfg: cfg, deps: deps, runLog: deps.Bus.Reads(topology.Log())}
 	if s.verifiers, err = cfg.verifiers(deps.Log); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
@@ -137,21 +137,21 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Linger: cfg.Feed.Linger, Heartbeat: cfg.Feed.Heartbeat, Silence: cfg.Feed.Silence, Pace: cfg.Feed.Pace, Idle: cfg.Feed.Idle,
 		MaxBehind: cfg.Feed.MaxBehind, RingFrames: cfg.Feed.RingFrames, BehindBytes: cfg.Feed.BehindBytes, GroupSize: cfg.Feed.GroupSize,
 	})
-	checks := make([]auth.Verifier, len(s.verifiers))
+	verifiers := make([]auth.Verifier, len(s.verifiers))
 	for i, v := range s.verifiers {
-		checks[i] = v
+		verifiers[i] = v
 	}
 	proxies, err := cfg.trustedProxies()
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	entrance := auth.New(auth.Config{
-		Verifiers: checks, Members: members, Log: deps.Log, TrustedProxies: proxies,
+	authenticator := auth.New(auth.Config{
+		Verifiers: verifiers, Members: members, Log: deps.Log, TrustedProxies: proxies,
 		PerMember:    limit.Rate{PerMinute: cfg.MemberPerMinute, Burst: cfg.MemberBurst},
 		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
 	})
 	s.proxy, err = docproxy.New(docproxy.Config{
-		Authenticator: entrance, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
+		Authenticator: authenticator, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
 		Origins: cfg.origins(), Max: cfg.Sockets, WriteTimeout: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
 		TokenWait: cfg.Relay.TokenWait,
 	})
@@ -161,7 +161,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.api, err = api.New(api.Config{
 		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
-		Feed: s.feed, Store: members, Authenticator: entrance, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *Service) connect() (p peers, err error) {
 // checks are the checks of /ready.
 func (s *Service) checks() map[string]httpserver.Check {
 	all := map[string]httpserver.Check{
-		"nats":          s.log.Ready,
+		"nats":          s.runLog.Ready,
 		"postgres":      s.deps.DB.Ping,
 		"agent-runner":  s.healthy(s.cfg.AgentRunnerURL),
 		"tool-executor": s.healthy(s.cfg.ToolExecutorURL),
@@ -237,11 +237,11 @@ func (s *Service) healthy(base string) httpserver.Check {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/health", nil)
 		if err != nil {
-			return fmt.Errorf("ask for health: %w", err)
+			return fmt.Errorf("check health: %w", err)
 		}
 		res, err := s.deps.HTTP.Do(req)
 		if err != nil {
-			return fmt.Errorf("ask for health: %w", err)
+			return fmt.Errorf("check health: %w", err)
 		}
 		defer res.Body.Close()
 		if res.StatusCode != http.StatusOK {
@@ -264,31 +264,31 @@ func (s *Service) Run(ctx context.Context) error {
 	background.Go(func() error { return s.proxy.Run(inner) })
 	supervise("streams", s.streams.Run)
 	supervise("sockets", s.sockets.Run)
-	supervise("run log", s.log.Run)
+	supervise("run log", s.runLog.Run)
 	for _, v := range s.verifiers {
 		supervise("token keys", v.Run)
 	}
 
-	doors, outer := errgroup.WithContext(ctx)
-	doors.Go(func() error {
+	listeners, outer := errgroup.WithContext(ctx)
+	listeners.Go(func() error {
 		<-outer.Done()
 		s.drainStreams(ctx)
 		return nil
 	})
-	doors.Go(func() error {
+	listeners.Go(func() error {
 		return httpserver.Serve(outer, httpserver.Config{
-			Listener: forgetful{s.deps.Public}, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit, HTTP1: true, ConnContext: withForgetting,
+			Listener: clearingListener{s.deps.Public}, Handler: s.public, Log: s.deps.Log, Drain: s.cfg.DrainLimit, HTTP1: true, ConnContext: withClearing,
 		})
 	})
 	if s.deps.Ops != nil {
 		mux := http.NewServeMux()
 		httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)
-		doors.Go(func() error {
+		listeners.Go(func() error {
 			return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Ops, Handler: mux, Log: s.deps.Log, Drain: time.Second})
 		})
 	}
 	s.deps.Log.InfoContext(ctx, "gateway serves", "address", s.deps.Public.Addr().String())
-	err := doors.Wait()
+	err := listeners.Wait()
 	stop()
 	return errors.Join(err, background.Wait())
 }

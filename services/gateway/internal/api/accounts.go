@@ -146,7 +146,7 @@ func (a *API) listAccounts(ctx context.Context, in *SlicePage) (*accountsOutputB
 	return &accountsOutputBody{each(found, viewAccount), next}, err
 }
 
-// AccountsPath is the path that receives secrets; see forgetBodies in package gateway.
+// AccountsPath is the path that receives secrets; see clearBodies in package gateway.
 const AccountsPath = "/api/accounts"
 
 // maxAccount bounds the body of POST /api/accounts.

@@ -67,12 +67,12 @@ type Proxy struct {
 }
 
 const (
-	maxWaiting = 1000        // sockets without a token yet
-	maxMessage = 8 << 20     // bytes of a client's message, as in document-sync
-	maxQueue   = 4 << 20     // bytes queued for a slow client
-	maxHeld    = 256 << 20   // bytes queued for all slow clients together
-	closeWait  = time.Second // for the client's close frame
-	lookEvery  = time.Second // between two checks of each socket
+	maxWaiting    = 1000        // sockets without a token yet
+	maxMessage    = 8 << 20     // bytes of a client's message, as in document-sync
+	maxQueue      = 4 << 20     // bytes queued for a slow client
+	maxQueueTotal = 256 << 20   // bytes queued for all slow clients together
+	closeWait     = time.Second // for the client's close frame
+	checkEvery    = time.Second // between two checks of each socket
 )
 
 // New returns a Proxy. Run must be running for sockets to time out.
@@ -89,7 +89,7 @@ func New(cfg Config) (*Proxy, error) {
 	}
 	p := &Proxy{cfg: cfg, target: target, metrics: newMetrics(cfg.Metrics), drained: make(chan struct{}), open: map[*relay]struct{}{}}
 	p.host = editor.NewHost(editor.Config{
-		Message: maxMessage, Queue: maxQueue, Held: maxHeld, WriteWait: cfg.WriteTimeout, CloseWait: closeWait, In: p.metrics.up, Out: p.metrics.down,
+		Message: maxMessage, Queue: maxQueue, QueueTotal: maxQueueTotal, WriteWait: cfg.WriteTimeout, CloseWait: closeWait, In: p.metrics.up, Out: p.metrics.down,
 	}, func(w http.ResponseWriter, reason error) {
 		api.WriteError(w, fault.New(fault.Invalid, "%s", strings.TrimPrefix(reason.Error(), "websocket: ")))
 	})
@@ -276,7 +276,7 @@ func (p *Proxy) establish(ctx context.Context, s *opening) error {
 		count.Close()
 		return err
 	}
-	if tcp, ok := s.conn.Under().(interface {
+	if tcp, ok := s.conn.NetConn().(interface {
 		SetKeepAliveConfig(config net.KeepAliveConfig) error
 	}); ok {
 		_ = tcp.SetKeepAliveConfig(keepAlive) // fails if it is closed
@@ -359,7 +359,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	done.Go(func() { _ = p.mux.Run(connections) }) // which is nil
 	defer done.Wait()
 	defer hangUp()
-	t := time.NewTicker(lookEvery)
+	t := time.NewTicker(checkEvery)
 	defer t.Stop()
 	for {
 		select {
@@ -370,7 +370,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 			p.host.Tick()
-			p.each(func(r *relay) { r.contain(r.conn.Look) })
+			p.each(func(r *relay) { r.contain(r.conn.CheckTimeouts) })
 		}
 	}
 }

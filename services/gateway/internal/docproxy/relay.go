@@ -26,7 +26,7 @@ type relay struct {
 // of the mux are not affected.
 func (r *relay) contain(f func()) {
 	if panics.Contain(context.Background(), r.proxy.cfg.Log, "document socket", f) {
-		_ = r.conn.Under().Close()
+		_ = r.conn.NetConn().Close()
 	}
 }
 
@@ -115,7 +115,7 @@ func (r *relay) forward(msg io.Reader) error {
 }
 
 func (r *relay) send(part []byte, more bool) error {
-	return r.conn.Away(func() error { return r.up.Send(part, more, r.conn.Done()) })
+	return r.conn.WithoutReading(func() error { return r.up.Send(part, more, r.conn.Done()) })
 }
 
 // closingOf returns the closing of a socket whose message could not be sent.

@@ -40,7 +40,7 @@ func firstToken(ctx context.Context, c *editor.Conn, wait time.Duration) (a auth
 	deadline := time.Now().Add(wait)
 	total := 0
 	for range maxFirstMessages {
-		kind, msg, err := c.Before(maxFirstBytes, deadline)
+		kind, msg, err := c.ReadFirst(maxFirstBytes, deadline)
 		if err != nil {
 			return authMessage{}, nil, withCause(ctx, readEnding(err))
 		}

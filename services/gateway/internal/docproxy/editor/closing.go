@@ -113,7 +113,7 @@ func (c *Conn) endLocked(why Closing) bool {
 	if why.abandon && !c.taken {
 		clear(c.queue)
 		c.queue = c.queue[:0]
-		c.letGo(&c.holds)
+		c.release(&c.inQueue)
 	}
 	c.queue = append(c.queue, closeFrame(why.Code, why.Reason))
 	start := !c.writing

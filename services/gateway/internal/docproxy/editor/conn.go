@@ -18,9 +18,9 @@
 // reconnects and gets what it lacks. One frame may exceed the bound, or a large document
 // could never be sent.
 //
-// The bytes that wait for all connections are bounded too (Config.Held; a shared piece counts
+// The bytes that wait for all connections are bounded too (Config.QueueTotal; a shared piece counts
 // once). Only large frames can exceed that, so each has a deadline by its size: generous at
-// first, and much shorter while half of Config.Held is used, so that the slow clients are
+// first, and much shorter while half of Config.QueueTotal is used, so that the slow clients are
 // closed and not new ones. While all of it is used, no large frame begins and none grows.
 //
 // # States
@@ -36,11 +36,11 @@
 //
 // # Time
 //
-// Connections have no timers. The owner calls Host.Tick once a second and Look for each
-// connection. Look pings a client after 20 s without traffic in either direction, and closes
-// it after 60 s without a byte, or if it reads a large frame too slowly. With the ping goes a
-// message without effect, because JavaScript clients do not see pings and reconnect after
-// 30 s without a message.
+// Connections have no timers. The owner calls Host.Tick once a second and CheckTimeouts for
+// each connection. CheckTimeouts pings a client after 20 s without traffic in either direction.
+// It closes a client after 60 s without a byte, or if the client reads a large frame too slowly.
+// With the ping it sends a message without effect, because JavaScript clients do not see pings
+// and reconnect after 30 s without a message.
 package editor
 
 import (
@@ -61,11 +61,11 @@ import (
 
 // Config configures the connections of a Host.
 type Config struct {
-	Message   int           // maximum bytes of a client's message
-	Queue     int           // maximum bytes queued for one client
-	Held      int           // maximum bytes queued for all clients
-	WriteWait time.Duration // timeout of a write of 64 KiB
-	CloseWait time.Duration // from our close frame to the client's
+	Message    int           // maximum bytes of a client's message
+	Queue      int           // maximum bytes queued for one client
+	QueueTotal int           // maximum bytes queued for all clients
+	WriteWait  time.Duration // timeout of a write of 64 KiB
+	CloseWait  time.Duration // from our close frame to the client's
 	// In and Out count bytes.
 	In, Out prometheus.Counter
 }
@@ -75,7 +75,7 @@ type Host struct {
 	cfg      Config
 	start    time.Time
 	tick     atomic.Int64 // whole seconds since start
-	held     atomic.Int64 // bytes that wait behind writes
+	queued   atomic.Int64 // bytes that wait behind writes
 	upgrader websocket.Upgrader
 }
 
@@ -102,13 +102,13 @@ type Conn struct {
 	wire wire            // its Conn is the client's
 	raw  syscall.RawConn // nil if it is not a plain socket, as with TLS
 	ws   *websocket.Conn
-	idle []byte // what Look sends
+	idle []byte // what CheckTimeouts sends to an idle client
 	done chan struct{}
 
 	seen     atomic.Int64 // tick of the last byte from the client
 	sent     atomic.Int64 // tick of the last write
-	busy     atomic.Bool  // nothing is read, for reasons on our side
-	pinged   int64        // tick of the last ping; Look's
+	busy     atomic.Bool  // WithoutReading runs
+	pinged   int64        // tick of the last ping; used by CheckTimeouts
 	control  int64        // tick of the last control frames; the reader's
 	controls int          // how many came in it
 
@@ -124,8 +124,8 @@ type Conn struct {
 	open    bool       // the last frame is incomplete
 	taken   bool       // the writer has the beginning of the incomplete frame
 	pong    []byte     // sent after the incomplete frame
-	holds   int        // part of Host.held: the queue
-	held    int        // part of Host.held: the current write
+	inQueue int        // part of Host.queued: the queue
+	inWrite int        // part of Host.queued: the current write
 	began   int64      // tick of the large frame's beginning plus one; 0 without one
 	size    int64      // of the large frames since then
 	writing bool       // there is a writer
@@ -164,18 +164,18 @@ func (h *Host) Take(w http.ResponseWriter, r *http.Request) (*Conn, error) {
 	return c, nil
 }
 
-// Under returns the underlying connection.
-func (c *Conn) Under() net.Conn { return c.wire.Conn }
+// NetConn returns the underlying connection.
+func (c *Conn) NetConn() net.Conn { return c.wire.Conn }
 
-// SetIdle sets the frames that Look sends to an idle client. It must be called before Look.
+// SetIdle sets the frames that CheckTimeouts sends to an idle client. It must be called before CheckTimeouts.
 func (c *Conn) SetIdle(frames []byte) { c.idle = frames }
 
 // Done is closed when the connection begins to end.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Before reads a message of at most limit bytes, until a deadline. It must not be called after
+// ReadFirst reads a message of at most limit bytes, until a deadline. It must not be called after
 // NextReader. The error is gorilla's.
-func (c *Conn) Before(limit int, deadline time.Time) (kind int, msg []byte, err error) {
+func (c *Conn) ReadFirst(limit int, deadline time.Time) (kind int, msg []byte, err error) {
 	c.ws.SetReadLimit(int64(limit))
 	c.setReadDeadline(deadline)
 	defer func() {
@@ -207,8 +207,8 @@ func (c *Conn) NextReader() (io.Reader, error) {
 	return r, nil
 }
 
-// Away runs f, during which nothing is read and the client's silence does not count.
-func (c *Conn) Away(f func() error) error {
+// WithoutReading runs f, during which nothing is read and the client's silence does not count.
+func (c *Conn) WithoutReading(f func() error) error {
 	c.busy.Store(true)
 	err := f()
 	c.seen.Store(c.h.tick.Load())
@@ -229,7 +229,7 @@ func (c *Conn) bound() error {
 		return nil
 	}
 	c.controls = 0
-	return c.Away(func() error {
+	return c.WithoutReading(func() error {
 		t := time.NewTimer(time.Second)
 		defer t.Stop()
 		select {
@@ -245,8 +245,8 @@ const (
 	deadAfter = 60 // seconds without a byte
 )
 
-// Look checks the timeouts; see the package comment.
-func (c *Conn) Look() {
+// CheckTimeouts checks the timeouts; see the package comment.
+func (c *Conn) CheckTimeouts() {
 	tick := c.h.tick.Load()
 	seen := c.seen.Load()
 	switch {
@@ -275,8 +275,8 @@ func (c *Conn) Finish(why Closing) Closing {
 	c.wire.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.letGo(&c.held)
-	c.letGo(&c.holds)
+	c.release(&c.inWrite)
+	c.release(&c.inQueue)
 	return why
 }
 

@@ -66,7 +66,7 @@ func crowd(t *testing.T, queue, held int, f func(w *world)) {
 		w := &world{t: t, p: &pipes{accept: make(chan net.Conn), closed: make(chan struct{})}, conns: make(chan *served, 100)}
 		count := prometheus.NewCounter(prometheus.CounterOpts{Name: "bytes"})
 		w.host = editor.NewHost(editor.Config{
-			Message: 1 << 20, Queue: queue, Held: held, WriteWait: 10 * time.Second, CloseWait: time.Second, In: count, Out: count,
+			Message: 1 << 20, Queue: queue, QueueTotal: held, WriteWait: 10 * time.Second, CloseWait: time.Second, In: count, Out: count,
 		}, func(w http.ResponseWriter, reason error) { http.Error(w, reason.Error(), http.StatusBadRequest) })
 		server := &http.Server{Handler: w}
 		var all sync.WaitGroup
@@ -91,7 +91,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 			select {
 			case <-tick.C:
 				w.host.Tick()
-				c.Look()
+				c.CheckTimeouts()
 			case <-stop:
 				return
 			}
@@ -113,7 +113,7 @@ func (s *served) talk() editor.Closing {
 			return editor.ReadError(err)
 		}
 		if string(b) == "hold" {
-			_ = s.Away(func() error { <-s.hold; return nil })
+			_ = s.WithoutReading(func() error { <-s.hold; return nil })
 		}
 		s.messages <- string(b)
 	}

@@ -3,24 +3,24 @@ package editor
 import "time"
 
 // Bytes of a large frame that a client must read per second, after Config.WriteWait: normally,
-// and while more than half of Config.Held is used.
+// and while more than half of Config.QueueTotal is used.
 const (
 	leastRate   = 32 << 10
 	crowdedRate = 512 << 10
 )
 
-// full reports whether Config.Held is used up.
-func (h *Host) full() bool { return h.held.Load() >= int64(h.cfg.Held) }
+// full reports whether Config.QueueTotal is used up.
+func (h *Host) full() bool { return h.queued.Load() >= int64(h.cfg.QueueTotal) }
 
-// hold counts bytes that wait behind a write. The caller holds c.mu, as for the functions below.
-func (c *Conn) hold(n int) {
-	c.holds += n
-	c.h.held.Add(int64(n))
+// count counts bytes that wait behind a write. The caller holds c.mu, as for the functions below.
+func (c *Conn) count(n int) {
+	c.inQueue += n
+	c.h.queued.Add(int64(n))
 }
 
-func (c *Conn) letGo(n *int) {
+func (c *Conn) release(n *int) {
 	if *n > 0 {
-		c.h.held.Add(int64(-*n))
+		c.h.queued.Add(int64(-*n))
 		*n = 0
 	}
 }
@@ -35,7 +35,7 @@ func (c *Conn) beginLarge(size int64) {
 
 // wroteLocked records that the writer has written its batch.
 func (c *Conn) wroteLocked() {
-	c.letGo(&c.held)
+	c.release(&c.inWrite)
 	if !c.large {
 		c.began = 0
 	}
@@ -49,7 +49,7 @@ func (c *Conn) late(tick int64) bool {
 		return false
 	}
 	rate := int64(leastRate)
-	if c.h.held.Load() > int64(c.h.cfg.Held)/2 {
+	if c.h.queued.Load() > int64(c.h.cfg.QueueTotal)/2 {
 		rate = crowdedRate
 	}
 	return time.Duration(tick+1-c.began)*time.Second > c.h.cfg.WriteWait+time.Duration(c.size/rate)*time.Second

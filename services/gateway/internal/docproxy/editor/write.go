@@ -40,7 +40,7 @@ func (c *Conn) queueLocked(piece []byte, more bool, sharers int) bool {
 	}
 	c.queue = append(c.queue, piece)
 	if c.writing {
-		c.hold(len(piece) / sharers)
+		c.count(len(piece) / sharers)
 	}
 	if !c.free {
 		c.waiting += len(piece)
@@ -164,7 +164,7 @@ func (c *Conn) take() [][]byte {
 	if len(c.queue) > 0 {
 		batch := c.queue
 		c.queue, c.spare, c.waiting = c.spare, nil, 0
-		c.held, c.holds = c.holds, 0
+		c.inWrite, c.inQueue = c.inQueue, 0
 		c.taken = c.open
 		c.large = c.open && c.large
 		return batch
