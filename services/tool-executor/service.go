@@ -1,10 +1,10 @@
 // Package toolexecutor is the service that runs the tools which models call.
 //
-// Calls come over the bus (consume.go), each with a unique key, and run at most once as far
-// as that can be known. Package execute runs them and explains what happens after a crash at
-// each point, package ledger records them, package tool defines what a tool is, and package
-// tools has the built-in ones. Other services list the tools and read outcomes over Connect
-// (rpc.go).
+// Calls arrive over the bus (consume.go), each with a unique key, and take effect at most once
+// if the tool's effect allows it. Package execute runs them and explains what happens after a
+// crash at each point, package ledger records them, package tool defines what a tool is, and
+// package tools has the built-in ones. Other services list the tools and read outcomes over
+// Connect (rpc.go).
 //
 // Executors share a queue, and each can run any call. If an executor dies, the others notice
 // that its presence is gone (pg.Presence) and that its rows in the ledger no longer change,
@@ -79,7 +79,7 @@ type Deps struct {
 const (
 	announceTimeout = time.Second
 	renewEvery      = 500 * time.Millisecond // of leases, at most a third of one
-	sweepEvery      = 250 * time.Millisecond // look for calls of dead executors
+	sweepEvery      = 250 * time.Millisecond // for calls of dead executors
 	toolGrace       = 2 * time.Second
 	recordFor       = 20 * time.Second
 	housekeepEvery  = time.Hour

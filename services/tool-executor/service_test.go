@@ -194,9 +194,9 @@ func (w *world) dies(t testing.TB, c *toolv1.Call, effect toolv1.Effect) {
 	}
 }
 
-// TestACallWithoutItsMessage is about a bus that has lost everything: what an
+// TestCallWithoutItsMessage is about a bus that has lost everything: what an
 // executor had begun with is ended by another one all the same.
-func TestACallWithoutItsMessage(t *testing.T) {
+func TestCallWithoutItsMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, toolexecutor.Config{})
@@ -213,7 +213,7 @@ type blind struct{ far *farend.Client }
 
 func (b blind) Spec() toolexecutor.Spec {
 	return toolexecutor.Spec{
-		Name: "act_blindly", Description: "acts upon the far end", InputSchema: []byte(`{"type":"object"}`), Effect: toolv1.Effect_EFFECT_UNSAFE,
+		Name: "act_blindly", Description: "acts upon the remote side", InputSchema: []byte(`{"type":"object"}`), Effect: toolv1.Effect_EFFECT_UNSAFE,
 	}
 }
 
@@ -229,8 +229,8 @@ func (b blind) Run(ctx context.Context, c toolexecutor.Call) (toolexecutor.Resul
 	return toolexecutor.Object(e), nil
 }
 
-// TestToolsOfAMain runs tools that are not built in, and delivers them again.
-func TestToolsOfAMain(t *testing.T) {
+// TestAddedTools runs tools that are not built in, and delivers them again.
+func TestAddedTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	far := farend.New()
@@ -333,7 +333,7 @@ func TestDrainLetsCallsFinish(t *testing.T) {
 	<-stopped
 }
 
-func TestAWorkspaceThatFloodsDoesNotHoldUpOthers(t *testing.T) {
+func TestManyCallsDelayNoOtherWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t, toolexecutor.Config{Slots: 4, PerWorkspace: 2})
@@ -360,7 +360,7 @@ func TestAWorkspaceThatFloodsDoesNotHoldUpOthers(t *testing.T) {
 
 // A slot that becomes free goes to the workspace that has none, although calls of another
 // one have waited for longer.
-func TestAFreeSlotGoesToTheWorkspaceWithoutOne(t *testing.T) {
+func TestFreeSlotGoesToTheWorkspaceWithoutOne(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const slots, flood = 2, 7

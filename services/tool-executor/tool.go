@@ -5,11 +5,11 @@ import "signalbox.dev/services/tool-executor/internal/tool"
 // Aliases for main packages that add their own tools (Deps.Tools). Such tools are listed,
 // enabled and run like the built-in ones. Package tool documents the contracts.
 type (
-	// Tool is something that a model can call.
+	// Tool is a tool that models can call.
 	Tool = tool.Tool
 	// Verifier is a Tool whose effects can be looked up.
 	Verifier = tool.Verifier
-	// Spec is all that is fixed about a tool.
+	// Spec is the fixed description of a tool.
 	Spec = tool.Spec
 	// Call is one call of a tool.
 	Call = tool.Call

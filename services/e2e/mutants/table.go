@@ -163,14 +163,14 @@ var mutants = []mutant{
 		file:   "pkg/fair/fair.go",
 		old:    `(next == nil || c.held < next.held || c.held == next.held && c.served < next.served)`,
 		new:    `(next == nil || c.held > next.held)`,
-		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAFreeSlotGoesToTheWorkspaceWithoutOne$"},
+		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestFreeSlotGoesToTheWorkspaceWithoutOne$"},
 	},
 	{
 		name: "slots-unbounded", what: "a workspace has no more slots than its limit",
 		file:   "pkg/fair/fair.go",
 		old:    `ok := s.held < s.limits.Slots && of.held < s.limits.PerKey`,
 		new:    `ok := s.held < s.limits.Slots`,
-		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestAWorkspaceThatFloodsDoesNotHoldUpOthers$"},
+		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestManyCallsDelayNoOtherWorkspace$"},
 	},
 	{
 		name: "service-deletes-streams", what: "no service can administer streams",

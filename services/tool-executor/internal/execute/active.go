@@ -74,8 +74,8 @@ func (e *Executor) checkActive(j *job) error {
 }
 
 // check returns an error if this process has the call already.
-func (h *active) check(j *job) error {
-	switch other, ok := h.jobs[j.Ref]; {
+func (a *active) check(j *job) error {
+	switch other, ok := a.jobs[j.Ref]; {
 	case !ok:
 		return nil
 	case other.attempt > 0:
@@ -86,9 +86,9 @@ func (h *active) check(j *job) error {
 }
 
 // remove removes j unless another job for the same call has replaced it.
-func (h *active) remove(j *job) {
-	if h.jobs[j.Ref] == j {
-		delete(h.jobs, j.Ref)
+func (a *active) remove(j *job) {
+	if a.jobs[j.Ref] == j {
+		delete(a.jobs, j.Ref)
 	}
 }
 
@@ -175,22 +175,22 @@ func (c cancellation) covers(j *job) bool {
 }
 
 // cancellationOf returns the entry of a run, or a new one for which it makes room.
-func (h *active) cancellationOf(run id.Run, now time.Time) cancellation {
-	if c, ok := h.cancelled[run]; ok {
+func (a *active) cancellationOf(run id.Run, now time.Time) cancellation {
+	if c, ok := a.cancelled[run]; ok {
 		c.at = now
 		return c
 	}
-	if len(h.cancelled) >= rememberRuns {
-		for r, c := range h.cancelled {
+	if len(a.cancelled) >= rememberRuns {
+		for r, c := range a.cancelled {
 			if now.Sub(c.at) > rememberFor {
-				delete(h.cancelled, r)
+				delete(a.cancelled, r)
 			}
 		}
-		for r := range h.cancelled { // any will do: a cancel may get lost anyway
-			if len(h.cancelled) < rememberRuns {
+		for r := range a.cancelled { // any will do: a cancel may get lost anyway
+			if len(a.cancelled) < rememberRuns {
 				break
 			}
-			delete(h.cancelled, r)
+			delete(a.cancelled, r)
 		}
 	}
 	return cancellation{at: now, keys: map[id.Operation]struct{}{}}

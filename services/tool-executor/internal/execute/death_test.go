@@ -217,7 +217,7 @@ func TestStopped(t *testing.T) {
 }
 
 // When a stopped executor dies, "not found" becomes certain and the call is run.
-func TestStoppedAndThenDead(t *testing.T) {
+func TestStoppedThenDead(t *testing.T) {
 	t.Parallel()
 	r := newRemote(t)
 	w := newWorld(t)
@@ -245,7 +245,7 @@ func TestStoppedAndThenDead(t *testing.T) {
 	}
 }
 
-func TestALostClaimEndsTheTool(t *testing.T) {
+func TestLostClaimEndsTheTool(t *testing.T) {
 	t.Parallel()
 	blocked, begun := blocking("act", keyed)
 	w := newWorld(t, blocked)
@@ -275,7 +275,7 @@ func TestALostClaimEndsTheTool(t *testing.T) {
 }
 
 // A call that another executor works on is neither run again nor taken over.
-func TestACallInOtherHandsIsLeftThere(t *testing.T) {
+func TestCallOfAnotherExecutor(t *testing.T) {
 	t.Parallel()
 	blocked, begun := blocking("act", unsafe)
 	w := newWorld(t, blocked)
@@ -309,7 +309,7 @@ func TestACallInOtherHandsIsLeftThere(t *testing.T) {
 
 func TestVerifyThatCannotTell(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	broken := &checked{
 		fake: *newFake("broken", verify, func(_ context.Context, c tool.Call) (tool.Result, error) {
 			end.again(c.Key)
@@ -320,7 +320,7 @@ func TestVerifyThatCannotTell(t *testing.T) {
 		},
 	}
 	away := &checked{fake: broken.fake, verify: func(context.Context, tool.Call) (tool.Result, bool, error) {
-		return tool.Result{}, false, fault.New(fault.Unavailable, "it is away")
+		return tool.Result{}, false, fault.New(fault.Unavailable, "it is unavailable")
 	}}
 	away.spec.Name, away.spec.Deadline, away.spec.Settle = "away", 100*time.Millisecond, soon
 	w := newWorld(t, broken, away)
@@ -340,7 +340,7 @@ func TestVerifyThatCannotTell(t *testing.T) {
 
 // After the remote side breaks off in the middle of a request, the call is verified before it is
 // run again, if the tool can verify.
-func TestAFarEndThatBreaksOff(t *testing.T) {
+func TestRemoteSideBreaksOff(t *testing.T) {
 	t.Parallel()
 	broke := fault.New(fault.Unavailable, "it broke off")
 	for _, tt := range []struct {
@@ -358,7 +358,7 @@ func TestAFarEndThatBreaksOff(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v %v", tt.effect, tt.done), func(t *testing.T) {
 			t.Parallel()
-			end := newFarEnd()
+			end := newRemoteSide()
 			first := true
 			act := &checked{fake: *newFake("act", tt.effect, func(_ context.Context, c tool.Call) (tool.Result, error) {
 				broken := first
@@ -397,7 +397,7 @@ func TestAFarEndThatBreaksOff(t *testing.T) {
 
 // An error of the second run says nothing about the first one, unless the tool has verified that
 // the first one had no effect.
-func TestErrorsOfTheSecondTime(t *testing.T) {
+func TestErrorsOfARepeatedCall(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -443,9 +443,9 @@ func TestErrorsOfTheSecondTime(t *testing.T) {
 	}
 }
 
-func TestTheSameKeyForAnotherRequest(t *testing.T) {
+func TestKeyOfAnotherRequest(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	w := newWorld(t, newFake("act", keyed, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
 		return tool.Object(map[string]any{"args": c.Args}), nil

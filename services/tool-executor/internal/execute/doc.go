@@ -1,4 +1,5 @@
-// Package execute runs tool calls from the bus, each at most once as far as that can be known.
+// Package execute runs tool calls from the bus. Each call takes effect at most once if the tool's
+// effect allows it; otherwise its outcome is unknown rather than repeated.
 //
 // # The states of a call
 //
@@ -17,11 +18,11 @@
 //
 // Before the claim, the message is redelivered after subject.AckWait, or the runner sends the
 // call again. After the claim, the row no longer changes. Other executors notice (Sweep) and
-// take the call over: after Config.Quiet if the process is gone, after Config.Lease if it is
+// take the call over: after Config.Quiet if the process is dead, after Config.Lease if it is
 // only silent. Each executor uses its own clock and counts only time in which it could read
 // the ledger, so that an outage of Postgres, during which no lease can be renewed, makes no
 // executor look dead. The executor that takes a call over sees that an earlier one had begun
-// (Claim.Attempt > 1) and does what the tool's effect allows:
+// (Claim.Attempt > 1) and acts according to the tool's effect:
 //
 //	pure     run it again
 //	same_tx  run it again with the same key, which document-sync checks in the transaction of the change
@@ -29,8 +30,8 @@
 //	verify   ask the tool whether it took effect; if found, that is the outcome; if not found (see below), run it; if the tool cannot tell, the outcome is unknown
 //	unsafe   the outcome is unknown; never run it again
 //
-// After the record there is nothing to take over: a redelivered message and the runner read
-// the outcome from the ledger.
+// After the record, nothing is taken over: for a redelivered message the outcome is read from the
+// ledger, as the runner does.
 //
 // # Zombies
 //

@@ -37,7 +37,7 @@ func failed(errorType, format string, args ...any) ending {
 // advice tells the model what to do after an ending that leaves the effect open.
 func (j *job) advice() string {
 	if j.withoutEffect() {
-		return "try again, or do without it"
+		return "try again, or continue without it"
 	}
 	return "it is not known whether it took effect: check before you try again"
 }
@@ -68,14 +68,14 @@ func (j *job) timedOut() ending {
 	if j.begun.Load() || j.repeated() {
 		return j.orUnknown(failed("timeout", "%s did not end in time; %s", j.entry.Spec.Name, j.advice()))
 	}
-	return failed("timeout", "%s was not begun in time and did nothing; try again, or do without it", j.entry.Spec.Name)
+	return failed("timeout", "%s did not start in time and had no effect; try again, or continue without it", j.entry.Spec.Name)
 }
 
 // cancelled returns the ending of a cancelled call. An effect that it may have had is not
 // undone.
 func (j *job) cancelled() ending {
 	if !j.begun.Load() && !j.repeated() {
-		e := failed("cancelled", "%s was cancelled before it began and did nothing", j.entry.Spec.Name)
+		e := failed("cancelled", "%s was cancelled before it started and had no effect", j.entry.Spec.Name)
 		e.state = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
 		return e
 	}
@@ -90,7 +90,7 @@ func (j *job) notAvailable(a tool.Availability) ending {
 		reason = "it is not available now"
 	}
 	if a.ConnectURL != "" {
-		reason += " (a person connects it at " + a.ConnectURL + ")"
+		reason += " (a person can connect it at " + a.ConnectURL + ")"
 	}
 	return failed("unavailable", "%s cannot be used: %s", j.entry.Spec.Name, reason)
 }
@@ -100,7 +100,7 @@ func (j *job) notAvailable(a tool.Availability) ending {
 func (j *job) fromFault(err error, otherwise string) ending {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
-		return failed("internal", "%s failed inside; do without it", j.msg.GetToolName())
+		return failed("internal", "%s failed with an internal error; continue without it", j.msg.GetToolName())
 	}
 	if f.Code != "" {
 		otherwise = strings.ToLower(f.Code)
@@ -116,7 +116,7 @@ func (e *Executor) endingOf(ctx context.Context, j *job, a answer) ending {
 	}
 	if p, ok := errors.AsType[*panics.Error](a.err); ok {
 		e.cfg.Log.ErrorContext(ctx, "tool panicked", "tool", j.entry.Spec.Name, "key", j.Key, "error", p)
-		return j.orUnknown(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.advice()))
+		return j.orUnknown(failed("internal", "%s failed with an internal error; %s", j.entry.Spec.Name, j.advice()))
 	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errLost), errors.Is(a.err, errLost):
@@ -142,9 +142,9 @@ func (e *Executor) endingOfError(ctx context.Context, j *job, a answer) ending {
 	switch f.Kind {
 	case fault.Internal:
 		e.cfg.Log.ErrorContext(ctx, "tool failed", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
-		return j.orUnknown(failed("internal", "%s failed inside; %s", j.entry.Spec.Name, j.advice()))
+		return j.orUnknown(failed("internal", "%s failed with an internal error; %s", j.entry.Spec.Name, j.advice()))
 	case fault.Unavailable, fault.Deadline, fault.Cancelled, fault.Limited:
-		e.cfg.Log.WarnContext(ctx, "tool's remote side did not serve it", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
+		e.cfg.Log.WarnContext(ctx, "remote side of a tool unavailable", "tool", j.entry.Spec.Name, "key", j.Key, "error", a.err)
 		return j.orUnknown(failed(f.Kind.String(), "%s; %s", f.Message, j.advice()))
 	}
 	return a.afterEarlierTry(j, j.fromFault(a.err, f.Kind.String()))

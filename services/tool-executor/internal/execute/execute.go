@@ -63,7 +63,7 @@ type Executor struct {
 	tools sync.WaitGroup // goroutines that run tools
 	slots *fair.Semaphore[id.Workspace]
 
-	mu     sync.Mutex // guards hands
+	mu     sync.Mutex // guards active
 	active active
 }
 
@@ -108,7 +108,7 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	if err != nil {
 		return bus.Terminal(fmt.Errorf("tool call: %w", err))
 	}
-	asked := time.Now()
+	sent := time.Now()
 	claim, err := e.cfg.Ledger.Claim(ctx, row)
 	switch {
 	case errors.Is(err, ledger.ErrReused):
@@ -124,12 +124,12 @@ func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
 	case claim.Attempt == 0:
 		return bus.RetryAfter(oldVersionRetry, errors.New("an executor of the previous version works on the call"))
 	}
-	return e.complete(work, j, claim, asked)
+	return e.complete(work, j, claim, sent)
 }
 
-// complete runs a claimed call and records its outcome. The claim is valid from asked on.
-func (e *Executor) complete(ctx context.Context, j *job, claim ledger.Claim, asked time.Time) error {
-	e.setClaim(j, claim, asked)
+// complete runs a claimed call and records its outcome. The claim was valid at confirmed.
+func (e *Executor) complete(ctx context.Context, j *job, claim ledger.Claim, confirmed time.Time) error {
+	e.setClaim(j, claim, confirmed)
 	start := time.Now()
 	end := e.perform(ctx, j)
 	if end.handOver {
@@ -159,7 +159,7 @@ func (e *Executor) perform(ctx context.Context, j *job) ending {
 // decide returns the ending of a call that needs no run.
 func (e *Executor) decide(ctx context.Context, j *job) (ending, bool) {
 	if !j.known {
-		return j.uncertain(failed("unknown_tool", "there is no tool called %q; use one of those that are listed", j.msg.GetToolName())), true
+		return j.uncertain(failed("unknown_tool", "there is no tool %q; use one of the tools that are listed", j.msg.GetToolName())), true
 	}
 	args, err := j.entry.Check(j.msg.GetArgsJson())
 	if err != nil {

@@ -38,9 +38,9 @@ const (
 	cancelled = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
 )
 
-func TestACallIsRunOnce(t *testing.T) {
+func TestCallRunsOnce(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	var actor identity.Actor
 	w := newWorld(t, newFake("act", unsafe, func(ctx context.Context, c tool.Call) (tool.Result, error) {
 		actor, _ = identity.From(ctx)
@@ -88,7 +88,7 @@ func TestACallIsRunOnce(t *testing.T) {
 
 func TestEndsWithoutARun(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	act := newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
 		return tool.Object("done"), nil
@@ -103,8 +103,8 @@ func TestEndsWithoutARun(t *testing.T) {
 		errorType string
 		says      string
 	}{
-		"unknown tool": {func() *toolv1.Call { return w.call("nothing", `{}`) }, failed, "unknown_tool", `no tool called \"nothing\"`},
-		"odd name":     {func() *toolv1.Call { return w.call("a\x00\"b", `{}`) }, failed, "unknown_tool", "no tool called"},
+		"unknown tool": {func() *toolv1.Call { return w.call("nothing", `{}`) }, failed, "unknown_tool", `there is no tool \"nothing\"`},
+		"odd name":     {func() *toolv1.Call { return w.call("a\x00\"b", `{}`) }, failed, "unknown_tool", "there is no tool"},
 		"wrong args":   {func() *toolv1.Call { return w.call("act", `{"n":"x"}`) }, failed, "invalid_arguments", "arguments.n: must be integer, not string"},
 		"no object":    {func() *toolv1.Call { return w.call("act", `[]`) }, failed, "invalid_arguments", "must be a JSON object"},
 		"no JSON":      {func() *toolv1.Call { return w.call("act", `{"n":`) }, failed, "invalid_arguments", "not valid JSON"},
@@ -114,7 +114,7 @@ func TestEndsWithoutARun(t *testing.T) {
 			c := w.call("act", `{}`)
 			c.Deadline = timestamppb.New(time.Now().Add(-time.Second))
 			return c
-		}, failed, "timeout", "did nothing"},
+		}, failed, "timeout", "had no effect"},
 	} {
 		c := tt.call()
 		if err := e.Handle(t.Context(), c); err != nil {
@@ -130,7 +130,7 @@ func TestEndsWithoutARun(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyCanAnswerIsDropped(t *testing.T) {
+func TestUndecodableCallIsDropped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := w.start(t, nil)
@@ -153,7 +153,7 @@ func TestWhatNobodyCanAnswerIsDropped(t *testing.T) {
 
 func TestTwoExecutorsAtOnce(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
 		return tool.Object("done"), nil
@@ -213,7 +213,7 @@ func TestCancel(t *testing.T) {
 	if err := e.Handle(t.Context(), late); err != nil {
 		t.Errorf("Handle of a late call = %v", err)
 	}
-	if o := w.ended(t, late, cancelled, "cancelled"); !strings.Contains(o.GetResultJson(), "before it began") {
+	if o := w.ended(t, late, cancelled, "cancelled"); !strings.Contains(o.GetResultJson(), "before it started") {
 		t.Errorf("result = %s", o.GetResultJson())
 	}
 	if o := w.outcome(t, other); o != nil {
@@ -250,7 +250,7 @@ func TestDeadlines(t *testing.T) {
 		state toolv1.OutcomeState
 		says  string
 	}{
-		"slow":      {failed, "try again, or do without it"},
+		"slow":      {failed, "try again, or continue without it"},
 		"effective": {unknown, "not known whether it took effect"},
 		"patient":   {failed, "did not end in time"},
 	} {
@@ -354,7 +354,7 @@ func TestSlots(t *testing.T) {
 }
 
 // A free slot goes to the workspace that has none, not to the call that came first.
-func TestSlotsGoByTurn(t *testing.T) {
+func TestSlotsAreFair(t *testing.T) {
 	t.Parallel()
 	begun, stop := make(chan id.Workspace), make(chan struct{})
 	w := newWorld(t, newFake("act", pure, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
@@ -411,11 +411,11 @@ func TestErrorsOfTools(t *testing.T) {
 		{"invalid", sameTx, fault.New(fault.Invalid, "id: is wrong"), failed, "invalid", "id: is wrong"},
 		{"coded", sameTx, fault.Coded(fault.Conflict, "NOT_FOUND_TEXT", "0 matches"), failed, "not_found_text", "0 matches"},
 		{"forbidden", sameTx, fault.New(fault.Forbidden, "this needs the role editor; yours is viewer"), failed, "forbidden", "yours is viewer"},
-		{"internal", pure, errors.New("secret dsn"), failed, "internal", "failed inside; try again"},
+		{"internal", pure, errors.New("secret dsn"), failed, "internal", "internal error; try again"},
 		{"internal with an effect", sameTx, errors.New("secret dsn"), unknown, "internal", "not known whether"},
-		{"unavailable", pure, fault.New(fault.Unavailable, "it is away"), failed, "timeout", "did not end in time"},
-		{"unavailable with an effect", sameTx, fault.New(fault.Unavailable, "it is away"), unknown, "timeout", "not known whether"},
-		{"unavailable and blind", unsafe, fault.New(fault.Unavailable, "it is away"), unknown, "unavailable", "it is away"},
+		{"unavailable", pure, fault.New(fault.Unavailable, "it is unavailable"), failed, "timeout", "did not end in time"},
+		{"unavailable with an effect", sameTx, fault.New(fault.Unavailable, "it is unavailable"), unknown, "timeout", "not known whether"},
+		{"unavailable, effect unknown", unsafe, fault.New(fault.Unavailable, "it is unavailable"), unknown, "unavailable", "it is unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -434,7 +434,7 @@ func TestErrorsOfTools(t *testing.T) {
 	}
 }
 
-func TestAFarEndThatComesBack(t *testing.T) {
+func TestRemoteSideRecovers(t *testing.T) {
 	t.Parallel()
 	tries := 0
 	w := newWorld(t, newFake("act", sameTx, func(context.Context, tool.Call) (tool.Result, error) {
@@ -503,9 +503,9 @@ func (u *unsteady) Record(ctx context.Context, ws id.Workspace, attempt int, o *
 	return u.Ledger.Record(ctx, ws, attempt, o)
 }
 
-func TestTheDatabaseIsAwayWhenAToolHasRun(t *testing.T) {
+func TestDatabaseUnavailableAfterTheRun(t *testing.T) {
 	t.Parallel()
-	end := newFarEnd()
+	end := newRemoteSide()
 	w := newWorld(t, newFake("act", unsafe, func(_ context.Context, c tool.Call) (tool.Result, error) {
 		end.again(c.Key)
 		return tool.Object("done"), nil

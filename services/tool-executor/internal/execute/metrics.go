@@ -24,7 +24,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.001, 3, 11),
 		}, []string{"tool", "outcome"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "signalbox_tool_calls_in_hand", Help: "Slots for tool calls that are taken.",
+			Name: "signalbox_tool_calls_in_hand", Help: "Slots for tool calls in use.",
 		}),
 		takeovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "signalbox_tool_calls_taken_over_total", Help: "Calls taken over from another executor, by reason (absent, silent, released).",

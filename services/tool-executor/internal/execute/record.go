@@ -94,11 +94,11 @@ func (e *Executor) KeepLeases(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		held, refs := e.held()
+		claimed, refs := e.claimed()
 		if len(refs) == 0 {
 			continue
 		}
-		if err := e.renew(ctx, held, refs); err != nil && ctx.Err() == nil {
+		if err := e.renew(ctx, claimed, refs); err != nil && ctx.Err() == nil {
 			// Executors that reach the database may take the calls over. A tool that runs here
 			// continues; the other executor does what the tool's effect allows.
 			e.cfg.Log.WarnContext(ctx, "leases not renewed", "error", err)
@@ -106,38 +106,38 @@ func (e *Executor) KeepLeases(ctx context.Context) {
 	}
 }
 
-// held returns the claimed active calls with their attempts.
-func (e *Executor) held() (map[*job]int, []ledger.Ref) {
+// claimed returns the claimed active calls with their attempts.
+func (e *Executor) claimed() (map[*job]int, []ledger.Ref) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	held := make(map[*job]int, len(e.active.jobs))
+	attempts := make(map[*job]int, len(e.active.jobs))
 	refs := make([]ledger.Ref, 0, len(e.active.jobs))
 	for ref, j := range e.active.jobs {
 		if j.attempt > 0 {
-			held[j] = j.attempt
+			attempts[j] = j.attempt
 			refs = append(refs, ref)
 		}
 	}
-	return held, refs
+	return attempts, refs
 }
 
 // renew renews leases and cancels the calls whose claim was lost.
-func (e *Executor) renew(ctx context.Context, held map[*job]int, refs []ledger.Ref) error {
+func (e *Executor) renew(ctx context.Context, attempts map[*job]int, refs []ledger.Ref) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	asked := time.Now()
+	sent := time.Now()
 	current, err := e.cfg.Ledger.Renew(ctx, refs)
 	if err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for j, attempt := range held {
+	for j, attempt := range attempts {
 		// A call that was recorded meanwhile is missing too; its tool has ended.
 		if current[j.Ref] != attempt {
 			j.cancel(errLost)
-		} else if j.confirmed.Before(asked) {
-			j.confirmed = asked
+		} else if j.confirmed.Before(sent) {
+			j.confirmed = sent
 		}
 	}
 	return nil

@@ -68,7 +68,7 @@ func (a *act) Run(ctx context.Context, c tool.Call) (tool.Result, error) {
 		e, err = a.client.Blind(ctx, key, farend.Latency{})
 	}
 	if err != nil {
-		return tool.Result{}, fault.Wrap(err, fault.Unavailable, "the far end did not answer")
+		return tool.Result{}, fault.Wrap(err, fault.Unavailable, "the remote side did not answer")
 	}
 	return tool.Object(e), nil
 }
@@ -77,7 +77,7 @@ func (a *act) Verify(ctx context.Context, c tool.Call) (tool.Result, bool, error
 	e, found, err := a.client.Find(ctx, c.Key.String())
 	a.remote.lookups <- struct{}{}
 	if err != nil {
-		return tool.Result{}, false, fault.Wrap(err, fault.Unavailable, "the far end did not answer")
+		return tool.Result{}, false, fault.Wrap(err, fault.Unavailable, "the remote side did not answer")
 	}
 	return tool.Object(e), found, nil
 }
@@ -85,7 +85,7 @@ func (a *act) Verify(ctx context.Context, c tool.Call) (tool.Result, bool, error
 // tool returns a tool named act. Each process has its own, with its own connections.
 func (r *remote) tool(effect toolv1.Effect, h *http.Client, settle time.Duration) *act {
 	return &act{r, farend.NewClient(r.url, h), tool.Spec{
-		Name: "act", Description: "acts upon the far end", InputSchema: json.RawMessage(anyArgs), Effect: effect, Settle: settle,
+		Name: "act", Description: "acts upon the remote side", InputSchema: json.RawMessage(anyArgs), Effect: effect, Settle: settle,
 	}}
 }
 
@@ -109,7 +109,7 @@ const (
 
 var errDead = errors.New("this process is dead")
 
-// mortal is a process that dies at a moment or when kill is called: nothing it does afterwards
+// mortal is a process that dies at a moment or when kill is called. Nothing it does afterwards
 // has an effect, and its connections are closed. If it is stopped instead, it keeps its
 // connections and continues when it is woken.
 type mortal struct {

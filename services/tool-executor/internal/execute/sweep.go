@@ -53,10 +53,10 @@ func (e *Executor) watchOpen(ctx context.Context, takeOver func(o ledger.Open, w
 			return
 		case <-t.C:
 		}
-		asked := time.Now()
+		sent := time.Now()
 		open, err := e.open(ctx)
 		now := time.Now()
-		if err != nil || asked.Sub(last) > e.cfg.Quiet || now.Sub(asked) > writeTimeout {
+		if err != nil || sent.Sub(last) > e.cfg.Quiet || now.Sub(sent) > writeTimeout {
 			// The database was unavailable or this process was stopped. The other executors
 			// may have been affected too and get time to renew their leases.
 			clear(seen)
@@ -169,7 +169,7 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 		return err // another executor may have a slot, or this one later
 	}
 	defer e.leave(j)
-	asked := time.Now()
+	sent := time.Now()
 	claim, err := e.cfg.Ledger.TakeOver(ctx, o)
 	if err != nil {
 		return ignoreLost(err)
@@ -177,7 +177,7 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	e.cfg.Metrics.takeovers.WithLabelValues(why).Inc()
 	e.cfg.Log.WarnContext(ctx, "call taken over", "tool", msg.GetToolName(), "workspace", j.Workspace, "run", j.run, "key", j.Key,
 		"executor", o.Executor, "because", why, "attempt", claim.Attempt)
-	return e.complete(ctx, j, claim, asked)
+	return e.complete(ctx, j, claim, sent)
 }
 
 // ignoreLost returns err, or nil if another executor was faster.

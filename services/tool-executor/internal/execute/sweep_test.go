@@ -55,26 +55,26 @@ func (m *memory) in(f func() error) error {
 	return f()
 }
 
-// hand is one executor's view of a memory.
-type hand struct {
+// memoryLedger is one executor's view of a memory.
+type memoryLedger struct {
 	*memory
 	name string
 }
 
-func (h hand) Claim(_ context.Context, c ledger.Call) (out ledger.Claim, err error) {
-	return out, h.in(func() error {
-		if h.rows[c.Ref] == nil {
-			h.rows[c.Ref] = &row{work: c.Work, executor: h.name, attempt: 1}
+func (l memoryLedger) Claim(_ context.Context, c ledger.Call) (out ledger.Claim, err error) {
+	return out, l.in(func() error {
+		if l.rows[c.Ref] == nil {
+			l.rows[c.Ref] = &row{work: c.Work, executor: l.name, attempt: 1}
 			out.Attempt = 1
 		}
 		return nil
 	})
 }
 
-func (h hand) mine(ref ledger.Ref, attempt int, f func(r *row)) error {
-	return h.in(func() error {
-		r := h.rows[ref]
-		if r == nil || r.executor != h.name || r.attempt != attempt || r.done != nil {
+func (l memoryLedger) mine(ref ledger.Ref, attempt int, f func(r *row)) error {
+	return l.in(func() error {
+		r := l.rows[ref]
+		if r == nil || r.executor != l.name || r.attempt != attempt || r.done != nil {
 			return ledger.ErrLost
 		}
 		r.version++
@@ -83,19 +83,19 @@ func (h hand) mine(ref ledger.Ref, attempt int, f func(r *row)) error {
 	})
 }
 
-func (h hand) Record(_ context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
-	return h.mine(ledger.Ref{Workspace: ws, Key: id.Must[id.Operation](o.GetKey())}, attempt, func(r *row) { r.done = o })
+func (l memoryLedger) Record(_ context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+	return l.mine(ledger.Ref{Workspace: ws, Key: id.Must[id.Operation](o.GetKey())}, attempt, func(r *row) { r.done = o })
 }
 
-func (h hand) Release(_ context.Context, ref ledger.Ref, attempt int) error {
-	return h.mine(ref, attempt, func(r *row) { r.released = true })
+func (l memoryLedger) Release(_ context.Context, ref ledger.Ref, attempt int) error {
+	return l.mine(ref, attempt, func(r *row) { r.released = true })
 }
 
-func (h hand) Renew(_ context.Context, refs []ledger.Ref) (map[ledger.Ref]int, error) {
+func (l memoryLedger) Renew(_ context.Context, refs []ledger.Ref) (map[ledger.Ref]int, error) {
 	out := map[ledger.Ref]int{}
-	return out, h.in(func() error {
+	return out, l.in(func() error {
 		for _, ref := range refs {
-			if r := h.rows[ref]; r != nil && r.executor == h.name && r.done == nil && !r.released {
+			if r := l.rows[ref]; r != nil && r.executor == l.name && r.done == nil && !r.released {
 				r.version++
 				out[ref] = r.attempt
 			}
@@ -104,9 +104,9 @@ func (h hand) Renew(_ context.Context, refs []ledger.Ref) (map[ledger.Ref]int, e
 	})
 }
 
-func (h hand) Open(context.Context) (out []ledger.Open, err error) {
-	return out, h.in(func() error {
-		for ref, r := range h.rows {
+func (l memoryLedger) Open(context.Context) (out []ledger.Open, err error) {
+	return out, l.in(func() error {
+		for ref, r := range l.rows {
 			if r.done == nil {
 				out = append(out, ledger.Open{Ref: ref, Version: fmt.Sprint(r.version), Executor: r.executor, Released: r.released})
 			}
@@ -115,21 +115,21 @@ func (h hand) Open(context.Context) (out []ledger.Open, err error) {
 	})
 }
 
-func (h hand) Work(_ context.Context, ref ledger.Ref) (work []byte, err error) {
-	return work, h.in(func() error {
-		work = h.rows[ref].work
+func (l memoryLedger) Work(_ context.Context, ref ledger.Ref) (work []byte, err error) {
+	return work, l.in(func() error {
+		work = l.rows[ref].work
 		return nil
 	})
 }
 
-func (h hand) TakeOver(_ context.Context, o ledger.Open) (out ledger.Claim, err error) {
-	return out, h.in(func() error {
-		r := h.rows[o.Ref]
+func (l memoryLedger) TakeOver(_ context.Context, o ledger.Open) (out ledger.Claim, err error) {
+	return out, l.in(func() error {
+		r := l.rows[o.Ref]
 		if r.done != nil || fmt.Sprint(r.version) != o.Version {
 			return ledger.ErrLost
 		}
 		out.Former, out.Effect = []string{r.executor}, pure
-		r.executor, r.released, r.taken = h.name, false, time.Now()
+		r.executor, r.released, r.taken = l.name, false, time.Now()
 		r.version++
 		r.attempt++
 		out.Attempt = r.attempt
@@ -172,7 +172,7 @@ func (w *timed) process(t *testing.T, ctx context.Context, name string) *execute
 	}
 	w.alive.set(name, true)
 	e := execute.New(execute.Config{
-		Catalogue: catalogue, Ledger: hand{w.memory, name}, Presence: w.alive, Announce: func(context.Context, *toolv1.Outcome) {},
+		Catalogue: catalogue, Ledger: memoryLedger{w.memory, name}, Presence: w.alive, Announce: func(context.Context, *toolv1.Outcome) {},
 		Log: slog.New(slog.DiscardHandler), Metrics: metrics, Slots: 4, PerWorkspace: 4,
 		Renew: renewEvery, Quiet: quiet, Lease: lease, SweepEvery: sweepEvery, Grace: 2 * time.Second, RecordFor: 20 * time.Second,
 	})
@@ -189,7 +189,7 @@ func (w *timed) leave(t *testing.T, executor string) ledger.Ref {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (hand{w.memory, executor}).Claim(t.Context(), ledger.Call{Ref: ref(t, c), Work: work}); err != nil {
+	if _, err := (memoryLedger{w.memory, executor}).Claim(t.Context(), ledger.Call{Ref: ref(t, c), Work: work}); err != nil {
 		t.Fatal(err)
 	}
 	return ref(t, c)
@@ -211,31 +211,31 @@ func quickTool() *fake {
 	return newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil })
 }
 
-// TestWhenACallIsTakenOver checks when calls are taken over.
-func TestWhenACallIsTakenOver(t *testing.T) {
+// TestTakeOverTimes checks when calls are taken over.
+func TestTakeOverTimes(t *testing.T) {
 	t.Parallel()
 	const never = 0
 	for _, tt := range []struct {
 		name string
-		// live does what happens to the row in the meantime, until ctx is done.
+		// live changes the row or its executor in the meantime, until ctx is done.
 		live        func(ctx context.Context, w *timed, r ledger.Ref)
 		least, most time.Duration // from the beginning until it is taken over
 	}{
-		{"of one that is gone", func(_ context.Context, w *timed, _ ledger.Ref) { w.alive.set("first", false) }, quiet, quiet + 2*sweepEvery},
-		{"of one that is silent", func(context.Context, *timed, ledger.Ref) {}, lease, lease + 2*sweepEvery},
-		{"that was let go of", func(ctx context.Context, w *timed, r ledger.Ref) {
-			_ = hand{w.memory, "first"}.Release(ctx, r, 1)
+		{"dead executor", func(_ context.Context, w *timed, _ ledger.Ref) { w.alive.set("first", false) }, quiet, quiet + 2*sweepEvery},
+		{"silent executor", func(context.Context, *timed, ledger.Ref) {}, lease, lease + 2*sweepEvery},
+		{"released call", func(ctx context.Context, w *timed, r ledger.Ref) {
+			_ = memoryLedger{w.memory, "first"}.Release(ctx, r, 1)
 		}, quiet, quiet + 2*sweepEvery},
-		{"of one that renews, present or not", func(ctx context.Context, w *timed, r ledger.Ref) {
+		{"executor that renews, present or not", func(ctx context.Context, w *timed, r ledger.Ref) {
 			w.alive.set("first", false)
 			for ctx.Err() == nil {
-				_, _ = hand{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
+				_, _ = memoryLedger{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
 				<-time.After(renewEvery)
 			}
 		}, never, never},
-		{"of one that dies after a while", func(ctx context.Context, w *timed, r ledger.Ref) {
+		{"executor that dies later", func(ctx context.Context, w *timed, r ledger.Ref) {
 			for range 20 {
-				_, _ = hand{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
+				_, _ = memoryLedger{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
 				<-time.After(renewEvery)
 			}
 			w.alive.set("first", false)
@@ -247,18 +247,18 @@ func TestWhenACallIsTakenOver(t *testing.T) {
 			<-time.After(10 * time.Second)
 			w.set(func() { w.away = false })
 		}, 10*time.Second + quiet/2 + quiet, 10*time.Second + quiet/2 + quiet + 3*sweepEvery},
-		{"of one that comes back after an outage", func(ctx context.Context, w *timed, r ledger.Ref) {
+		{"executor that recovers after an outage", func(ctx context.Context, w *timed, r ledger.Ref) {
 			w.alive.set("first", false)
 			w.set(func() { w.away = true })
 			<-time.After(10 * time.Second)
 			w.set(func() { w.away = false })
 			<-time.After(renewEvery)
 			for ctx.Err() == nil {
-				_, _ = hand{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
+				_, _ = memoryLedger{w.memory, "first"}.Renew(ctx, []ledger.Ref{r})
 				<-time.After(renewEvery)
 			}
 		}, never, never},
-		{"when looking takes too long to trust", func(_ context.Context, w *timed, _ ledger.Ref) {
+		{"reads that take too long to trust", func(_ context.Context, w *timed, _ ledger.Ref) {
 			w.alive.set("first", false)
 			w.set(func() { w.slow = 4 * time.Second })
 		}, never, never},

@@ -167,7 +167,7 @@ func (w *world) dead(t testing.TB, c *toolv1.Call) *ledger.Ledger {
 	return l
 }
 
-// stop ends the first claim of a call, so that its message brings it to the next one.
+// stop releases the first claim of a call, so that its next delivery claims it again.
 func stop(t testing.TB, l *ledger.Ledger, c *toolv1.Call) {
 	t.Helper()
 	if err := l.Release(t.Context(), ref(t, c), 1); err != nil {
@@ -234,7 +234,7 @@ func (a *announcements) get() []*toolv1.Outcome {
 	return a.all
 }
 
-// lines is a log.
+// lines records log lines.
 type lines struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -252,17 +252,17 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// farEnd is a remote side that counts effects and runs by key.
-type farEnd struct {
+// remoteSide is a remote side that counts effects and runs by key.
+type remoteSide struct {
 	mu      sync.Mutex // guards the rest
 	effects map[id.Operation]int
 	runs    int
 }
 
-func newFarEnd() *farEnd { return &farEnd{effects: map[id.Operation]int{}} }
+func newRemoteSide() *remoteSide { return &remoteSide{effects: map[id.Operation]int{}} }
 
 // once has an effect only the first time for a key.
-func (f *farEnd) once(key id.Operation) {
+func (f *remoteSide) once(key id.Operation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.runs++
@@ -270,14 +270,14 @@ func (f *farEnd) once(key id.Operation) {
 }
 
 // again has an effect every time.
-func (f *farEnd) again(key id.Operation) {
+func (f *remoteSide) again(key id.Operation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.runs++
 	f.effects[key]++
 }
 
-func (f *farEnd) count(key string) (effects, runs int) {
+func (f *remoteSide) count(key string) (effects, runs int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.effects[id.Must[id.Operation](key)], f.runs

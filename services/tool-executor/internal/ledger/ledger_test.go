@@ -107,7 +107,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-func TestAKeyStandsForOneRequest(t *testing.T) {
+func TestReusedKey(t *testing.T) {
 	t.Parallel()
 	l := ledger.New(open(t), "one", time.Minute)
 	c := newCall()
@@ -217,7 +217,7 @@ func TestTakeOver(t *testing.T) {
 
 // A row of the previous version has no call: it is not swept, and another executor claims it with
 // its message after its lease has expired.
-func TestRowsOfTheVersionBefore(t *testing.T) {
+func TestRowsOfThePreviousVersion(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	c := newCall()

@@ -10,7 +10,7 @@ import (
 )
 
 // Result is the answer to a call, a JSON object on one line. The zero Result is an error that
-// says that the tool answered nothing.
+// says that the tool returned no result.
 type Result struct {
 	json      string
 	isError   bool
@@ -25,7 +25,7 @@ func Object(v any) Result {
 		b, err = marshal(map[string]json.RawMessage{"result": b})
 	}
 	if err != nil {
-		return Errorf("internal", "the tool's answer could not be written as JSON; do without it")
+		return Errorf("internal", "the tool's result could not be encoded as JSON; continue without it")
 	}
 	return Result{json: string(b)}
 }
@@ -43,7 +43,7 @@ func Errorf(errorType, format string, args ...any) Result {
 // JSON returns the envelope.
 func (r Result) JSON() string {
 	if r.json == "" {
-		return `{"error":"the tool answered nothing; do without it"}`
+		return `{"error":"the tool returned no result; continue without it"}`
 	}
 	return r.json
 }

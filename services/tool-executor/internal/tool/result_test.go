@@ -106,8 +106,8 @@ func TestObject(t *testing.T) {
 		{nil, `{"result":null}`},
 		{"<a>", `{"result":"<a>"}`},
 		{json.RawMessage(`{"a":"\ud83d\ude00\ud800\u0000"}`), "{\"a\":\"😀\uFFFD\uFFFD\"}"},
-		{func() {}, `{"error":"the tool's answer could not be written as JSON; do without it"}`},
-		{json.RawMessage("{"), `{"error":"the tool's answer could not be written as JSON; do without it"}`},
+		{func() {}, `{"error":"the tool's result could not be encoded as JSON; continue without it"}`},
+		{json.RawMessage("{"), `{"error":"the tool's result could not be encoded as JSON; continue without it"}`},
 	} {
 		if got := tool.Object(tt.in).JSON(); got != tt.want {
 			t.Errorf("Object(%v) = %s, want %s", tt.in, got, tt.want)

@@ -72,7 +72,7 @@ func CompileSchema(name string, text []byte) (*Schema, error) {
 // field that is wrong.
 func (s *Schema) Check(args string) (json.RawMessage, error) {
 	if len(args) > MaxArgs {
-		return nil, fault.New(fault.TooLarge, "the arguments are %d bytes; at most %d are allowed: do it in several calls", len(args), MaxArgs)
+		return nil, fault.New(fault.TooLarge, "the arguments are %d bytes; at most %d are allowed: split them into several calls", len(args), MaxArgs)
 	}
 	if strings.TrimSpace(args) == "" {
 		args = "{}"
@@ -85,7 +85,7 @@ func (s *Schema) Check(args string) (json.RawMessage, error) {
 		return nil, fault.New(fault.Invalid, "the arguments must be a JSON object, not %s", typeName(v))
 	}
 	if v, err = plainNumbers(v); err != nil {
-		return nil, fault.New(fault.Invalid, "the arguments hold %v", err)
+		return nil, fault.New(fault.Invalid, "the arguments contain %v", err)
 	}
 	if err := s.schema.Validate(v); err != nil {
 		violation, ok := errors.AsType[*jsonschema.ValidationError](err)

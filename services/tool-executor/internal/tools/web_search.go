@@ -16,6 +16,6 @@ var webSearchPage string
 func webSearch(Deps) (tool.Tool, error) {
 	spec, err := tool.Spec{Name: "web_search", Source: tool.Provider, Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true}.Describe(webSearchPage)
 	return tool.Define(spec, func(context.Context, tool.Call, struct{}) (tool.Result, error) {
-		return tool.Errorf("unavailable", "web_search is run by the model's provider, and this model's has none: do without it"), nil
+		return tool.Errorf("unavailable", "web_search is run by the model's provider, and this provider has none: continue without it"), nil
 	}, nil), err
 }
