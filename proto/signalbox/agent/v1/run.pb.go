@@ -210,7 +210,7 @@ type Run struct {
 	Simulated bool `protobuf:"varint,21,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	// GetRun only: the texts of all steps, with a blank line between them.
 	FullText string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
-	// What a person is told about the finish reason, such as which budget is spent.
+	// For people: details of the finish reason, such as which budget is spent.
 	FinishDetail  string `protobuf:"bytes,23,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

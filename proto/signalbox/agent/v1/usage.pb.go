@@ -26,9 +26,9 @@ type GetUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// day, model, member, session or tool.
 	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
-	// Included.
+	// Inclusive.
 	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	// Not included. At most 366 days after from.
+	// Exclusive; at most 366 days after from.
 	To            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -87,9 +87,9 @@ func (x *GetUsageRequest) GetTo() *timestamppb.Timestamp {
 
 type GetUsageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1,000: days in order, other groups by cost and tokens, the most first.
+	// At most 1,000: days in order, other groups by cost and tokens in descending order.
 	Groups []*UsageGroup `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
-	// There are more groups.
+	// Whether there are more groups.
 	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -152,7 +152,7 @@ type UsageGroup struct {
 	CacheWriteTokens int64 `protobuf:"varint,5,opt,name=cache_write_tokens,json=cacheWriteTokens,proto3" json:"cache_write_tokens,omitempty"`
 	OutputTokens     int64 `protobuf:"varint,6,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	ReasoningTokens  int64 `protobuf:"varint,7,opt,name=reasoning_tokens,json=reasoningTokens,proto3" json:"reasoning_tokens,omitempty"`
-	// Tokens, of those above, of calls that broke off.
+	// The part of the tokens above that belongs to calls that broke off.
 	WastedTokens int64 `protobuf:"varint,8,opt,name=wasted_tokens,json=wastedTokens,proto3" json:"wasted_tokens,omitempty"`
 	// Millionths of a dollar, of the calls with a known price.
 	CostMicros int64 `protobuf:"varint,9,opt,name=cost_micros,json=costMicros,proto3" json:"cost_micros,omitempty"`
@@ -296,7 +296,7 @@ type Budget struct {
 	Scope string `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
 	// The member or session; empty if each one has a budget of its own.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// The limits; one at least is set.
+	// The limits; at least one is set.
 	Tokens     *int64 `protobuf:"varint,4,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
 	CostMicros *int64 `protobuf:"varint,5,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
 	Steps      *int64 `protobuf:"varint,6,opt,name=steps,proto3,oneof" json:"steps,omitempty"`

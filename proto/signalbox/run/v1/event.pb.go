@@ -1166,13 +1166,14 @@ type Done struct {
 	TotalTokensIn  int64  `protobuf:"varint,2,opt,name=total_tokens_in,json=totalTokensIn,proto3" json:"total_tokens_in,omitempty"`
 	TotalTokensOut int64  `protobuf:"varint,3,opt,name=total_tokens_out,json=totalTokensOut,proto3" json:"total_tokens_out,omitempty"`
 	Steps          int32  `protobuf:"varint,4,opt,name=steps,proto3" json:"steps,omitempty"`
-	// The last step's finish reason, or cancelled, max-steps, max-time or max-step-time.
+	// The last step's finish reason, or cancelled, max-steps, max-time, max-step-time, or the
+	// spent budget: budget-tokens, budget-cost or budget-steps.
 	FinishReason string `protobuf:"bytes,5,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
 	// The text of the last step.
 	FinalText string `protobuf:"bytes,6,opt,name=final_text,json=finalText,proto3" json:"final_text,omitempty"`
 	// No model answered: the simulator ran a script.
 	Simulated bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
-	// What a person is told about the finish reason, such as which budget is spent.
+	// For people: details of the finish reason, such as which budget is spent.
 	FinishDetail  string `protobuf:"bytes,8,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
