@@ -159,7 +159,7 @@ type executors struct {
 	db  *pg.DB
 	own *pg.Presence
 	// steady is how long this process must have been present itself before it calls others
-	// absent: when Postgres comes back, every process is absent for a moment.
+	// absent: when Postgres recovers, every process is absent for a moment.
 	steady time.Duration
 }
 

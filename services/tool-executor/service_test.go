@@ -208,7 +208,7 @@ func TestCallWithoutItsMessage(t *testing.T) {
 	}
 }
 
-// blind is a tool of a main package, with an effect that nobody can look up.
+// blind is a tool of a main package, with an effect that cannot be looked up.
 type blind struct{ far *farend.Client }
 
 func (b blind) Spec() toolexecutor.Spec {
@@ -287,7 +287,7 @@ func TestCancelOverTheBus(t *testing.T) {
 	}
 }
 
-// await polls what tells nobody when it changes.
+// await polls until done returns true.
 func await(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for until := time.Now().Add(20 * time.Second); !done(); {

@@ -15,7 +15,7 @@
 // finish in any order.) Because rows and position are written together, the transaction need
 // not wait for the disk: what a crash of Postgres loses is copied again.
 //
-// No lock decides who copies. The replica that wrote last goes on. The others check the
+// No lock decides who copies. The replica that wrote last continues. The others check the
 // position at intervals, and one that finds it unchanged while the stream has more takes
 // over. If two replicas write, only one advances the position.
 //
@@ -28,7 +28,7 @@
 //
 // # Reading
 //
-// List finds the row that has an event and goes on from there by the rows' ids. It stops
+// List finds the row that has an event and continues from there by the rows' ids. It stops
 // before a row that does not follow from what it has returned: a number is missing, a run
 // goes back because its stream was lost, or a run begins although the previous one has not
 // ended. The caller reads the rest from the stream.
@@ -41,7 +41,7 @@
 // # What happens on a crash
 //
 // A copier that dies has either advanced the position or not, and the next one continues from
-// it. A stream that was lost and created anew is recognized by its creation time, and one
+// it. A stream that was lost and created again is recognized by its creation time, and one
 // that lost its newest messages by being shorter than the copy. Both are copied from their
 // beginning, and readers drop duplicates. While Postgres is unavailable the position does not
 // advance. Events that the bus drops in the meantime, after a quarter of an hour, are missing

@@ -216,7 +216,7 @@ func TestHoles(t *testing.T) {
 	}
 }
 
-// A stream that is lost and created anew is copied from its beginning, and the copy of the old
+// A stream that is lost and created again is copied from its beginning, and the copy of the old
 // one stays.
 func TestStreamIsMadeAnew(t *testing.T) {
 	t.Parallel()
@@ -457,7 +457,7 @@ func TestRunFinishes(t *testing.T) {
 	}
 }
 
-// Postgres and the bus may go and come back; nothing is left out or comes twice.
+// During outages of Postgres and the bus, no event is left out or copied twice.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -364,7 +364,7 @@ func canonical(events []*runv1.Event) []*runv1.Event {
 }
 
 // history makes up what is said in a session over some runs: takeovers with older
-// claims that go on writing for a while, messages that are stored twice, runs that
+// claims that keep writing for a while, messages that are stored twice, runs that
 // are cancelled while another one is at work.
 func history(r *rand.Rand, runs int) []*runv1.Event {
 	var out []*runv1.Event

@@ -10,7 +10,7 @@ import (
 )
 
 // Turn is a message of the conversation prepared for encoding: calls have their results, and
-// missing results are made up.
+// missing results are synthesized.
 type Turn struct {
 	Role    Role // user, assistant or system
 	Message int  // its index in Request.Messages

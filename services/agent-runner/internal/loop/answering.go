@@ -50,7 +50,7 @@ type answering struct {
 }
 
 // run works on the run. It returns nil when the run has ended or is parked, and an error
-// when it cannot go on here.
+// when it cannot continue here.
 func (a *answering) run(ctx context.Context) error {
 	if err := a.load(ctx); err != nil {
 		if f := fault.From(err); f.Kind == fault.TooLarge {

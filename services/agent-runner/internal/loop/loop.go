@@ -19,7 +19,7 @@
 // and calls the model again. After the answer's commit: the calls are in the table
 // tool_calls. The next claim dispatches them, perhaps again, and waits for their outcomes,
 // which the executors record under the same keys. After the results' commit, or the commit
-// of a step without calls: the next claim goes on with the next step. After the end's
+// of a step without calls: the next claim continues with the next step. After the end's
 // commit: the outbox publishes the end, and the redelivered work finds nothing to do. A
 // runner that loses its claim without dying notices at its next write and stops
 // (run.ErrFenced).

@@ -76,7 +76,7 @@ func (a *answering) callModel(ctx context.Context, index int) (*llm.Response, er
 // a failure of the provider.
 const maxBroken = 10
 
-// minNotice is the shortest Retry-After of a provider or the broker that viewers are told of.
+// minNotice is the shortest Retry-After, of a provider or the broker, that is announced to viewers.
 const minNotice = time.Second
 
 // prepare looks up the provider and the tools, once for each claim.
@@ -244,7 +244,7 @@ func (a *answering) callFailed(ctx, stoppable context.Context, index int, partia
 	}
 	switch f := fault.From(err); f.Kind {
 	case fault.Internal, fault.Unavailable, fault.Deadline, fault.Cancelled:
-		return false, err // a failure of ours: the run is claimed again
+		return false, err // an internal failure: the run is claimed again
 	default:
 		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: f.Message, ErrorCode: f.Code})
 	}

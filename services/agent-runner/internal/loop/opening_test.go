@@ -53,9 +53,8 @@ func TestOpening(t *testing.T) {
 	}
 }
 
-// A steering message that joined, and that its runner could not tell of any more,
-// is told by the next.
-func TestOpeningTellsOfWhoJoined(t *testing.T) {
+// A steering message that joined but was not emitted by its runner is emitted by the next one.
+func TestOpeningEmitsJoinedMessages(t *testing.T) {
 	t.Parallel()
 	message := func(id string) *runv1.Event {
 		return &runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{MessageId: id}}}

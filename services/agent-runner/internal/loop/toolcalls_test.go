@@ -9,8 +9,8 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// What the model is told of a call that nobody waited for claims no more than is
-// known: only what has no effect certainly had none.
+// The result of a call that the run stopped waiting for states no more than is known:
+// only a call of a pure tool certainly had no effect.
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -7,7 +7,7 @@
 // the first of them on condition that nothing was written in between. If the condition
 // fails, because an older claim is still writing, Open reads the log and asks the caller
 // again. Once the first event is stored, readers ignore what the older claim may still
-// write. The first claim of a run follows no other claim, and for a second nobody can have
+// write. The first claim of a run follows no other claim, and for a second no other runner can have
 // claimed the run after it. In that time its first event is published like any other, so
 // that the model call need not wait for the log.
 //
@@ -265,7 +265,7 @@ func (t *tailReader) read(ctx context.Context) (uint64, error) {
 		return last.Seq, nil
 	}
 	if last.Seq < t.after {
-		t.after = 0 // the stream was created anew
+		t.after = 0 // the stream was created again
 	}
 	reached := t.after
 	for m, err := range t.cfg.Bus.Read(ctx, t.cfg.Stream, t.cfg.Subject, t.after, last.Seq) {

@@ -136,7 +136,7 @@ func (w *world) checkWaiting() {
 	}
 	atLimit := slices.ContainsFunc(w.pg.allRuns, func(r *runRow) bool { return w.pg.held(r.Workspace) >= w.pg.most() })
 	if active >= capacity || atLimit {
-		w.crowded = time.Now() // who waits may be waiting for a slot
+		w.crowded = time.Now() // waiting runs may be waiting for a slot
 	}
 	for _, r := range w.pg.allRuns {
 		switch {

@@ -20,7 +20,7 @@ type consumer struct {
 	w       *world
 	stream  *stream
 	entries []*entry // those of the stream's messages, in order
-	pulls   []*pull  // who asks for one
+	pulls   []*pull  // waiting pull requests
 }
 
 // entry is a message of the queue as its consumer sees it.

@@ -194,7 +194,7 @@ func (d *rows) say(messages ...outbox.Message) {
 	for _, m := range messages {
 		payload, err := proto.Marshal(m.Body)
 		if err != nil {
-			panic(fmt.Sprintf("encode %s: %v", m.ID, err)) // a message of ours always encodes
+			panic(fmt.Sprintf("encode %s: %v", m.ID, err)) // our messages always encode
 		}
 		d.lastOutbox++
 		d.outbox = append(d.outbox, outbox.Row{

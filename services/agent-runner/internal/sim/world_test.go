@@ -131,7 +131,7 @@ func (w *world) violation(format string, args ...any) {
 
 // request is a request of a process to the world.
 type request struct {
-	name   string        // who asks what; chance is drawn under it
+	name   string        // of the process and its request; seeds its random numbers
 	lo, hi time.Duration // how long it takes
 	// do is the effect, under the world's lock. The process may be dead by then.
 	do func() error

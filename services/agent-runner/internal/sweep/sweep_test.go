@@ -113,8 +113,8 @@ func TestSweeps(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		rows  rows
-		after time.Duration // that Postgres came back
-		away  bool          // the queue was, and comes back
+		after time.Duration // since Postgres recovered
+		away  bool          // the queue is unavailable at first
 		want  map[string]bool
 	}{
 		{"no runner counts as dead at once", rows{dead: []run.Claimable{dead}}, beat / 2, false, map[string]bool{}},

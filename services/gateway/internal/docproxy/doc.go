@@ -43,7 +43,7 @@
 //
 // # What is passed on
 //
-// Of the client's request only the document's id is passed on. The rest is written anew,
+// Of the client's request only the document's id is passed on. The rest is generated,
 // with the signed identity and the token's expiry, so that headers cannot be forged and no
 // token from a URL or a header goes further. Messages are passed on unchanged, including
 // Hocuspocus' Auth messages with a token, which document-sync ignores.

@@ -27,7 +27,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// ended counts a socket by its close code. Codes that clients made up share a label.
+// ended counts a socket by its close code. Unknown codes share a label.
 func (m *metrics) ended(code int) {
 	label := "other"
 	if code >= 1000 && code <= 1015 || code >= codeInvalid && code <= codeNotFound {

@@ -144,7 +144,7 @@ type opening struct {
 	idle      []byte
 }
 
-// serve upgrades a request to a socket. target finds out what it is for.
+// serve upgrades a request to a socket. target determines what the socket is for.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, target func(context.Context, *opening) error) {
 	if !websocket.IsWebSocketUpgrade(r) {
 		api.WriteUpgradeRequired(w)

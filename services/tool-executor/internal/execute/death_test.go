@@ -35,7 +35,7 @@ func TestDeathAroundACall(t *testing.T) {
 		name   string
 		at     moment
 		hold   []farend.Point // requests are held there, and it dies when its own is
-		lands  string         // when the held request goes on: before the takeover, or after
+		lands  string         // when the held request continues: before the takeover, or after
 		settle time.Duration
 		blind  toolv1.OutcomeState // of an unsafe call
 		sent   bool                // the effect is there, also for an unsafe call
@@ -145,7 +145,7 @@ func awaitHeir(t *testing.T, w *world, r *remote, hold *farend.Hold, c *toolv1.C
 // call over.
 func TestStopped(t *testing.T) {
 	t.Parallel()
-	const quick = 100 * time.Millisecond // the others wait so long for one who is silent
+	const quick = 100 * time.Millisecond // how long the others wait for a silent executor
 	for _, effect := range effects {
 		t.Run(fmt.Sprintf("%v before it starts", effect), func(t *testing.T) {
 			t.Parallel()

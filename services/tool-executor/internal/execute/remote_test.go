@@ -117,7 +117,7 @@ type mortal struct {
 	at   moment
 	stop bool
 	died chan struct{} // closed at the moment
-	wake chan struct{} // closed when it may go on
+	wake chan struct{} // closed when it may continue
 	kill func()
 
 	mu    sync.Mutex // guards conns

@@ -23,7 +23,7 @@ import (
 type memory struct {
 	mu   sync.Mutex // guards the rest
 	rows map[ledger.Ref]*row
-	away bool          // nobody reaches it
+	away bool          // the database is unavailable
 	slow time.Duration // it takes so long to answer
 }
 

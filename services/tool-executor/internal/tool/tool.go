@@ -47,7 +47,7 @@ type Spec struct {
 	// Less tells the model how to ask for less if a result is over the cap.
 	Less          string
 	NeedsApproval bool
-	Always        bool // enabled in every session, whatever it selects
+	Always        bool // enabled in every session, regardless of its selection
 	// What a call means for the trust of the run; see docs/security.md.
 	ReadsUntrusted bool // results may contain text that strangers wrote
 	ReadsPrivate   bool // results may contain the workspace's private data

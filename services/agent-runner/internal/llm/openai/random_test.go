@@ -135,7 +135,7 @@ func TestDecodeRandomCuts(t *testing.T) {
 	}
 }
 
-// readAll returns the answer, or with an error what there is of it.
+// readAll returns the answer or, with an error, the part that arrived.
 func readAll(body io.Reader) (*llm.Response, error) {
 	s := llm.NewStream(body, openai.NewDecoder(openai.Compatible, "", llm.Limits{}), llm.Limits{})
 	for s.Next() {

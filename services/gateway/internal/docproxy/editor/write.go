@@ -181,7 +181,7 @@ func (c *Conn) take() [][]byte {
 var gatherers = sync.Pool{New: func() any { return new([gather]byte) }}
 
 // parts combines the frames of a batch and calls write for each part. write returns the bytes
-// written and whether to go on. parts returns the rest of the batch.
+// written and whether to continue. parts returns the rest of the batch.
 func parts(batch [][]byte, write func([]byte) (int, bool)) (left [][]byte) {
 	buf := gatherers.Get().(*[gather]byte)
 	defer gatherers.Put(buf)
