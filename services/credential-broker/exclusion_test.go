@@ -178,7 +178,7 @@ func (b *broker) eventually(what string, is func() bool) {
 // signInAgain signs in again for an account at another instance, which does not notify this one.
 func (s *signedIn) signInAgain(a identity.Actor, ref oauth.Ref) {
 	s.t.Helper()
-	who := oauth.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"}
+	who := identity.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"}
 	l, err := s.other.Start(s.t.Context(), who, oauth.LoginRequest{Kind: oauth.Browser, Account: ref.Account})
 	if err != nil {
 		s.t.Fatal(err)

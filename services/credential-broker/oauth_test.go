@@ -83,7 +83,7 @@ func folder(t *testing.T, yaml string) string {
 func (s *signedIn) add(a identity.Actor) oauth.Ref {
 	s.t.Helper()
 	access, refresh := s.server.Grant()
-	ref, err := s.other.Add(s.t.Context(), oauth.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"},
+	ref, err := s.other.Add(s.t.Context(), identity.Actor{Workspace: a.Workspace, Member: a.Member, Service: "gateway"},
 		oauth.NewGrant{Provider: "sim", Access: vault.NewSecret(access), Refresh: vault.NewSecret(refresh), Life: time.Hour})
 	if err != nil {
 		s.t.Fatal(err)
@@ -107,7 +107,7 @@ func TestSignedInAccount(t *testing.T) {
 	s.wantAnswer("a token that is good", owner, http.StatusOK)
 
 	// Another instance renews the token, which invalidates the one that this instance holds.
-	if err := s.other.Refresh(t.Context(), oauth.Actor{}, ref); err != nil {
+	if err := s.other.Refresh(t.Context(), identity.Actor{}, ref); err != nil {
 		t.Fatal(err)
 	}
 	s.wantAnswer("after a rotation elsewhere", owner, http.StatusOK)

@@ -25,7 +25,6 @@ import (
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	"signalbox.dev/services/credential-broker/admin"
-	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/simulator/authserver"
 )
 
@@ -582,7 +581,7 @@ func TestRemoveDuringRenewal(t *testing.T) {
 		}
 	})
 	renewed := make(chan error)
-	go func() { renewed <- s.other.Refresh(t.Context(), oauth.Actor{}, ref) }()
+	go func() { renewed <- s.other.Refresh(t.Context(), identity.Actor{}, ref) }()
 	<-asked
 	remove := func() error {
 		_, err := s.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: ref.Account.String()})

@@ -295,7 +295,7 @@ func (s *Scope) CompleteConnection(ctx context.Context, provider string, answer 
 	}
 	answer.Provider, answer.Purpose = p.Name, oauth.ForConnection
 	answer.May = func(ctx context.Context, account id.Account) error { return s.mayComplete(ctx, p, account) }
-	ref, err := s.accounts.Keeper.Complete(ctx, s.actor(), answer)
+	ref, err := s.accounts.Keeper.Complete(ctx, s.by, answer)
 	if err != nil {
 		return Connection{}, err
 	}

@@ -252,7 +252,7 @@ func (s *Scope) importOne(ctx context.Context, f *opencode.Found) (id.Account, e
 		until := now.Add(pool.Clamp(pool.RateLimited, f.Limited.Sub(now))) // as for a limit that the broker meets
 		n.Import.Limit = &store.Limit{At: now, Until: until, Soon: until, Reason: pool.RateLimited}
 	}
-	ref, err := s.accounts.Keeper.Add(ctx, s.actor(), n)
+	ref, err := s.accounts.Keeper.Add(ctx, s.by, n)
 	return ref.Account, err
 }
 

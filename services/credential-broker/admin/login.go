@@ -103,7 +103,7 @@ func (s *Scope) StartLogin(ctx context.Context, r LoginRequest) (Login, error) {
 			return Login{}, err
 		}
 	}
-	l, err := s.accounts.Keeper.Start(ctx, s.actor(), r)
+	l, err := s.accounts.Keeper.Start(ctx, s.by, r)
 	if err != nil {
 		return Login{}, err
 	}
@@ -115,14 +115,14 @@ func (s *Scope) StartLogin(ctx context.Context, r LoginRequest) (Login, error) {
 
 // CompleteLogin ends a sign-in and returns the account. A repeat returns the same.
 func (s *Scope) CompleteLogin(ctx context.Context, answer LoginAnswer) (Account, error) {
-	ref, err := s.accounts.Keeper.Complete(ctx, s.actor(), answer)
+	ref, err := s.accounts.Keeper.Complete(ctx, s.by, answer)
 	return s.changed(ctx, ref.Account, err)
 }
 
 // PollLogin asks whether a device's code was entered. Until it was, wait is how long to
 // wait before the next call. A repeat after that returns the same account.
 func (s *Scope) PollLogin(ctx context.Context, login uuid.UUID) (account Account, wait time.Duration, err error) {
-	p, err := s.accounts.Keeper.Poll(ctx, s.actor(), login)
+	p, err := s.accounts.Keeper.Poll(ctx, s.by, login)
 	if err != nil {
 		return Account{}, 0, err
 	}
@@ -138,7 +138,7 @@ func (s *Scope) Refresh(ctx context.Context, account id.Account) (Account, error
 	if err := s.checkTokens(ctx, account); err != nil {
 		return Account{}, err
 	}
-	return s.changed(ctx, account, s.accounts.Keeper.Refresh(ctx, s.actor(), s.ref(account)))
+	return s.changed(ctx, account, s.accounts.Keeper.Refresh(ctx, s.by, s.ref(account)))
 }
 
 // Logout revokes a sign-in, here and at the provider. The account stays and can be signed
@@ -148,7 +148,7 @@ func (s *Scope) Logout(ctx context.Context, account id.Account) (Account, Revoca
 	if err := s.checkTokens(ctx, account); err != nil {
 		return Account{}, Revocation{}, err
 	}
-	r, err := s.accounts.Keeper.Revoke(ctx, s.actor(), s.ref(account))
+	r, err := s.accounts.Keeper.Revoke(ctx, s.by, s.ref(account))
 	a, err := s.changed(ctx, account, err)
 	return a, r, err
 }

@@ -45,10 +45,6 @@ func (s *Scope) event(action string) store.Event {
 	return store.Event{Action: action, Origin: string(origin), Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
 }
 
-func (s *Scope) actor() oauth.Actor {
-	return oauth.Actor{Workspace: s.by.Workspace, Member: s.by.Member, Key: s.by.Key, Service: s.by.Service, Address: s.by.Address}
-}
-
 func (s *Scope) ref(account id.Account) oauth.Ref {
 	return oauth.Ref{Workspace: s.by.Workspace, Account: account}
 }
@@ -207,7 +203,7 @@ func (s *Scope) Remove(ctx context.Context, account id.Account) (Revocation, err
 	if a.Grant.State == oauth.Revoked {
 		return Revocation{Why: "it was already signed out"}, s.forget(ctx, account, "already signed out")
 	}
-	r, err := s.accounts.Keeper.RevokeWithin(ctx, s.actor(), s.ref(account), revokeTimeout)
+	r, err := s.accounts.Keeper.RevokeWithin(ctx, s.by, s.ref(account), revokeTimeout)
 	if err != nil {
 		return r, err
 	}

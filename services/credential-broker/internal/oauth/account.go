@@ -9,25 +9,17 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
-// Actor is who acts; zero for the broker itself. A login belongs to the one who began it.
-type Actor struct {
-	Workspace id.Workspace // zero for the operator's shared accounts
-	Member    id.Member    // zero for the operator's command line
-	Key       id.APIKey    // set if an API key acted for the member
-	Service   string       // that vouches for them
-	Address   string       // theirs, if it is known
-}
-
-// event returns what the audit is to say.
-func (a Actor) event(action string, ref Ref, provider, detail string) store.Event {
+// event returns what the audit is to say; by is zero for the broker itself.
+func event(by identity.Actor, action string, ref Ref, provider, detail string) store.Event {
 	ev := store.Event{
-		Action: action, Account: ref.Account, Provider: provider, Origin: "workspace", Member: a.Member, Key: a.Key,
-		Service: cmp.Or(a.Service, subject.CredentialBroker), Address: a.Address, Detail: detail,
+		Action: action, Account: ref.Account, Provider: provider, Origin: "workspace", Member: by.Member, Key: by.Key,
+		Service: cmp.Or(by.Service, subject.CredentialBroker), Address: by.Address, Detail: detail,
 	}
 	if id.IsZero(ref.Workspace) {
 		ev.Origin = "shared"
@@ -48,7 +40,7 @@ type NewGrant struct {
 
 // Add stores tokens that were obtained elsewhere as a new account. If an account was imported
 // with the same refresh token the error is store.ErrImported.
-func (k *Keeper) Add(ctx context.Context, by Actor, n NewGrant) (Ref, error) {
+func (k *Keeper) Add(ctx context.Context, by identity.Actor, n NewGrant) (Ref, error) {
 	p, err := k.cfg.Providers.Get(n.Provider)
 	if err != nil {
 		return Ref{}, err
@@ -75,14 +67,14 @@ func (k *Keeper) Add(ctx context.Context, by Actor, n NewGrant) (Ref, error) {
 // admit stores what a login or an import brought, as a new account or in the place of what
 // an account had, and ends the login. A renewal that is under way meanwhile has its answer
 // thrown away.
-func (k *Keeper) admit(ctx context.Context, by Actor, p *Provider, l store.Login, imported *store.Import, sealer vault.Sealer, t issued) error {
+func (k *Keeper) admit(ctx context.Context, by identity.Actor, p *Provider, l store.Login, imported *store.Import, sealer vault.Sealer, t issued) error {
 	ref := Ref{by.Workspace, l.Account}
 	s, err := k.seal(ctx, sealer, ref, p, t, 0)
 	if err != nil {
 		return err
 	}
 	err = k.cfg.Store.Update(ctx, ref.Workspace, func(ctx context.Context, tx store.Tx) error {
-		put, ev := insertTokens, by.event("created", ref, p.Account, "")
+		put, ev := insertTokens, event(by, "created", ref, p.Account, "")
 		switch {
 		case l.Again:
 			put, ev.Action, ev.Detail = replaceTokens, "changed", "signed in again"

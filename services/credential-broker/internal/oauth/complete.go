@@ -14,6 +14,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -39,7 +40,7 @@ type Answer struct {
 // provider is asked once for each login: a call that is repeated gets the same answer again,
 // and waits while another one is under way. A failure for which the provider has not refused
 // anything (Unavailable) can be repeated.
-func (k *Keeper) Complete(ctx context.Context, by Actor, a Answer) (Ref, error) {
+func (k *Keeper) Complete(ctx context.Context, by identity.Actor, a Answer) (Ref, error) {
 	if err := a.check(); err != nil {
 		return Ref{}, err
 	}
@@ -87,7 +88,7 @@ func (a *Answer) check() error {
 const claimWait = 10 * time.Second
 
 // awaitLogin claims a login as soon as nobody else has a claim on it, unless it has ended.
-func (k *Keeper) awaitLogin(ctx context.Context, by Actor, q loginQuery) (store.Login, error) {
+func (k *Keeper) awaitLogin(ctx context.Context, by identity.Actor, q loginQuery) (store.Login, error) {
 	ctx, cancel := context.WithTimeout(ctx, claimWait)
 	defer cancel()
 	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
@@ -105,7 +106,7 @@ func (k *Keeper) awaitLogin(ctx context.Context, by Actor, q loginQuery) (store.
 }
 
 // exchange turns the code into tokens and stores them.
-func (k *Keeper) exchange(ctx context.Context, by Actor, l store.Login, a Answer) error {
+func (k *Keeper) exchange(ctx context.Context, by identity.Actor, l store.Login, a Answer) error {
 	p, err := k.cfg.Providers.Get(l.Provider)
 	if err != nil {
 		return err
@@ -137,7 +138,7 @@ func (k *Keeper) exchange(ctx context.Context, by Actor, l store.Login, a Answer
 
 // openLogin decrypts a login's secret, and makes sure that what comes of it can be recorded
 // and sealed: the code is good once.
-func (k *Keeper) openLogin(ctx context.Context, by Actor, l *store.Login) (secret vault.Secret, sealer vault.Sealer, err error) {
+func (k *Keeper) openLogin(ctx context.Context, by identity.Actor, l *store.Login) (secret vault.Secret, sealer vault.Sealer, err error) {
 	if err = k.cfg.Store.CanRecord(); err != nil {
 		return secret, sealer, err
 	}
@@ -153,7 +154,7 @@ func (k *Keeper) openLogin(ctx context.Context, by Actor, l *store.Login) (secre
 // has a grant that is not used here. It is not revoked: at providers with one grant for a
 // person and a client, such as Google, that would end the grant of the login that was first.
 // It is logged, and ends at the provider when it is not used for long, or is withdrawn there.
-func (k *Keeper) storeLogin(ctx context.Context, by Actor, p *Provider, l store.Login, sealer vault.Sealer, object map[string]json.RawMessage) error {
+func (k *Keeper) storeLogin(ctx context.Context, by identity.Actor, p *Provider, l store.Login, sealer vault.Sealer, object map[string]json.RawMessage) error {
 	t, err := tokens(object)
 	if err != nil {
 		return exchangeFault(p, err)
@@ -168,7 +169,7 @@ func (k *Keeper) storeLogin(ctx context.Context, by Actor, p *Provider, l store.
 
 // recordFailure writes what an error means for a login: a refusal ends it, and after anything
 // else it can be tried again. If that cannot be written, the claim ends by itself.
-func (k *Keeper) recordFailure(ctx context.Context, by Actor, l *store.Login, err error) {
+func (k *Keeper) recordFailure(ctx context.Context, by identity.Actor, l *store.Login, err error) {
 	var unwritten error
 	if f := fault.From(err); f.Kind == fault.Conflict {
 		unwritten = k.failLogin(ctx, by, l, f)
@@ -181,7 +182,7 @@ func (k *Keeper) recordFailure(ctx context.Context, by Actor, l *store.Login, er
 }
 
 // outcome is the outcome of a login that has ended.
-func outcome(by Actor, l *store.Login) (Ref, error) {
+func outcome(by identity.Actor, l *store.Login) (Ref, error) {
 	if l.Reason != "" {
 		return Ref{}, fault.Coded(fault.Conflict, l.Code, "%s", l.Reason)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -31,7 +32,7 @@ type Polled struct {
 	Wait    time.Duration
 }
 
-func (k *Keeper) startDevice(ctx context.Context, by Actor, p *Provider, l store.Login) (Login, error) {
+func (k *Keeper) startDevice(ctx context.Context, by identity.Actor, p *Provider, l store.Login) (Login, error) {
 	if p.Device == "" {
 		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer device sign-in: use browser or paste", p.Name)
 	}
@@ -96,7 +97,7 @@ func openable(text string) bool {
 // Poll asks whether the person has typed the code in. It asks the provider no more often than
 // the provider wants, however often it is called. After the login has ended it gives the same
 // answer again.
-func (k *Keeper) Poll(ctx context.Context, by Actor, login uuid.UUID) (Polled, error) {
+func (k *Keeper) Poll(ctx context.Context, by identity.Actor, login uuid.UUID) (Polled, error) {
 	if login == uuid.Nil {
 		return Polled{}, errUnknownLogin // it would fit any of theirs
 	}
@@ -123,7 +124,7 @@ func (k *Keeper) Poll(ctx context.Context, by Actor, login uuid.UUID) (Polled, e
 
 // pollDevice asks the provider, and stores the tokens if there are any; otherwise it returns
 // how long to wait.
-func (k *Keeper) pollDevice(ctx context.Context, by Actor, l store.Login) (wait time.Duration, err error) {
+func (k *Keeper) pollDevice(ctx context.Context, by identity.Actor, l store.Login) (wait time.Duration, err error) {
 	p, err := k.cfg.Providers.Get(l.Provider)
 	if err != nil {
 		return 0, err
@@ -143,7 +144,7 @@ func (k *Keeper) pollDevice(ctx context.Context, by Actor, l store.Login) (wait 
 }
 
 // pending handles an answer without tokens.
-func (k *Keeper) pending(ctx context.Context, by Actor, p *Provider, l *store.Login, err error) (wait time.Duration, _ error) {
+func (k *Keeper) pending(ctx context.Context, by identity.Actor, p *Provider, l *store.Login, err error) (wait time.Duration, _ error) {
 	f, ok := errors.AsType[*failure](err)
 	if !ok {
 		return 0, err

@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -114,9 +115,9 @@ const (
 type attempt struct {
 	ref   Ref
 	id    uuid.UUID
-	base  int64     // the version of the grant that it began with
-	taken time.Time // on this process's clock, when it had read the time from which the lease counts
-	by    Actor     // who it is made for
+	base  int64          // the version of the grant that it began with
+	taken time.Time      // on this process's clock, when it had read the time from which the lease counts
+	by    identity.Actor // who it is made for
 }
 
 // read reads a grant without locking it.
@@ -214,7 +215,7 @@ func (k *Keeper) keepTokens(ctx context.Context, a attempt, s sealedTokens) (sto
 		if err := a.end(ctx, tx, outcomeDone, nil); err != nil {
 			return err
 		}
-		return tx.Record(ctx, a.by.event("refreshed", a.ref, row.AccountProvider, ""))
+		return tx.Record(ctx, event(a.by, "refreshed", a.ref, row.AccountProvider, ""))
 	})
 	if fault.KindOf(err) == fault.NotFound {
 		return false, nil // the account was removed meanwhile
@@ -247,7 +248,7 @@ func reauthorize(ctx context.Context, tx store.Tx, ref Ref, row *store.Grant, re
 	if err := tx.UpdateGrant(ctx, ref.Account, row); err != nil {
 		return err
 	}
-	return tx.Record(ctx, Actor{}.event("changed", ref, row.AccountProvider, "somebody must sign in again: "+reason))
+	return tx.Record(ctx, event(identity.Actor{}, "changed", ref, row.AccountProvider, "somebody must sign in again: "+reason))
 }
 
 // giveUp ends a grant that cannot be renewed, unless it has changed.

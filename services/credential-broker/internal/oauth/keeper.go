@@ -13,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -166,7 +167,7 @@ func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, e
 // Refresh renews a grant now, whatever backoff an earlier failure has asked for. Of several
 // callers at once the audit names the first. If there is no refresh token the error is a
 // Conflict with the code ACCOUNT_NO_REFRESH_TOKEN.
-func (k *Keeper) Refresh(ctx context.Context, by Actor, ref Ref) error {
+func (k *Keeper) Refresh(ctx context.Context, by identity.Actor, ref Ref) error {
 	g, err := k.read(ctx, ref)
 	if err != nil {
 		return err
@@ -202,7 +203,7 @@ func (k *Keeper) Close() {
 
 // start returns the flight for a token, which one goroutine obtains under a context that no
 // caller can end. by is who wants a renewal in any case; nil to renew if there is a need.
-func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *Actor) *flight {
+func (k *Keeper) start(ctx context.Context, ref Ref, rejected int64, by *identity.Actor) *flight {
 	key := flightKey{ref, rejected, by != nil}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -269,7 +270,7 @@ func (g *grant) needs(rejected int64, force bool) need {
 
 // obtain reads the grant, renews it if need be, and reads it again, until there is a token or
 // a reason why there is none.
-func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *Actor) (Token, error) {
+func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *identity.Actor) (Token, error) {
 	force := by != nil
 	var tried int64 // the newest version that a renewal was tried with
 	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {

@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/vault"
 	"signalbox.dev/services/simulator/authserver"
@@ -221,7 +222,7 @@ func TestImportedWithRefreshTokenOnly(t *testing.T) {
 func TestSharedAccount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, authserver.Settings{Rotate: true}, rotating)
-	w.who = oauth.Actor{Service: "signalbox accounts"}
+	w.who = identity.Actor{Service: "signalbox accounts"}
 	k := w.keeper()
 	ref := w.grant(k)
 	w.expire(ref, k)

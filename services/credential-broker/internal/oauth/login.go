@@ -15,6 +15,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -105,7 +106,7 @@ type Login struct {
 // Start begins a login. The result is for the person who acts: its URL holds the state, which
 // is good once. With the ID of a login that has begun it returns that one; a device gets new
 // codes, and the former ones become useless.
-func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, error) {
+func (k *Keeper) Start(ctx context.Context, by identity.Actor, r LoginRequest) (Login, error) {
 	if err := k.checkAccount(ctx, by, &r); err != nil {
 		return Login{}, err
 	}
@@ -147,7 +148,7 @@ func (k *Keeper) Start(ctx context.Context, by Actor, r LoginRequest) (Login, er
 
 // checkAccount checks the account that is to be authorised again, if any, and sets its
 // provider.
-func (k *Keeper) checkAccount(ctx context.Context, by Actor, r *LoginRequest) error {
+func (k *Keeper) checkAccount(ctx context.Context, by identity.Actor, r *LoginRequest) error {
 	if id.IsZero(r.Account) {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -158,7 +159,7 @@ func TestLoginBelongsToActor(t *testing.T) {
 	other.Member, elsewhere.Workspace = id.New[id.Member](), id.New[id.Workspace]()
 	for _, tt := range []struct {
 		name   string
-		who    oauth.Actor
+		who    identity.Actor
 		answer oauth.Answer
 		kind   fault.Kind
 		code   string
@@ -207,7 +208,7 @@ func TestLoginsAreBounded(t *testing.T) {
 	w := newWorld(t, authserver.Settings{}, "")
 	k := w.keeper()
 	request := oauth.LoginRequest{ID: uuid.New(), Provider: "sim", Kind: oauth.Browser}
-	fill := func(who oauth.Actor) (n int, last oauth.Login, err error) {
+	fill := func(who identity.Actor) (n int, last oauth.Login, err error) {
 		for n = 0; n <= 100; n++ {
 			next, e := k.Start(t.Context(), who, request)
 			if e != nil {

@@ -11,6 +11,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -24,15 +25,15 @@ const (
 )
 
 // maxBegun returns how many logins an actor may have begun.
-func (a Actor) maxBegun() int {
-	if id.IsZero(a.Member) {
+func maxBegun(by identity.Actor) int {
+	if id.IsZero(by.Member) {
 		return maxOperator
 	}
 	return maxPending
 }
 
 // loginPlace is where a login's secret is sealed to.
-func loginPlace(by Actor, l *store.Login) vault.Place {
+func loginPlace(by identity.Actor, l *store.Login) vault.Place {
 	return vault.Place{Workspace: by.Workspace, Account: l.Account, Field: store.LoginField(l.ID)}
 }
 
@@ -44,7 +45,7 @@ func sameRequest(a, b *store.Login) bool {
 
 // begin seals a login's secret and stores it. If one with the same id has begun, it returns
 // that one and its secret; a device's login is begun anew.
-func (k *Keeper) begin(ctx context.Context, by Actor, l store.Login, secret vault.Secret, life time.Duration) (_ store.Login, _ vault.Secret, left time.Duration, err error) {
+func (k *Keeper) begin(ctx context.Context, by identity.Actor, l store.Login, secret vault.Secret, life time.Duration) (_ store.Login, _ vault.Secret, left time.Duration, err error) {
 	if l.Sealed, err = k.cfg.Vault.Seal(ctx, loginPlace(by, &l), secret); err != nil {
 		return l, secret, life, err
 	}
@@ -63,7 +64,7 @@ func (k *Keeper) begin(ctx context.Context, by Actor, l store.Login, secret vaul
 }
 
 // insertLogin stores a login, unless its actor has one of the same id, which it returns then.
-func (k *Keeper) insertLogin(ctx context.Context, by Actor, l *store.Login, life time.Duration) (existing *store.Login, err error) {
+func (k *Keeper) insertLogin(ctx context.Context, by identity.Actor, l *store.Login, life time.Duration) (existing *store.Login, err error) {
 	err = k.cfg.Store.Update(ctx, by.Workspace, func(ctx context.Context, tx store.Tx) error {
 		existing = nil
 		// One after the other, so that nobody has more than they may.
@@ -108,7 +109,7 @@ func (k *Keeper) insertLogin(ctx context.Context, by Actor, l *store.Login, life
 		if existing != nil {
 			return nil
 		}
-		if len(pending) >= by.maxBegun() {
+		if len(pending) >= maxBegun(by) {
 			first := slices.MinFunc(pending, func(a, b store.Login) int { return a.ExpiresAt.Compare(b.ExpiresAt) })
 			return tooMany(len(pending), first.ExpiresAt.Sub(now))
 		}
@@ -149,7 +150,7 @@ type loginQuery struct {
 }
 
 // fits reports whether a login is the one, and can still be asked about.
-func (q *loginQuery) fits(by Actor, l *store.Login) bool {
+func (q *loginQuery) fits(by identity.Actor, l *store.Login) bool {
 	return l.Member == by.Member && (l.Kind == Device) == q.device && (q.state == "" || bytes.Equal(l.StateHash, hash(q.state))) &&
 		(q.login == uuid.Nil || l.ID == q.login) && (q.provider == "" || l.Provider == q.provider) &&
 		(l.Purpose == "" || l.Purpose == string(q.purpose)) && (l.EndedAt != nil || l.ExpiresAt.After(l.Now))
@@ -158,7 +159,7 @@ func (q *loginQuery) fits(by Actor, l *store.Login) bool {
 // claimLogin returns a login if it has ended, or if it is time to ask the provider: then the
 // caller holds a claim on it until updateLogin, or for claimTime. Otherwise it returns for
 // how long to wait.
-func (k *Keeper) claimLogin(ctx context.Context, by Actor, q loginQuery) (l store.Login, wait time.Duration, err error) {
+func (k *Keeper) claimLogin(ctx context.Context, by identity.Actor, q loginQuery) (l store.Login, wait time.Duration, err error) {
 	err = k.cfg.Store.Update(ctx, by.Workspace, func(ctx context.Context, tx store.Tx) error {
 		all, err := tx.Logins(ctx, by.Member)
 		if err != nil {
@@ -203,7 +204,7 @@ func (k *Keeper) claimLogin(ctx context.Context, by Actor, q loginQuery) (l stor
 func (k *Keeper) claimTime() time.Duration { return k.cfg.PostTimeout + k.cfg.Lease }
 
 // updateLogin changes a login, unless it has ended, or was begun anew since it was claimed.
-func (k *Keeper) updateLogin(ctx context.Context, by Actor, claimed *store.Login, fn func(*store.Login)) error {
+func (k *Keeper) updateLogin(ctx context.Context, by identity.Actor, claimed *store.Login, fn func(*store.Login)) error {
 	return k.cfg.Store.Update(ctx, by.Workspace, func(ctx context.Context, tx store.Tx) error {
 		l, err := tx.Login(ctx, claimed.ID)
 		if err != nil || !isOpen(l, claimed) {
@@ -220,18 +221,18 @@ func isOpen(l, claimed *store.Login) bool {
 }
 
 // postpone sets when the provider may be asked next.
-func (k *Keeper) postpone(ctx context.Context, by Actor, l *store.Login, interval int, wait time.Duration) error {
+func (k *Keeper) postpone(ctx context.Context, by identity.Actor, l *store.Login, interval int, wait time.Duration) error {
 	return k.updateLogin(ctx, by, l, func(l *store.Login) { l.IntervalS, l.PollAt = interval, l.Now.Add(wait) })
 }
 
 // failLogin ends a login that brought nothing, and erases its secret.
-func (k *Keeper) failLogin(ctx context.Context, by Actor, l *store.Login, f *fault.Error) error {
+func (k *Keeper) failLogin(ctx context.Context, by identity.Actor, l *store.Login, f *fault.Error) error {
 	return k.updateLogin(ctx, by, l, func(l *store.Login) { l.EndedAt, l.Code, l.Reason = &l.Now, f.Code, f.Message })
 }
 
 // finishLogin ends a login that brought tokens, and all other logins of its account: they
 // were begun, or completed, before these tokens were there.
-func finishLogin(ctx context.Context, tx store.Tx, by Actor, p *Provider, claimed *store.Login) error {
+func finishLogin(ctx context.Context, tx store.Tx, by identity.Actor, p *Provider, claimed *store.Login) error {
 	l, err := tx.Login(ctx, claimed.ID)
 	switch {
 	case err != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -26,7 +27,7 @@ const (
 //
 // Before it takes the lease it makes sure that this instance can decrypt the refresh token
 // and seal new ones. If not, another instance may be able to, and the row says nothing of it.
-func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *Actor) (stored bool, err error) {
+func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, rejected int64, by *identity.Actor) (stored bool, err error) {
 	force := by != nil
 	secret, err := k.cfg.Vault.Open(ctx, ref.place(store.RefreshField), *was.Refresh)
 	if err != nil {
@@ -58,8 +59,8 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 }
 
 // itself is this process, as the actor of what nobody asked for.
-func (k *Keeper) itself() Actor {
-	return Actor{Service: subject.CredentialBroker, Address: k.cfg.Instance}
+func (k *Keeper) itself() identity.Actor {
+	return identity.Actor{Service: subject.CredentialBroker, Address: k.cfg.Instance}
 }
 
 // refresh posts a refresh token, if what comes of it could be recorded: the token may be good

@@ -18,6 +18,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/migrations"
@@ -270,7 +271,7 @@ func TestFirstToReturn(t *testing.T) {
 	ref := w.grant(k)
 	other := w.who
 	other.Member = id.New[id.Member]()
-	begin := func(who oauth.Actor) oauth.Answer {
+	begin := func(who identity.Actor) oauth.Answer {
 		t.Helper()
 		login, err := k.Start(t.Context(), who, oauth.LoginRequest{Kind: oauth.Paste, Account: ref.Account})
 		if err != nil {

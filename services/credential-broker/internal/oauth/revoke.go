@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -22,14 +23,14 @@ type Revocation struct {
 // Revoke signs an account out: first here, so that nobody uses it, then at the provider
 // (RFC 7009), then the tokens are erased. The account stays, and can be authorised again. A
 // call after an interruption continues; a grant that is signed out already is no error.
-func (k *Keeper) Revoke(ctx context.Context, by Actor, ref Ref) (Revocation, error) {
+func (k *Keeper) Revoke(ctx context.Context, by identity.Actor, ref Ref) (Revocation, error) {
 	return k.RevokeWithin(ctx, by, ref, k.cfg.PostTimeout+2*k.cfg.Lease)
 }
 
 // RevokeWithin is Revoke that waits for others, and then for the provider, no longer than a
 // limit. A provider that refuses or does not answer is no error; after an error, which is
 // Unavailable if others took too long, the sign-out is to be repeated.
-func (k *Keeper) RevokeWithin(ctx context.Context, by Actor, ref Ref, limit time.Duration) (Revocation, error) {
+func (k *Keeper) RevokeWithin(ctx context.Context, by identity.Actor, ref Ref, limit time.Duration) (Revocation, error) {
 	g, a, done, err := k.openRevocation(ctx, by, ref, limit)
 	k.forget(ref)
 	if err != nil {
@@ -58,7 +59,7 @@ func (r *Revocation) detail() string {
 
 // openRevocation marks the grant and takes its lease, once no renewal is under way any more:
 // the token that one brings is the one to be revoked.
-func (k *Keeper) openRevocation(ctx context.Context, by Actor, ref Ref, limit time.Duration) (g grant, a attempt, done bool, err error) {
+func (k *Keeper) openRevocation(ctx context.Context, by identity.Actor, ref Ref, limit time.Duration) (g grant, a attempt, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
@@ -77,7 +78,7 @@ func (k *Keeper) openRevocation(ctx context.Context, by Actor, ref Ref, limit ti
 
 // markRevoking opens the attempt and marks the grant in one transaction: the answer of a
 // renewal that comes late is stored before, and is what is revoked, or not at all.
-func (k *Keeper) markRevoking(ctx context.Context, by Actor, ref Ref) (g grant, a attempt, ok bool, err error) {
+func (k *Keeper) markRevoking(ctx context.Context, by identity.Actor, ref Ref) (g grant, a attempt, ok bool, err error) {
 	err = k.change(ctx, ref, func(ctx context.Context, tx store.Tx, row *store.Grant) error {
 		g = k.newGrant(*row, time.Now())
 		a, ok, err = k.takeLease(ctx, tx, ref, kindRevoke, row, &g, func(g *grant) bool { return g.State != Revoked })
@@ -91,7 +92,7 @@ func (k *Keeper) markRevoking(ctx context.Context, by Actor, ref Ref) (g grant, 
 		if err := tx.UpdateGrant(ctx, ref.Account, row); err != nil || !marks {
 			return err
 		}
-		return tx.Record(ctx, by.event("changed", ref, row.AccountProvider, "signed out"))
+		return tx.Record(ctx, event(by, "changed", ref, row.AccountProvider, "signed out"))
 	})
 	a.by = by
 	return g, a, ok && err == nil, err
@@ -113,7 +114,7 @@ func (k *Keeper) erase(ctx context.Context, a attempt, r Revocation, f *failure)
 		if err := tx.UpdateGrant(ctx, a.ref.Account, row); err != nil {
 			return err
 		}
-		return tx.Record(ctx, a.by.event("changed", a.ref, row.AccountProvider, r.detail()))
+		return tx.Record(ctx, event(a.by, "changed", a.ref, row.AccountProvider, r.detail()))
 	})
 	if fault.KindOf(err) == fault.NotFound {
 		err = nil // the account was removed meanwhile, with its tokens

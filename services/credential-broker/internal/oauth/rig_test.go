@@ -20,6 +20,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
@@ -74,7 +75,7 @@ type world struct {
 	providers *oauth.Providers
 	keyFile   string
 	log       *lines
-	who       oauth.Actor
+	who       identity.Actor
 }
 
 func newWorld(t *testing.T, s authserver.Settings, more string) *world {
@@ -93,7 +94,7 @@ func prepare(t *testing.T, s authserver.Settings, more string) *world {
 	s.ClientID, s.ClientSecret = "us", "hush"
 	w := &world{
 		t: t, server: authserver.New(s), keyFile: filepath.Join(t.TempDir(), "key"), log: &lines{},
-		who: oauth.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Service: "gateway"},
+		who: identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Service: "gateway"},
 	}
 	front := httptest.NewServer(w.server)
 	t.Cleanup(front.Close)

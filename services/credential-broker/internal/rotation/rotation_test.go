@@ -21,6 +21,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/credential-broker/internal/oauth"
@@ -119,14 +120,14 @@ func (w *world) fill(b *broker, ws id.Workspace, n int) {
 		}
 		w.account[a.ID] = account{ws, secret, false}
 		token := fmt.Sprintf("access-%s-%d", ws, i)
-		ref, err := b.keeper.Add(w.t.Context(), oauth.Actor{Workspace: ws}, oauth.NewGrant{
+		ref, err := b.keeper.Add(w.t.Context(), identity.Actor{Workspace: ws}, oauth.NewGrant{
 			Provider: "sim", Access: vault.NewSecret(token), Refresh: vault.NewSecret("refresh-" + token), Life: time.Hour,
 		})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		w.account[ref.Account] = account{ws, token, true}
-		if _, err := b.keeper.Start(w.t.Context(), oauth.Actor{Workspace: ws}, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste}); err != nil {
+		if _, err := b.keeper.Start(w.t.Context(), identity.Actor{Workspace: ws}, oauth.LoginRequest{Provider: "sim", Kind: oauth.Paste}); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -390,7 +391,7 @@ func TestAllAtOnce(t *testing.T) {
 		writers.Go(func() {
 			for i := 0; !over.Load() && i < 40; i++ {
 				token := fmt.Sprintf("access-at-once-%d-%d", n, i)
-				ref, err := b.keeper.Add(t.Context(), oauth.Actor{Workspace: ws}, oauth.NewGrant{
+				ref, err := b.keeper.Add(t.Context(), identity.Actor{Workspace: ws}, oauth.NewGrant{
 					Provider: "sim", Access: vault.NewSecret(token), Refresh: vault.NewSecret("refresh-" + token), Life: time.Hour,
 				})
 				if err != nil {
