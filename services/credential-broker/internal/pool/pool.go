@@ -43,9 +43,9 @@ type Pool struct {
 	search  search // of the Pick under way
 }
 
-// points are what an account's score is made of (score.go). They are as they were at the
-// pool's time zero, without bounds: reading one is an addition. Those of all members are
-// side by side in memory, because hybrid reads them all for each request.
+// points are what an account's score is made of (score.go). They are kept as they were at the
+// pool's time zero, without bounds: reading one is an addition. The points of all members are
+// adjacent in memory, because hybrid reads them all for each request.
 type points struct {
 	tokens, health, used int64
 	quotaEnds            time.Duration // as a provider said last; 0 if it never did

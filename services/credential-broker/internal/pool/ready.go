@@ -36,14 +36,15 @@ func (s mask) nth(k int) int {
 	return i*64 + bits.TrailingZeros64(word)
 }
 
-// closed is the set of members that their limits of one family keep from requests. It saves
-// a choice a look at the limits of each member.
+// closed is the set of members whose limit for one family lets no request through. Choices
+// read these sets instead of each member's limits. A set may still contain members that are
+// open by now: until says when to look again.
 type closed struct {
 	members mask
-	until   time.Duration // no member may be open again before that
+	until   time.Duration // the earliest time at which one of them may be open
 }
 
-// noteLimit has the next choice regard a limit that has changed.
+// noteLimit updates the closed sets after a limit has changed.
 func (p *Pool) noteLimit(m *member, l *limit) {
 	p.none = noneReady{}
 	c := p.closed[l.family]
@@ -60,7 +61,7 @@ func (p *Pool) noteLimit(m *member, l *limit) {
 	}
 }
 
-// forgetLimit is called before a member's limit of a family makes room for another one.
+// forgetLimit updates the closed sets before a limit makes room for one of another family.
 func (p *Pool) forgetLimit(m *member, family string) {
 	c := p.closed[family]
 	if c == nil {
@@ -97,7 +98,7 @@ func (p *Pool) findReady() {
 	}
 }
 
-// withoutClosed removes the members from ready that are closed by their limits of a family.
+// withoutClosed removes from ready the members that are closed for a family.
 func (p *Pool) withoutClosed(family string) {
 	c, q := p.closed[family], &p.search
 	if c == nil {
@@ -111,7 +112,7 @@ func (p *Pool) withoutClosed(family string) {
 	}
 }
 
-// reopen removes the members that are open by now.
+// reopen removes from a set the members that are open by now.
 func (p *Pool) reopen(c *closed, family string) {
 	c.until = forever
 	for w, word := range c.members {

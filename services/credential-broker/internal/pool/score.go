@@ -62,24 +62,22 @@ func restPoints(t time.Duration) int64 { return int64(t / (time.Second / restRat
 func (r *rates) highest(t time.Duration, members []points, ready mask) (best [tiers]int, high [tiers]int64) {
 	best, high = [tiers]int{-1, -1, -1}, [tiers]int64{math.MinInt64, math.MinInt64, math.MinInt64}
 	grown, mended, rest, token, usable := r.grown(t), r.mended(t), restPoints(t), r.token, r.usable
-	for w, word := range ready {
-		first := w * 64
-		for i, m := range members[first:min(first+64, len(members))] {
-			tokens, health := min(m.tokens+grown, maxTokens), min(m.health+mended, maxPoints)
-			score := tokens + health + min(rest-m.used, maxRest)
-			if m.quotaEnds > t {
-				score += turnPoints * m.turn(t)
-			}
-			tier := good
-			if tokens < token {
-				tier = spent
-			}
-			if health < usable {
-				tier = unhealthy
-			}
-			if score > high[tier] && word>>i&1 != 0 {
-				best[tier], high[tier] = first+i, score
-			}
+	for i := range members {
+		m := &members[i]
+		tokens, health := min(m.tokens+grown, maxTokens), min(m.health+mended, maxPoints)
+		score := tokens + health + min(rest-m.used, maxRest)
+		if m.quotaEnds > t {
+			score += turnPoints * m.turn(t)
+		}
+		tier := good
+		if tokens < token {
+			tier = spent
+		}
+		if health < usable {
+			tier = unhealthy
+		}
+		if score > high[tier] && ready.has(i) {
+			best[tier], high[tier] = i, score
 		}
 	}
 	return best, high
