@@ -38,6 +38,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	}
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
 	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
+	mux.Handle("/mcp", s.mcp)
 	mux.Handle("/", s.api)
 
 	var h http.Handler = mux
@@ -91,7 +92,7 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, Mcp-Protocol-Version")
 		h.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
 	})

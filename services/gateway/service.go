@@ -56,6 +56,7 @@ import (
 	"signalbox.dev/services/gateway/internal/docproxy"
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/limit"
+	"signalbox.dev/services/gateway/internal/mcpserver"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -104,6 +105,7 @@ type Service struct {
 	runLog    *bus.Streams
 	proxy     *docproxy.Proxy
 	api       *api.API
+	mcp       http.Handler
 	public    http.Handler
 }
 
@@ -167,6 +169,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
+	s.mcp = mcpserver.New(mcpserver.Config{
+		Authenticator: authenticator, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
+		WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
+	})
 	if s.public, err = s.routes(newRequestMetrics(deps.Registerer)); err != nil {
 		return nil, err
 	}

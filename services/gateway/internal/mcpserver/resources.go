@@ -1,0 +1,86 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"signalbox.dev/pkg/fault"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+// The URIs of resources.
+const (
+	documentURI = "signalbox://documents/"
+	sessionURI  = "signalbox://sessions/"
+)
+
+// resourcePage is how many documents one page of the list has.
+const resourcePage = 100
+
+func (s *server) addResources(m *mcp.Server) {
+	m.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "document", Title: "Document", URITemplate: documentURI + "{id}", MIMEType: "text/markdown", Description: "A document of the workspace.",
+	}, s.document)
+	m.AddResourceTemplate(&mcp.ResourceTemplate{
+		Name: "session", Title: "Session", URITemplate: sessionURI + "{id}", MIMEType: "application/json", Description: "The messages of a session.",
+	}, s.session)
+	// The SDK lists the resources that were added; a workspace's documents change.
+	m.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			if list, ok := req.(*mcp.ListResourcesRequest); ok {
+				return s.listResources(ctx, list)
+			}
+			return next(ctx, method, req)
+		}
+	})
+}
+
+func (s *server) listResources(ctx context.Context, req *mcp.ListResourcesRequest) (*mcp.ListResourcesResult, error) {
+	cursor := ""
+	if req.Params != nil {
+		cursor = req.Params.Cursor
+	}
+	res, err := s.cfg.Documents.List(ctx, &documentv1.ListRequest{PageSize: resourcePage, PageToken: cursor})
+	if err != nil {
+		return nil, s.shown(ctx, "resources/list", err)
+	}
+	out := &mcp.ListResourcesResult{Resources: []*mcp.Resource{}, NextCursor: res.GetNextPageToken()}
+	for _, d := range res.GetDocuments() {
+		out.Resources = append(out.Resources, &mcp.Resource{URI: documentURI + d.GetId(), Name: d.GetName(), MIMEType: "text/markdown"})
+	}
+	return out, nil
+}
+
+func (s *server) document(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	doc, err := s.readDocument(ctx, documentInput{strings.TrimPrefix(req.Params.URI, documentURI)})
+	if err != nil {
+		return nil, s.missing(ctx, req.Params.URI, err)
+	}
+	return contents(req.Params.URI, "text/markdown", doc.Content), nil
+}
+
+func (s *server) session(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	found, err := s.readSession(ctx, sessionInput{strings.TrimPrefix(req.Params.URI, sessionURI)})
+	if err != nil {
+		return nil, s.missing(ctx, req.Params.URI, err)
+	}
+	body, err := json.Marshal(found)
+	if err != nil {
+		return nil, err
+	}
+	return contents(req.Params.URI, "application/json", string(body)), nil
+}
+
+func (s *server) missing(ctx context.Context, uri string, err error) error {
+	if kind := fault.KindOf(err); kind == fault.NotFound || kind == fault.Invalid {
+		return mcp.ResourceNotFoundError(uri)
+	}
+	return s.shown(ctx, "resources/read", err)
+}
+
+func contents(uri, mimeType, text string) *mcp.ReadResourceResult {
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: mimeType, Text: text}}}
+}

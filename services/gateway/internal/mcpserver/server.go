@@ -1,0 +1,145 @@
+// Package mcpserver offers a workspace's documents and agents to other programs' agents, as a
+// Model Context Protocol server over streamable HTTP (protocol versions 2024-11-05 and later;
+// https://modelcontextprotocol.io).
+//
+// A client authenticates as at the REST API, best with an API key, and acts with the rights of
+// its holder. The server keeps no sessions: each request stands for itself and may go to any
+// gateway. Documents and sessions are tools and resources; agents are runs, which are started
+// with start_run and awaited with get_run, since a run may take longer than a request.
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
+	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+
+	"signalbox.dev/services/gateway/internal/auth"
+)
+
+// Config configures a server.
+type Config struct {
+	Authenticator *auth.Authenticator
+	Conversations agentv1connect.ConversationServiceClient
+	Runs          agentv1connect.RunServiceClient
+	Documents     documentv1connect.DocumentServiceClient
+	// WriteError answers a request that is refused.
+	WriteError func(http.ResponseWriter, error)
+	Log        *slog.Logger
+	Version    string
+}
+
+// maxBody bounds a request.
+const maxBody = 1 << 20
+
+const instructions = `Signalbox is a workspace of documents and agents. Find documents with list_documents and read them with read_document. ` +
+	`Give an agent of the workspace a task with start_run; if it has not ended after the wait, ask for it again with get_run.`
+
+// New returns the handler of the endpoint.
+func New(cfg Config) http.Handler {
+	s := &server{cfg}
+	m := mcp.NewServer(&mcp.Implementation{Name: "signalbox", Title: "Signalbox", Version: cfg.Version}, &mcp.ServerOptions{Instructions: instructions})
+	s.addTools(m)
+	s.addResources(m)
+	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return m }, &mcp.StreamableHTTPOptions{
+		Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
+		// The gateway authenticates every request, so another page's request has no rights.
+		DisableLocalhostProtection: true,
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, err := s.authorize(r)
+		if err != nil {
+			if fault.KindOf(err) == fault.Unauthenticated {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="signalbox"`)
+			}
+			cfg.WriteError(w, err)
+			return
+		}
+		h.ServeHTTP(w, r.WithContext(ctx)) //nolint:contextcheck // authorize derives it from the request's
+	})
+}
+
+type server struct{ cfg Config }
+
+// authorize returns a context with the caller's identity.
+func (s *server) authorize(r *http.Request) (context.Context, error) {
+	a := s.cfg.Authenticator
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "Bearer") {
+		token = ""
+	}
+	caller, err := a.Authenticate(r.Context(), a.Address(r), strings.TrimSpace(token))
+	if err != nil {
+		return nil, err
+	}
+	workspace := r.Header.Get("X-Workspace-Id")
+	if workspace == "" {
+		workspace = r.URL.Query().Get("workspace_id")
+	}
+	principal, err := a.Authorize(r.Context(), caller, workspace)
+	if err != nil {
+		return nil, err
+	}
+	return identity.With(r.Context(), principal.Actor), nil
+}
+
+// tool adds a tool whose result is a JSON object.
+func tool[In, Out any](s *server, m *mcp.Server, name, description string, hints mcp.ToolAnnotations, call func(context.Context, In) (Out, error)) {
+	mcp.AddTool(m, &mcp.Tool{Name: name, Description: description, Annotations: &hints}, func(ctx context.Context, _ *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+		out, err := call(ctx, in)
+		return nil, out, s.shown(ctx, name, err)
+	})
+}
+
+// shown returns what the caller may see of an error.
+func (s *server) shown(ctx context.Context, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	f := fault.From(err)
+	if f.Kind == fault.Internal {
+		s.cfg.Log.ErrorContext(ctx, "call of the MCP server failed", "name", name, "error", err)
+		return errors.New("the call failed inside of Signalbox: try again later")
+	}
+	return errors.New(f.Message)
+}
+
+// Hints for clients that ask people before they call a tool.
+var (
+	reads   = mcp.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: new(false)}
+	writes  = mcp.ToolAnnotations{DestructiveHint: new(false), OpenWorldHint: new(false)}
+	changes = mcp.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)}
+)
+
+// stamp formats a time.
+func stamp(t interface{ AsTime() time.Time }) string { return t.AsTime().UTC().Format(time.RFC3339) }
+
+// text returns the plain text of a message's content: a string, or parts of which those with
+// text count.
+func text(content string) string {
+	var plain string
+	if json.Unmarshal([]byte(content), &plain) == nil {
+		return plain
+	}
+	var parts []struct{ Type, Text string }
+	if json.Unmarshal([]byte(content), &parts) != nil {
+		return ""
+	}
+	var out []string
+	for _, p := range parts {
+		if p.Type == "text" && p.Text != "" {
+			out = append(out, p.Text)
+		}
+	}
+	return strings.Join(out, "\n\n")
+}

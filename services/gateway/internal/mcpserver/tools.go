@@ -1,0 +1,283 @@
+package mcpserver
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"signalbox.dev/pkg/fault"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	documentv1 "signalbox.dev/proto/signalbox/document/v1"
+)
+
+func (s *server) addTools(m *mcp.Server) {
+	tool(s, m, "list_documents", "Lists the workspace's documents, most recently changed first.", reads, s.listDocuments)
+	tool(s, m, "read_document", "Reads a document as Markdown.", reads, s.readDocument)
+	tool(s, m, "create_document", "Creates a document from Markdown.", writes, s.createDocument)
+	tool(s, m, "edit_document", "Replaces a text in a document. The text must occur exactly once, unless replace_all is set.", changes, s.editDocument)
+	tool(s, m, "append_to_document", "Adds Markdown at the end of a document.", writes, s.appendToDocument)
+	tool(s, m, "list_sessions", "Lists the workspace's sessions (conversations with agents), newest first.", reads, s.listSessions)
+	tool(s, m, "read_session", "Reads the messages of a session, oldest first.", reads, s.readSession)
+	tool(s, m, "start_run", "Gives an agent of the workspace a message and waits for its answer, a while at most. Without session_id it starts a new session.", writes, s.startRun)
+	tool(s, m, "get_run", "Returns the state of a run and, when it has ended, its answer.", reads, s.getRun)
+}
+
+type listInput struct {
+	Query     string `json:"query,omitempty" jsonschema:"words that the name or title must contain"`
+	Limit     int32  `json:"limit,omitempty" jsonschema:"1 to 100; 20 if absent"`
+	PageToken string `json:"page_token,omitempty" jsonschema:"next_page_token of the previous page"`
+}
+
+type document struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	UpdatedAt string `json:"updated_at"`
+}
+
+type documentList struct {
+	Documents     []document `json:"documents"`
+	NextPageToken string     `json:"next_page_token,omitempty"`
+}
+
+func viewDocument(d *documentv1.Document) document {
+	return document{d.GetId(), d.GetName(), stamp(d.GetUpdatedAt())}
+}
+
+func (s *server) listDocuments(ctx context.Context, in listInput) (documentList, error) {
+	res, err := s.cfg.Documents.List(ctx, &documentv1.ListRequest{Query: in.Query, PageSize: in.Limit, PageToken: in.PageToken})
+	out := documentList{Documents: []document{}, NextPageToken: res.GetNextPageToken()}
+	for _, d := range res.GetDocuments() {
+		out.Documents = append(out.Documents, viewDocument(d))
+	}
+	return out, err
+}
+
+type documentInput struct {
+	ID string `json:"id" jsonschema:"the document's id"`
+}
+
+type documentContent struct {
+	document
+
+	Content string `json:"content"`
+}
+
+func (s *server) readDocument(ctx context.Context, in documentInput) (documentContent, error) {
+	res, err := s.cfg.Documents.Read(ctx, &documentv1.ReadRequest{Id: in.ID})
+	if err != nil {
+		return documentContent{}, err
+	}
+	return documentContent{viewDocument(res.GetDocument()), res.GetMarkdown()}, nil
+}
+
+type createInput struct {
+	Name    string `json:"name" jsonschema:"1 to 200 characters"`
+	Content string `json:"content,omitempty" jsonschema:"Markdown"`
+}
+
+func (s *server) createDocument(ctx context.Context, in createInput) (document, error) {
+	res, err := s.cfg.Documents.Create(ctx, &documentv1.CreateRequest{Name: in.Name, Markdown: in.Content})
+	if err != nil {
+		return document{}, err
+	}
+	return viewDocument(res.GetDocument()), nil
+}
+
+type editInput struct {
+	ID         string `json:"id" jsonschema:"the document's id"`
+	OldText    string `json:"old_text" jsonschema:"the text to replace, as it is in the Markdown"`
+	NewText    string `json:"new_text" jsonschema:"the text to put in its place"`
+	ReplaceAll bool   `json:"replace_all,omitempty" jsonschema:"replace every occurrence"`
+}
+
+type edited struct {
+	Replacements int32 `json:"replacements"`
+}
+
+func (s *server) editDocument(ctx context.Context, in editInput) (edited, error) {
+	res, err := s.cfg.Documents.Edit(ctx, &documentv1.EditRequest{Id: in.ID, OldText: in.OldText, NewText: in.NewText, ReplaceAll: in.ReplaceAll})
+	return edited{res.GetReplacements()}, err
+}
+
+type appendInput struct {
+	ID      string `json:"id" jsonschema:"the document's id"`
+	Content string `json:"content" jsonschema:"Markdown"`
+}
+
+func (s *server) appendToDocument(ctx context.Context, in appendInput) (document, error) {
+	res, err := s.cfg.Documents.Append(ctx, &documentv1.AppendRequest{Id: in.ID, Markdown: in.Content})
+	if err != nil {
+		return document{}, err
+	}
+	return viewDocument(res.GetDocument()), nil
+}
+
+type session struct {
+	ID        string `json:"id"`
+	Title     string `json:"title"`
+	Model     string `json:"model"`
+	UpdatedAt string `json:"updated_at"`
+}
+
+type sessionList struct {
+	Sessions []session `json:"sessions"`
+	More     bool      `json:"more"`
+}
+
+type sessionsInput struct {
+	Query string `json:"query,omitempty" jsonschema:"words that the title must contain"`
+	Limit int32  `json:"limit,omitempty" jsonschema:"1 to 100; 20 if absent"`
+}
+
+func (s *server) listSessions(ctx context.Context, in sessionsInput) (sessionList, error) {
+	res, err := s.cfg.Conversations.ListSessions(ctx, &agentv1.ListSessionsRequest{Query: in.Query, Limit: in.Limit})
+	out := sessionList{Sessions: []session{}, More: res.GetMore()}
+	for _, v := range res.GetSessions() {
+		out.Sessions = append(out.Sessions, session{v.GetId(), v.GetTitle(), v.GetModel(), stamp(v.GetUpdatedAt())})
+	}
+	return out, err
+}
+
+type sessionInput struct {
+	ID string `json:"id" jsonschema:"the session's id"`
+}
+
+type message struct {
+	Role string `json:"role"`
+	Text string `json:"text"`
+	At   string `json:"at"`
+}
+
+type sessionMessages struct {
+	session
+
+	Messages []message `json:"messages"`
+}
+
+func (s *server) readSession(ctx context.Context, in sessionInput) (sessionMessages, error) {
+	res, err := s.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID})
+	if err != nil {
+		return sessionMessages{}, err
+	}
+	v := res.GetSession()
+	out := sessionMessages{session{v.GetId(), v.GetTitle(), v.GetModel(), stamp(v.GetUpdatedAt())}, []message{}}
+	for _, m := range res.GetMessages() {
+		if t := text(m.GetContentJson()); t != "" {
+			out.Messages = append(out.Messages, message{m.GetRole(), t, stamp(m.GetCreatedAt())})
+		}
+	}
+	return out, nil
+}
+
+type startInput struct {
+	Message     string `json:"message" jsonschema:"what the agent is asked to do"`
+	SessionID   string `json:"session_id,omitempty" jsonschema:"the session to continue; a new one if absent"`
+	Preset      string `json:"preset,omitempty" jsonschema:"the kind of agent of a new session, such as workspace"`
+	WaitSeconds *int   `json:"wait_seconds,omitempty" jsonschema:"how long to wait for the answer, 0 to 50; 50 if absent"`
+}
+
+type runInput struct {
+	RunID       string `json:"run_id" jsonschema:"the run's id"`
+	WaitSeconds *int   `json:"wait_seconds,omitempty" jsonschema:"how long to wait for its end, 0 to 50; 0 if absent"`
+}
+
+type runState struct {
+	RunID     string `json:"run_id"`
+	SessionID string `json:"session_id"`
+	State     string `json:"state" jsonschema:"queued, running, waiting (for a person), done, failed or cancelled"`
+	Ended     bool   `json:"ended"`
+	Answer    string `json:"answer,omitempty"`
+	Error     string `json:"error,omitempty"`
+}
+
+// maxWait bounds the wait for a run: clients give up on a request after a minute.
+const maxWait = 50 * time.Second
+
+func waitOf(seconds *int, otherwise time.Duration) (time.Duration, error) {
+	if seconds == nil {
+		return otherwise, nil
+	}
+	wait := time.Duration(*seconds) * time.Second
+	if *seconds < 0 || *seconds > int(maxWait/time.Second) {
+		return 0, fault.New(fault.Invalid, "wait_seconds must be 0 to %d", maxWait/time.Second)
+	}
+	return wait, nil
+}
+
+func (s *server) startRun(ctx context.Context, in startInput) (runState, error) {
+	wait, err := waitOf(in.WaitSeconds, maxWait)
+	if err != nil {
+		return runState{}, err
+	}
+	if strings.TrimSpace(in.Message) == "" {
+		return runState{}, fault.New(fault.Invalid, "message must not be empty")
+	}
+	if in.SessionID == "" {
+		res, err := s.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Preset: in.Preset})
+		if err != nil {
+			return runState{}, err
+		}
+		in.SessionID = res.GetSession().GetId()
+	}
+	content, err := json.Marshal(in.Message)
+	if err != nil {
+		return runState{}, err
+	}
+	res, err := s.cfg.Conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: in.SessionID, ContentJson: string(content)})
+	if err != nil {
+		return runState{}, err
+	}
+	return s.await(ctx, res.GetRun().GetId(), wait)
+}
+
+func (s *server) getRun(ctx context.Context, in runInput) (runState, error) {
+	wait, err := waitOf(in.WaitSeconds, 0)
+	if err != nil {
+		return runState{}, err
+	}
+	return s.await(ctx, in.RunID, wait)
+}
+
+const (
+	firstPoll = 100 * time.Millisecond
+	lastPoll  = time.Second
+)
+
+// await returns the state of a run when it has ended or needs a person, or after the wait.
+func (s *server) await(ctx context.Context, run string, wait time.Duration) (runState, error) {
+	until := time.Now().Add(wait)
+	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
+		res, err := s.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run})
+		if err != nil {
+			return runState{}, err
+		}
+		out := viewRun(res.GetRun())
+		if left := time.Until(until); out.Ended || out.State == "waiting" || left <= 0 {
+			return out, nil
+		} else if pause > left {
+			pause = left
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return runState{}, ctx.Err()
+		}
+	}
+}
+
+func viewRun(r *agentv1.Run) runState {
+	out := runState{
+		RunID: r.GetId(), SessionID: r.GetSessionId(), Answer: r.GetText(), Error: r.GetErrorMessage(),
+		State: strings.ToLower(strings.TrimPrefix(r.GetState().String(), "RUN_STATE_")),
+	}
+	switch r.GetState() {
+	case agentv1.RunState_RUN_STATE_DONE, agentv1.RunState_RUN_STATE_FAILED, agentv1.RunState_RUN_STATE_CANCELLED:
+		out.Ended = true
+	}
+	return out
+}
