@@ -17,7 +17,7 @@ import (
 	pm "signalbox.dev/pkg/prosemirror"
 )
 
-func TestImportTells(t *testing.T) {
+func TestImportReportsLosses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		md   string
@@ -68,8 +68,8 @@ func lines(n int, format string) (out []string) {
 	return out
 }
 
-// TestImportTellsLinesOfLargeMarkdown checks the line of a loss far down.
-func TestImportTellsLinesOfLargeMarkdown(t *testing.T) {
+// TestImportReportsLinesOfLargeMarkdown checks the line of a loss far down.
+func TestImportReportsLinesOfLargeMarkdown(t *testing.T) {
 	t.Parallel()
 	md := strings.Repeat(strings.Repeat("word ", 200)+"\n\n", 2000) + "<div>a</div>\n"
 	_, losses, err := pm.TipTap().Import(md)

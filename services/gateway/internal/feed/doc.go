@@ -73,7 +73,7 @@
 // # Sequences
 //
 // JetStream counts from one again if it has lost its disk, so sequences are compared as
-// places: a sequence together with the number of times that the stream began anew. The head
+// places: a sequence together with the number of times that the stream was recreated. The head
 // of a topic is a sequence and a timestamp; every comparison with the log first looks the
 // head up there. The log is compared when a live event does not follow the head, after a
 // reconnect, when a run is silent, and now and then.

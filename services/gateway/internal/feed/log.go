@@ -93,15 +93,15 @@ func (t *topic) expectOpen(o *runorder.Order, now time.Time) {
 
 // comparison is the result of comparing with the log and looking up silent runs.
 type comparison struct {
-	begun  time.Time
-	from   uint64 // the generation with which it was begun
-	began  bool   // the stream began anew
-	msgs   []*bus.Stored
-	runs   map[int64]*agentv1.Run
-	gone   bool // a run, and so its session, was deleted
-	err    error
-	wanted uint64
-	repair uint64 // the repair that it is for; 0 for none
+	begun     time.Time
+	from      uint64 // the generation with which it was begun
+	recreated bool   // the stream was recreated
+	msgs      []*bus.Stored
+	runs      map[int64]*agentv1.Run
+	gone      bool // a run, and so its session, was deleted
+	err       error
+	wanted    uint64
+	repair    uint64 // the repair that it is for; 0 for none
 }
 
 // compare compares the log with the head and looks up runs, outside the worker. want is the
@@ -117,7 +117,7 @@ func (t *topic) compare(want uint64, ask map[int64]string, delay time.Duration) 
 		n := comparison{from: generation, wanted: want, repair: repair, err: pause(ctx, delay)}
 		n.begun = time.Now()
 		if n.err == nil {
-			n.began, n.msgs, n.err = t.readChanges(ctx, head, want)
+			n.recreated, n.msgs, n.err = t.readChanges(ctx, head, want)
 		}
 		// Runs are looked up even if the log cannot be read.
 		if len(n.msgs) == 0 && len(ask) > 0 {
@@ -143,8 +143,8 @@ func (t *topic) anyActor() identity.Actor {
 }
 
 // readChanges returns the events after head. It retries a few times while they do not reach want, since
-// a replica may be behind. began means that the stream began anew: then it returns all events.
-func (t *topic) readChanges(ctx context.Context, head mark, want uint64) (began bool, msgs []*bus.Stored, err error) {
+// a replica may be behind. recreated means that the stream was recreated: then it returns all events.
+func (t *topic) readChanges(ctx context.Context, head mark, want uint64) (recreated bool, msgs []*bus.Stored, err error) {
 	f := t.shard.feed
 	if !f.comparisons.acquire(ctx) {
 		return false, nil, ctx.Err()
@@ -177,7 +177,7 @@ func (t *topic) readChanges(ctx context.Context, head mark, want uint64) (began 
 				return false, nil, err
 			}
 			if !a.doubtful && (reaches(a.msgs, want) || attempt == compareAttempts-1) {
-				return a.began, a.msgs, nil
+				return a.recreated, a.msgs, nil
 			}
 			if a.doubtful {
 				doubts++
@@ -193,9 +193,9 @@ func (t *topic) readChanges(ctx context.Context, head mark, want uint64) (began 
 
 // after has the log's events after a mark.
 type after struct {
-	msgs     []*bus.Stored
-	began    bool // the mark is not in this stream, of which msgs are all events
-	doubtful bool // it is not known yet, and there are no msgs
+	msgs      []*bus.Stored
+	recreated bool // the mark is not in this stream, of which msgs are all events
+	doubtful  bool // it is not known yet, and there are no msgs
 }
 
 // readAfter reads the log after head, up to through. The head itself shows that the log is the same.
@@ -217,15 +217,15 @@ func (t *topic) readAfter(ctx context.Context, head mark, through uint64, doubte
 	switch {
 	case err != nil:
 		return after{}, err
-	case stream.Created.After(head.time): // begun anew
+	case stream.Created.After(head.time): // recreated
 	case stream.First > head.seq: // the head is old
 		return after{msgs: msgs, doubtful: len(msgs) == 0}, nil
 	case !doubted:
 		return after{doubtful: true}, nil
 	}
-	// If it begins anew again meanwhile, the next comparison does not find this head.
+	// If it is recreated again meanwhile, the next comparison does not find this head.
 	msgs, err = t.readLog(ctx, 0, through)
-	return after{msgs: msgs, began: true}, err
+	return after{msgs: msgs, recreated: true}, err
 }
 
 func reaches(msgs []*bus.Stored, want uint64) bool {
@@ -311,7 +311,7 @@ func (t *topic) applyComparison(n *comparison) {
 func (t *topic) isRepair(n *comparison) bool { return t.phase == repairing && n.repair == t.repairs }
 
 func (t *topic) applyChanges(n *comparison) {
-	if n.began {
+	if n.recreated {
 		t.generation++
 		t.setHead(mark{})
 		t.checkLostRuns(n.msgs)
@@ -328,7 +328,7 @@ func (t *topic) applyChanges(n *comparison) {
 	}
 }
 
-// checkLostRuns appends a hole if the stream began anew with a run whose predecessor was never
+// checkLostRuns appends a hole if the stream was recreated with a run whose predecessor was never
 // seen here: it may have been lost as a whole, which the order of the events does not show.
 func (t *topic) checkLostRuns(msgs []*bus.Stored) {
 	if len(msgs) == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // place orders the events of a session's log: the stream's sequence and, in the upper bits,
-// the number of times that the stream began anew. The zero place is before all events.
+// the number of times that the stream was recreated. The zero place is before all events.
 type place uint64
 
 const placeBits = 48

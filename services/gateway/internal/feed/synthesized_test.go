@@ -116,7 +116,7 @@ func TestHoleForLostRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		top.applyChanges(&comparison{began: true, msgs: []*bus.Stored{{
+		top.applyChanges(&comparison{recreated: true, msgs: []*bus.Stored{{
 			Message: bus.Message{Header: nats.Header{bus.SchemaHeader: {"signalbox.run.v1.Event"}}, Data: data}, Seq: 1, Time: time.Now(),
 		}}})
 		if got := top.ring.frames[2].kind == hole; got != c.want {

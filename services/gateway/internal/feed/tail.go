@@ -145,7 +145,7 @@ func (b *tailBuilder) joinLog(ctx context.Context, r record) error {
 			return err
 		}
 		// The log no longer has the record's last event, nor those before it: it is old, or the
-		// stream began anew.
+		// stream was recreated.
 		b.addRecord(r, nil)
 	}
 	reached := uint64(0)

@@ -43,7 +43,7 @@ type topic struct {
 	// The worker's own.
 	sub            *bus.Subscription
 	phase          phase
-	generation     uint64        // number of times that the stream began anew
+	generation     uint64        // number of times that the stream was recreated
 	head           mark          // the newest processed event
 	newest         runorder.Span // the log's newest canonical event; at first the newest, which may be a zombie's
 	begun          int64         // the newest run with a runner
@@ -147,13 +147,13 @@ func (t *topic) take(st *bus.Stored) {
 		t.shard.feed.metrics.gaps.Inc()
 		t.repair(st, st.Prev)
 	case st.Seq <= head:
-		// The event was delivered twice, or the stream began anew.
+		// The event was delivered twice, or the stream was recreated.
 		if e, ok := t.decode(st); !ok || t.order.Seen(spanOf(e)) {
 			return
 		}
 		t.repair(st, something)
 	case st.Prev < head, !t.compared.After(t.reconnected):
-		// The head is no longer in the log: it is old, or the stream began anew. Or events
+		// The head is no longer in the log: it is old, or the stream was recreated. Or events
 		// may have been missed before a reconnect.
 		t.repair(st, something)
 	default:

@@ -85,9 +85,9 @@ func idsOf(ordinal, n int) (all []string) {
 	return append(all, fmt.Sprintf("done %d-%d", ordinal, n))
 }
 
-// TestStreamBeginsAnew checks that a viewer misses no event published after JetStream was lost,
+// TestStreamRecreated checks that a viewer misses no event published after JetStream was lost,
 // however soon the new sequences exceed the old ones.
-func TestStreamBeginsAnew(t *testing.T) {
+func TestStreamRecreated(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
@@ -125,9 +125,9 @@ func TestStreamBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestStreamBeginsAnewUnseen checks that a new stream is noticed after a reconnect, even if its first
+// TestStreamRecreatedWhileDisconnected checks that a new stream is noticed after a reconnect, even if its first
 // live event seems to follow the last one.
-func TestStreamBeginsAnewUnseen(t *testing.T) {
+func TestStreamRecreatedWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, func(c *feed.Config) { c.Silence, c.Idle = time.Hour, time.Hour })
 	w.whole(1, 3)
