@@ -314,7 +314,7 @@ func (t *topic) applyChanges(n *comparison) {
 	if n.recreated {
 		t.generation++
 		t.setHead(mark{})
-		t.checkLostRuns(n.msgs)
+		t.checkLoss(n.msgs)
 	}
 	for _, st := range n.msgs {
 		if st.Seq > t.head.seq {
@@ -328,14 +328,19 @@ func (t *topic) applyChanges(n *comparison) {
 	}
 }
 
-// checkLostRuns appends a hole if the stream was recreated with a run whose predecessor was never
-// seen here: it may have been lost as a whole, which the order of the events does not show.
-func (t *topic) checkLostRuns(msgs []*bus.Stored) {
-	if len(msgs) == 0 {
+// checkLoss appends a hole if the stream was recreated and does not begin with the event that
+// follows the newest one seen here. The order of the events alone does not show that whole runs
+// were lost, nor any loss after a head that may have been a zombie's.
+func (t *topic) checkLoss(msgs []*bus.Stored) {
+	if len(msgs) == 0 || t.newest.Run == 0 {
 		return
 	}
 	e, ok := t.decode(msgs[0])
-	if !ok || t.newest.Run == 0 || e.GetRunOrdinal() <= t.newest.Run+1 {
+	if !ok {
+		return
+	}
+	s := spanOf(e)
+	if s.Run < t.newest.Run || s.Run == t.newest.Run && s.First <= t.newest.Last+1 || s.Run == t.newest.Run+1 && s.First == 0 {
 		return
 	}
 	t.locked(func() { t.ring.push(&frame{place: t.place(msgs[0].Seq), kind: hole, time: time.Now()}) })

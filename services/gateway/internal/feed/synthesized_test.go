@@ -98,28 +98,32 @@ func TestHoleBeforeTheFirstEvent(t *testing.T) {
 	}
 }
 
-// TestHoleForLostRuns checks that after a loss of the log a hole stands for runs that were published
-// and lost while this gateway was disconnected.
-func TestHoleForLostRuns(t *testing.T) {
+// TestHoleAfterLoss checks that a hole stands for events that were published and lost with the log
+// while this gateway was disconnected.
+func TestHoleAfterLoss(t *testing.T) {
 	t.Parallel()
+	end := delta(3, 1, 1)
+	end.Body = &runv1.Event_Done{Done: &runv1.Done{}}
 	for _, c := range []struct {
-		name string
-		run  int64 // of the new log's first event
-		want bool
-	}{{"the next run", 4, false}, {"a later run", 5, true}} {
+		name        string
+		head, first *runv1.Event // the last event before the loss, and the first one of the new log
+		want        bool
+	}{
+		{"the next run", end, delta(4, 1, 0), false},
+		{"a later run", end, delta(5, 1, 0), true},
+		{"the next event, of a newer claim", delta(3, 1, 7), delta(3, 2, 8), false},
+		{"a later event, of a newer claim", delta(3, 1, 7), delta(3, 2, 9), true},
+	} {
 		top := newBareTopic()
-		end := delta(3, 1, 1)
-		end.Body = &runv1.Event_Done{Done: &runv1.Done{}}
-		top.pushEvent(delta(3, 1, 0), 1, false)
-		top.pushEvent(end, 2, false)
-		data, err := proto.Marshal(delta(c.run, 1, 0))
+		top.applyHead(c.head, time.Now())
+		data, err := proto.Marshal(c.first)
 		if err != nil {
 			t.Fatal(err)
 		}
 		top.applyChanges(&comparison{recreated: true, msgs: []*bus.Stored{{
 			Message: bus.Message{Header: nats.Header{bus.SchemaHeader: {"signalbox.run.v1.Event"}}, Data: data}, Seq: 1, Time: time.Now(),
 		}}})
-		if got := top.ring.frames[2].kind == hole; got != c.want {
+		if got := top.ring.frames[0].kind == hole; got != c.want {
 			t.Errorf("%s: hole before it: %t, want %t", c.name, got, c.want)
 		}
 	}
