@@ -115,7 +115,7 @@ func (s *stage) do(ctx context.Context, ts *testscript.TestScript, r request) *h
 	if r.as != "nobody" {
 		m, ok := s.people[r.as]
 		if !ok {
-			ts.Fatalf("there is no %s in this story", r.as)
+			ts.Fatalf("this story has no %s", r.as)
 		}
 		req.Header.Set("Authorization", "Bearer "+m.Token)
 		req.Header.Set("X-Workspace-Id", m.Workspace)
@@ -259,7 +259,7 @@ func (st *stream) until(ok func(events []sse.Event, err error) bool) bool {
 func (s *stage) named(ts *testscript.TestScript, name string) *stream {
 	st := s.streams[name]
 	if st == nil {
-		ts.Fatalf("there is no stream %s", name)
+		ts.Fatalf("unknown stream %s", name)
 	}
 	return st
 }

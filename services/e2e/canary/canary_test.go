@@ -62,7 +62,7 @@ func (r *rig) mark() {
 	r.handed.may = r.secret.may
 	r.passed.may = []string{
 		broker + "[0-9]", "memory of gateway-[0-9]", "wire gateway-[0-9] > credential-broker-[0-9]", "wire credential-broker-[0-9] > gateway-[0-9]",
-		"answer to POST /api/accounts/logins", "answer to POST /api/connections", "answer to POST /api/keys", "answers of the broker to who signs in",
+		"answer to POST /api/accounts/logins", "answer to POST /api/connections", "answer to POST /api/keys", "responses of the broker to sign-ins",
 	}
 	r.passed.must = []string{"answer to POST /api/accounts/logins", "wire gateway-", "wire credential-broker-"}
 	r.token = &mark{name: "token", text: tokensBegin(), found: map[string]bool{}}
@@ -276,7 +276,7 @@ func (r *rig) signIn() string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.marks.look("answers of the broker to who signs in", fmt.Append(nil, login))
+	r.marks.look("responses of the broker to sign-ins", fmt.Append(nil, login))
 	done, err := r.accounts(2).CompleteLogin(r.as(), &credentialv1.CompleteLoginRequest{Id: login.GetId(), Code: r.code(login.GetUrl())})
 	r.must(done, err)
 	return done.GetAccount().GetId()

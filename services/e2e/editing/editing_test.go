@@ -74,7 +74,7 @@ func TestEditing(t *testing.T) {
 	stop()
 	trouble.Wait()
 	s.settle()
-	t.Logf("%d edits, kills: %v, %d blackouts, %d editors went for ever", operations(), s.kills, s.blackouts, len(s.gone))
+	t.Logf("%d edits, kills: %v, %d blackouts, %d editors left permanently", operations(), s.kills, s.blackouts, len(s.gone))
 }
 
 // scene is a document with its editors and watchers.
@@ -335,7 +335,7 @@ func (s *scene) settle() {
 		everyone = append(everyone, w.Editor)
 	}
 	for g := range 2 {
-		late := editing.NewEditor(fmt.Sprint("who opens it late on gateway ", g+1), 0, func() string { return editing.Place(s.w, g, s.viewer, s.document) })
+		late := editing.NewEditor(fmt.Sprint("late editor at gateway ", g+1), 0, func() string { return editing.Place(s.w, g, s.viewer, s.document) })
 		s.run(s.t.Context(), late)
 		everyone = append(everyone, late)
 	}

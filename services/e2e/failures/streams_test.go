@@ -294,7 +294,7 @@ type answer struct {
 	err    error
 }
 
-var errNoAnswer = errors.New("there is no answer")
+var errNoAnswer = errors.New("no answer")
 
 func (c *caller) ask(ctx context.Context, s *stream) answer {
 	token, err := c.signer.Sign(c.actor, subject.CredentialBroker)

@@ -158,7 +158,7 @@ func (r *rig) link(t *testing.T, name string) []*faultproxy.Proxy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.links[name]) == 0 {
-		t.Fatalf("there is no link %q", name)
+		t.Fatalf("unknown link %q", name)
 	}
 	return r.links[name]
 }

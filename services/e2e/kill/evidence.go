@@ -66,7 +66,7 @@ func (t *transcript) write(w io.Writer, problems []problem) {
 		fmt.Fprintf(w, "%s  %-7s %-18s %s  (%s)\n", at(e.at), p, e.kind, e.data, e.by)
 	}
 	for _, s := range t.views {
-		fmt.Fprintf(w, "\n%s, who resumed %d times:\n", s.name, s.resumed)
+		fmt.Fprintf(w, "\n%s, which resumed %d times:\n", s.name, s.resumed)
 		for _, x := range s.sights {
 			if x.snapshot {
 				fmt.Fprintf(w, "\n%s a snapshot at %s in place of what is behind %s\n", at(x.at), x.place, x.cursor)

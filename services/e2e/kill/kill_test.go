@@ -12,7 +12,7 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-var seed = flag.Uint64("seed", rand.Uint64N(1_000_000), "where all chance comes from")
+var seed = flag.Uint64("seed", rand.Uint64N(1_000_000), "seed of all random choices")
 
 // TestKills checks that nothing is lost, duplicated or reported wrongly while all parts are killed
 // for a minute. The long run is `make e2e-kill`.

@@ -107,7 +107,7 @@ func (r *Report) Write(w io.Writer) {
 		r.Messages, float64(r.Messages)/seconds, r.Rate, r.NotCarried, r.Retries)
 	fmt.Fprintf(w, "requests that failed: %s\n", counts(r.Failures))
 	fmt.Fprintf(w, "programs that ended by themselves: %s\n", counts(r.EndedAlone))
-	fmt.Fprintf(w, "view: %d sessions, %d runs (%s), %d events, delivered %d times to viewers, who resumed %d times\n",
+	fmt.Fprintf(w, "seen: %d sessions, %d runs (%s), %d events, delivered %d times to viewers, which resumed %d times\n",
 		r.Sessions, r.Runs, counts(r.Ends), r.Events, r.Sights, r.Resumes)
 	fmt.Fprintf(w, "tool calls: %s; restarted steps: %d\n", counts(r.Tools), r.StepRetry)
 	fmt.Fprintf(w, "snapshots: %d for events lost from the log, %d for others; after a kill of %s\n", r.Snapshots.Needed, r.Snapshots.Spared, counts(r.Snapshots.After))

@@ -180,7 +180,7 @@ func (w *sender) follow(ctx context.Context, s *world.Stream) {
 		if s, err = w.client(w.rnd, w.who).Watch(ctx, world.RunEvents(w.ask.run), after); err != nil {
 			s = nil
 			if errors.Is(err, world.ErrNothingMore) {
-				w.t.complain(unclean, "%s of run %d was told that nothing comes after %q", w.name, w.ask.ordinal, after)
+				w.t.complain(unclean, "%s of run %d was told that no event follows %q", w.name, w.ask.ordinal, after)
 				return
 			}
 			w.refusal(w.t, err)

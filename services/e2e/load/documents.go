@@ -112,7 +112,7 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 	b.figure(of+"CPU per delivery", float64(all.Microseconds())/float64(typed*(each-1)), "µs")
 	// At a low rate, most of the CPU time may be that of the idle system.
 	above := all - time.Duration(idle*float64(took))
-	b.figure(of+"CPU while nobody types", idle*1000, "ms/s")
+	b.figure(of+"CPU while idle", idle*1000, "ms/s")
 	b.figure(of+"CPU per update, less that", float64(above.Microseconds())/float64(typed), "µs")
 	b.figure(of+"CPU per delivery, less that", float64(above.Microseconds())/float64(typed*(each-1)), "µs")
 	b.figure(of+"latency p50", milliseconds(p.latencies.quantile(.5)), "ms")

@@ -245,7 +245,7 @@ func SessionEvents(session string) string { return "/api/sessions/" + session + 
 func RunEvents(run string) string { return "/api/runs/" + run + "/events" }
 
 // ErrNothingMore means that a stream has ended already: there are no events after the given one.
-var ErrNothingMore = errors.New("nothing comes after this event")
+var ErrNothingMore = errors.New("no events follow this one")
 
 // Watch streams the events of a path after the event with the id after. With "", a session
 // starts now and a run at its beginning. The error may be ErrNothingMore.

@@ -218,7 +218,7 @@ func (w *World) WipeNATS(ctx context.Context) error {
 // Bus connects to NATS with the rights of a service. The caller closes the bus.
 func (w *World) Bus(ctx context.Context, service string) (*bus.Bus, error) {
 	if w.bus == nil {
-		return nil, errors.New("connect to NATS: standalone lets nobody else in")
+		return nil, errors.New("connect to NATS: standalone accepts no other connections")
 	}
 	return bus.Connect(ctx, w.bus(service))
 }

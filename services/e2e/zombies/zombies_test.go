@@ -470,7 +470,7 @@ func (r *rig) uncommitted(t *testing.T) {
 		eventually(t, name+" is synced", e.Synced)
 		return e
 	}
-	writer, beside, reader := open("writer", 0), open("who is on the same instance", 0), open("reader", 1)
+	writer, neighbour, reader := open("writer", 0), open("neighbour", 0), open("reader", 1)
 	const came = `signalbox_document_socket_messages_total{direction="in"`
 	release := r.lock(t, `lock table documents.updates in exclusive mode`)
 	before := r.metric(t, subject.DocumentSync, came)
@@ -489,13 +489,13 @@ func (r *rig) uncommitted(t *testing.T) {
 			t.Fatalf("a new reader has %d pieces of uncommitted text", n)
 		}
 	}
-	if n := beside.Seen()[writer.ClientID()]; n > 0 {
+	if n := neighbour.Seen()[writer.ClientID()]; n > 0 {
 		t.Fatalf("an editor on the same instance has %d pieces of uncommitted text", n)
 	}
 	release()
 	eventually(t, "all have it", func() bool {
 		n := writer.Seen()[writer.ClientID()]
-		return reader.Seen()[writer.ClientID()] == n && beside.Seen()[writer.ClientID()] == n
+		return reader.Seen()[writer.ClientID()] == n && neighbour.Seen()[writer.ClientID()] == n
 	})
 }
 

@@ -48,7 +48,7 @@ func tools(far *farend.Client) []toolexecutor.Tool {
 			},
 		},
 		verify,
-		&tool{name: "test_unsafe", does: "an effect that nobody can look up", effect: toolv1.Effect_EFFECT_UNSAFE, act: far.Blind},
+		&tool{name: "test_unsafe", does: "an effect that cannot be looked up", effect: toolv1.Effect_EFFECT_UNSAFE, act: far.Blind},
 	}
 }
 

@@ -29,7 +29,7 @@ var errBroken = errors.New("promises were broken; see above")
 func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags := flag.NewFlagSet("e2e-kill", flag.ContinueOnError)
 	cfg := kill.Config{Out: out}
-	flags.Uint64Var(&cfg.Seed, "seed", rand.Uint64N(1_000_000), "where all chance comes from")
+	flags.Uint64Var(&cfg.Seed, "seed", rand.Uint64N(1_000_000), "seed of all random choices")
 	flags.IntVar(&cfg.Kills, "kills", 140, "how many kills")
 	flags.Float64Var(&cfg.Rate, "rate", 50, "runs per second that are offered")
 	flags.IntVar(&cfg.Talkers, "talkers", 120, "conversations at a time")
