@@ -101,7 +101,7 @@ func checkSettings(environ []string) Check {
 	if wrong = slices.Compact(wrong); len(wrong) > 0 {
 		return Check{"settings", Problem, strings.Join(wrong, "; "), "change or unset the variables; `gateway --help` and the other services' list them"}
 	}
-	return Check{"settings", OK, "every variable of the services is understood", ""}
+	return Check{"settings", OK, "every variable of the services is valid", ""}
 }
 
 // nearest returns the folder, or the nearest existing one above it.
@@ -122,14 +122,14 @@ func checkFolder(path string, damage error) Check {
 	case err != nil:
 		return Check{name, Problem, err.Error(), elsewhere}
 	case !info.IsDir():
-		return Check{name, Problem, at + " is no folder", elsewhere}
+		return Check{name, Problem, at + " is not a folder", elsewhere}
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); at == path && ok && int(st.Uid) != os.Geteuid() {
 		return Check{name, Problem, fmt.Sprintf("%s belongs to uid %d, and this is uid %d", path, st.Uid, os.Geteuid()), "start as its owner, or " + elsewhere}
 	}
 	f, err := os.CreateTemp(at, ".signalbox-doctor-*")
 	if err != nil {
-		return Check{name, Problem, fmt.Sprintf("nothing can be written in %s: %v", at, err), "let " + fmt.Sprintf("uid %d", os.Geteuid()) + " write there, or " + elsewhere}
+		return Check{name, Problem, fmt.Sprintf("cannot write to %s: %v", at, err), "let " + fmt.Sprintf("uid %d", os.Geteuid()) + " write there, or " + elsewhere}
 	}
 	_ = f.Close()
 	_ = os.Remove(f.Name())
@@ -137,9 +137,9 @@ func checkFolder(path string, damage error) Check {
 		return Check{name, Problem, damage.Error(), elsewhere}
 	}
 	if at != path {
-		return Check{name, OK, path + " is not there yet, and can be made", ""}
+		return Check{name, OK, path + " does not exist yet and can be created", ""}
 	}
-	return Check{name, OK, path + " can be written", ""}
+	return Check{name, OK, path + " is writable", ""}
 }
 
 func checkSpace(path string) Check {
@@ -150,7 +150,7 @@ func checkSpace(path string) Check {
 		err = syscall.Statfs(at, &fs)
 	}
 	if err != nil {
-		return Check{name, Warning, err.Error(), "see that there is 1 GB for the data folder"}
+		return Check{name, Warning, err.Error(), "check that there is 1 GB for the data folder"}
 	}
 	free := uint64(fs.Bavail) * uint64(fs.Bsize) //nolint:gosec,unconvert // the types differ between systems; neither is negative
 	found := fmt.Sprintf("%.1f GB are free in %s", float64(free)/1e9, at)
@@ -169,16 +169,16 @@ func checkDatabase(ctx context.Context, opts Options, path string) Check {
 	if opts.DatabaseURL == "" {
 		found, err := pgd.Check(ctx, pgd.Config{Dir: filepath.Join(path, "postgres")})
 		if err != nil {
-			return Check{name, Problem, err.Error(), "run `make setup`, which brings one, or set DATABASE_URL"}
+			return Check{name, Problem, err.Error(), "run `make setup`, which installs it, or set DATABASE_URL"}
 		}
 		return Check{name, OK, found, ""}
 	}
 	found, skew, err := pg.CheckAdmin(ctx, opts.DatabaseURL.Reveal())
 	switch {
 	case err != nil:
-		return Check{name, Problem, "DATABASE_URL: " + err.Error(), "name a PostgreSQL 15 or newer that answers, as a user with CREATEROLE and CREATE on the database, or unset it for a private one"}
+		return Check{name, Problem, "DATABASE_URL: " + err.Error(), "set it to a PostgreSQL 15 or newer that answers, with a user that has CREATEROLE and CREATE on the database, or unset it to use a private one"}
 	case skew.Abs() > maxSkew:
-		return Check{name, Warning, fmt.Sprintf("DATABASE_URL: %s; its clock differs by %s from here", found, skew.Round(time.Second)), "set both clocks (NTP)"}
+		return Check{name, Warning, fmt.Sprintf("DATABASE_URL: %s; its clock differs from this machine's by %s", found, skew.Round(time.Second)), "set both clocks (NTP)"}
 	}
 	return Check{name, OK, "DATABASE_URL: " + found, ""}
 }
@@ -189,13 +189,13 @@ const maxSkew = 30 * time.Second
 func checkNATS(ctx context.Context, servers string) Check {
 	const name = "NATS"
 	if servers == "" {
-		return Check{name, OK, "a server in the process is used", ""}
+		return Check{name, OK, "uses the embedded server", ""}
 	}
-	do := "name NATS servers with JetStream that answer, or unset NATS_URL for one in the process"
+	do := "set NATS_URL to NATS servers with JetStream that answer, or unset it to use the embedded server"
 	nc, err := nats.Connect(servers, nats.Timeout(5*time.Second), nats.NoReconnect())
 	if err != nil {
 		if _, ok := errors.AsType[*url.Error](err); ok { // it quotes the address, with its password
-			err = errors.New("an address does not parse: want nats://127.0.0.1:4222")
+			err = errors.New("an address is not valid: use one such as nats://127.0.0.1:4222")
 		}
 		return Check{name, Problem, fmt.Sprintf("NATS_URL: %s: %v", bus.Addresses(servers), err), do}
 	}
@@ -241,7 +241,7 @@ func checkKeys(environ []string) Check {
 	const name = "provider keys"
 	there := keysIn(environ)
 	if len(there) == 0 {
-		return Check{name, Warning, "none in the environment: without a stored account only the simulator answers", "store one with `signalbox accounts add anthropic`, or see with `signalbox accounts list` that there is one"}
+		return Check{name, Warning, "none in the environment: without a stored account only the simulator answers", "store one with `signalbox accounts add anthropic`, or check with `signalbox accounts list` whether there is one"}
 	}
 	return Check{name, OK, strings.Join(there, ", "), ""}
 }
@@ -257,7 +257,7 @@ func checkClock(path string, now time.Time) Check {
 	}
 	found := now.UTC().Format(time.RFC3339)
 	if ahead := newest.Sub(now); ahead > maxSkew {
-		return Check{name, Problem, fmt.Sprintf("%s, and the data folder was written at %s", found, newest.UTC().Format(time.RFC3339)), "set the clock (NTP): tokens and leases go by it"}
+		return Check{name, Problem, fmt.Sprintf("%s, but the data folder was written at %s", found, newest.UTC().Format(time.RFC3339)), "set the clock (NTP): tokens and leases depend on it"}
 	}
 	return Check{name, OK, found, ""}
 }

@@ -94,7 +94,7 @@ func Up(ctx context.Context, opts Options) (err error) {
 		err := part.start(ctx)
 		if ctx.Err() != nil {
 			// The error is a consequence of the stop.
-			fmt.Fprintln(opts.Out, "\nstopped before it was ready; the next start goes on from here")
+			fmt.Fprintln(opts.Out, "\nstopped before it was ready; the next start continues from here")
 			return nil
 		}
 		if err != nil {
@@ -119,7 +119,7 @@ func (s *stack) serve(ctx context.Context) error {
 	s.printReady(url, token)
 	select {
 	case <-ctx.Done():
-		fmt.Fprintln(s.opts.Out, "\nstopping: runs are parked, streams end …")
+		fmt.Fprintln(s.opts.Out, "\nstopping: parking runs and ending streams …")
 		return nil
 	case err := <-s.failed:
 		return err
@@ -145,6 +145,6 @@ The API is described at %[1]s/docs (for programs at %[1]s/openapi.json), metrics
 Ctrl-C stops it.
 `, url, token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL)
 	if len(keysIn(s.opts.Environ)) == 0 {
-		fmt.Fprintln(s.opts.Out, "No credential is in the environment: without a stored one the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+s.opts.Data)
+		fmt.Fprintln(s.opts.Out, "No credential in the environment: unless one is stored, the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+s.opts.Data)
 	}
 }

@@ -100,16 +100,16 @@ func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog
 	}
 	switch {
 	case errors.Is(err, datadir.ErrLocked):
-		return fmt.Errorf("%w; if another command works there, or one is starting, try again in a moment", err)
+		return fmt.Errorf("%w; if another command uses it, or Signalbox is starting there, try again in a moment", err)
 	case err != nil:
 		return err
 	case alive && named != "" && named.Reveal() != running.DatabaseURL:
-		return fmt.Errorf("the Signalbox that runs in %s has another database than DATABASE_URL names: take the variable away, or stop that one", dir.Path())
+		return fmt.Errorf("the Signalbox that runs in %s uses a database other than DATABASE_URL: unset the variable, or stop that Signalbox", dir.Path())
 	case alive:
 		return f(conf.Secret(running.DatabaseURL))
 	case named != "":
 		if err := pg.Migrate(ctx, named.Reveal(), log, Migrations()...); err != nil {
-			return fmt.Errorf("the database that DATABASE_URL names for %s: %w (for a deployment's, set its other variables too: --help)", dir.Path(), err)
+			return fmt.Errorf("the database in DATABASE_URL for %s: %w (for a deployment, set its other variables too: --help)", dir.Path(), err)
 		}
 		return f(named)
 	}

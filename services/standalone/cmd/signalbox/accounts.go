@@ -25,11 +25,11 @@ import (
 
 // accountSettings name the broker's database and key of a deployment.
 type accountSettings struct {
-	DatabaseURL  conf.Secret `env:"DATABASE_URL" doc:"The credentials' database of a deployment."`
+	DatabaseURL  conf.Secret `env:"DATABASE_URL" doc:"The database of a deployment's credentials."`
 	AccountsFile string      `env:"CREDENTIAL_BROKER_ACCOUNTS_FILE" doc:"The file of a broker that has no database."`
-	KeyFile      string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"The broker's key file there."`
-	Profiles     string      `env:"CREDENTIAL_BROKER_PROFILES" doc:"The folder of your own request profiles."`
-	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs at loopback and private addresses, and at any port."`
+	KeyFile      string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"The key file of that broker."`
+	Profiles     string      `env:"CREDENTIAL_BROKER_PROFILES" doc:"The folder with your own request profiles."`
+	AllowPrivate bool        `env:"CREDENTIAL_BROKER_ALLOW_PRIVATE" doc:"Allows base URLs on loopback and private addresses, and on any port."`
 	Keys         admin.Keys
 	OAuth        admin.OAuth
 }
@@ -41,14 +41,14 @@ func (c *cli) accounts() *cobra.Command {
 		Long: `Manages credentials of model providers, sealed in the database. They are shared with
 all workspaces unless --workspace names one. A running Signalbox picks up changes
 within a second. With DATABASE_URL and CREDENTIAL_BROKER_KEY_FILE in the environment
-it works on a deployment instead of the data folder, and with DATABASE_URL alone on the
-database that the data folder's Signalbox uses in place of its own; with
-CREDENTIAL_BROKER_ACCOUNTS_FILE and CREDENTIAL_BROKER_KEY_FILE on the file of a broker
-that has no database, also while that runs.
+it works on a deployment instead of the data folder. With DATABASE_URL alone it works on
+the external database of the data folder's Signalbox. With CREDENTIAL_BROKER_ACCOUNTS_FILE
+and CREDENTIAL_BROKER_KEY_FILE it works on the file of a broker without a database, even
+while the broker runs.
 
-Keys at a key service (CREDENTIAL_BROKER_KEY_URL; VAULT_SERVER_URL and VAULT_SERVER_TOKEN
-for a Vault), further keys (CREDENTIAL_BROKER_OTHER_KEYS) and the clients with which
-people sign in (CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
+A key service (CREDENTIAL_BROKER_KEY_URL; VAULT_SERVER_URL and VAULT_SERVER_TOKEN for a
+Vault), further keys (CREDENTIAL_BROKER_OTHER_KEYS) and OAuth clients
+(CREDENTIAL_BROKER_OAUTH_CLIENTS) are set as for the broker.`,
 	}
 	cmd.AddCommand(
 		c.accountsAdd(), c.accountsLogin(), c.accountsReauth(), c.accountsLogout(), c.accountsImport(),
@@ -114,18 +114,18 @@ func (c *cli) openAccounts(ctx context.Context, s *accountSettings, log *slog.Lo
 	}
 	switch haveKey := s.KeyFile != "" || s.Keys.URL != ""; {
 	case s.AccountsFile != "" && s.DatabaseURL != "":
-		return process.Usage("CREDENTIAL_BROKER_ACCOUNTS_FILE and DATABASE_URL are both set: take away the one that is not meant")
+		return process.Usage("CREDENTIAL_BROKER_ACCOUNTS_FILE and DATABASE_URL are both set: unset one of them")
 	case s.AccountsFile != "" && !haveKey:
-		return process.Usage("CREDENTIAL_BROKER_KEY_FILE is not set: name the key file of the broker whose CREDENTIAL_BROKER_ACCOUNTS_FILE this is")
+		return process.Usage("CREDENTIAL_BROKER_KEY_FILE is not set: set it to the key file of the broker that uses CREDENTIAL_BROKER_ACCOUNTS_FILE")
 	case s.AccountsFile != "":
 		if dir := filepath.Dir(s.AccountsFile); !creates && missing(dir) {
-			return fmt.Errorf("there is no folder %s for the accounts file: put CREDENTIAL_BROKER_ACCOUNTS_FILE right, or begin one with `signalbox accounts add`", printable(dir))
+			return fmt.Errorf("there is no folder %s for the accounts file: correct CREDENTIAL_BROKER_ACCOUNTS_FILE, or create the file with `signalbox accounts add`", printable(dir))
 		}
 		return open()
 	case s.DatabaseURL != "" && haveKey:
 		return openDatabase(s.DatabaseURL)
 	case !creates && s.DatabaseURL == "" && !datadir.Holds(data):
-		return fmt.Errorf("there is no Signalbox in %s: name its data folder with --data, or begin one with `signalbox up` or `signalbox accounts add`", printable(data))
+		return fmt.Errorf("there is no Signalbox in %s: give its data folder with --data, or create one with `signalbox up` or `signalbox accounts add`", printable(data))
 	}
 	dir, err := datadir.Open(data)
 	if err != nil {

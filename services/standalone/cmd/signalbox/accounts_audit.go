@@ -19,7 +19,7 @@ import (
 )
 
 func (c *cli) accountsAudit() *cobra.Command {
-	cmd := &cobra.Command{Use: "audit", Short: "Show and verify what happened to credentials"}
+	cmd := &cobra.Command{Use: "audit", Short: "Show and verify the audit log of credentials"}
 	cmd.AddCommand(c.auditList(), c.auditVerify())
 	return group(cmd)
 }
@@ -29,27 +29,26 @@ func (c *cli) auditList() *cobra.Command {
 	var limit int
 	var of string
 	return c.accountsSub(accountsCommand{
-		use: "list", short: "Show what happened to credentials, newest first", scoped: true,
-		long: `Shows what happened to the credentials of a workspace and who did it, and which sessions
-used them, with a row for the first use. Without --workspace it shows the shared accounts;
-their uses are listed with the workspaces that used them. With --account it shows
-everything about one account, in all workspaces, even if it was removed: then name it by
-its ID.
+		use: "list", short: "Show the audit log of credentials, newest first", scoped: true,
+		long: `Shows changes to the credentials of a workspace, who made them, and the first use by each
+session. Without --workspace it shows the shared accounts; their uses are listed with the
+workspaces that used them. With --account it shows everything about one account, in all
+workspaces, even if it was removed: then give its ID.
 
 FROM is the user and the machine for a command, and the network address for a request. For
-a use it is the service that runs the session, not the member: SESSION says whose it is.
+a use it is the service that runs the session, not the member: SESSION identifies that.
 
-Without a database, a row is written before the change that it describes: the last row of
-a program that was killed may describe a change that was not made.`,
+Without a database, a row is written before the change that it describes: if the program
+was killed, its last row may describe a change that was not made.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().Int64Var(&before, "before", 0, "rows before this number (default: from the end)")
-			cmd.Flags().IntVar(&limit, "limit", 50, "rows, 100 at most; with --account 10000")
-			cmd.Flags().Var((*nonEmpty)(&of), "account", "only of this account, in all workspaces")
+			cmd.Flags().IntVar(&limit, "limit", 50, "number of rows, at most 100, or 10000 with --account")
+			cmd.Flags().Var((*nonEmpty)(&of), "account", "only rows of this account, in all workspaces")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			if of != "" {
 				if before != 0 || r.workspace != "" {
-					return process.Usage("--account is about all workspaces and takes neither --workspace nor --before")
+					return process.Usage("--account covers all workspaces: omit --workspace and --before")
 				}
 				return r.auditOf(ctx, of, limit)
 			}
@@ -68,7 +67,7 @@ a program that was killed may describe a change that was not made.`,
 				return err
 			}
 			if next > 0 && r.tables {
-				fmt.Fprintf(r.screen.out, "There is more: --before %d\n", next)
+				fmt.Fprintf(r.screen.out, "More rows: --before %d\n", next)
 			}
 			return nil
 		},
@@ -111,12 +110,12 @@ func (c *cli) auditVerify() *cobra.Command {
 	var heads string
 	return c.accountsSub(accountsCommand{
 		use: "verify", short: "Check whether rows of the audit were changed, removed or inserted",
-		long: `Recomputes the chains of all workspaces and lists the rows that were changed, removed,
-inserted, moved or replaced; if there are any, the exit code is 1. Somebody who can write
-the database could recompute a chain: keep the output of --json elsewhere, and pass it
-with --heads the next time.`,
+		long: `Recomputes the hash chains of all workspaces and lists the rows that were changed,
+removed, inserted, moved or replaced; if there are any, the exit code is 1. Anyone who can
+write to the database could recompute a chain: keep the output of --json elsewhere, and
+pass it with --heads the next time.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&heads, "heads", "", "file with what an earlier verify --json printed")
+			cmd.Flags().StringVar(&heads, "heads", "", "file with the output of an earlier verify --json")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			earlier, err := readHeads(heads)
@@ -163,7 +162,7 @@ func readHeads(path string) ([]admin.AuditHead, error) {
 	defer func() { _ = f.Close() }() // it was only read
 	var v admin.Verification
 	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil || v.Heads == nil {
-		return nil, errors.New("--heads: the file is not what verify --json printed")
+		return nil, errors.New("--heads: the file is not the output of verify --json")
 	}
 	return v.Heads, nil
 }

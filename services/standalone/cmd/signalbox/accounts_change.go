@@ -23,24 +23,24 @@ func (c *cli) accountsAdd() *cobra.Command {
 		use: "add <provider>", short: "Store a key",
 		long: `Stores a key of a provider (` + strings.Join(admin.KeyProviders(), ", ") + ` and others), or of a name
 of your own with --base-url, for a server that speaks OpenAI's protocol (Ollama, vLLM,
-LM Studio). The key is asked for at the terminal, or read from standard input; never taken
-from an argument, which other people on the machine could read. A server of your own may
-need none. The provider is asked whether it accepts the key before it is stored.
+LM Studio). The key is read from the terminal or standard input, never from an argument,
+which other users of the machine could read. Your own server may need no key. The key is
+checked with the provider before it is stored.
 
-With --gateway the key is stored at the Signalbox that SIGNALBOX_URL names, or that runs
-in the data folder, for the workspace of SIGNALBOX_TOKEN, which must be an owner's. It is
-sealed here, so that only the credential broker there can decrypt it, and the provider is
-not asked.`,
+With --gateway the key is stored in the Signalbox at SIGNALBOX_URL, or in the one that
+runs in the data folder, for the workspace of SIGNALBOX_TOKEN, which must be an owner's.
+It is sealed here, so that only that credential broker can decrypt it, and is not checked
+with the provider.`,
 		example: `  signalbox accounts add anthropic
   signalbox accounts add ollama --base-url http://localhost:11434/v1 </dev/null`,
 		args: oneProvider(&n.Label), scoped: true, seals: true, creates: true,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&n.Label, "label", "", "a name for people")
+			cmd.Flags().StringVar(&n.Label, "label", "", "a label for the account")
 			cmd.Flags().StringVar(&n.Profile, "profile", "", "request profile (default: the provider's)")
 			cmd.Flags().StringVar(&n.BaseURL, "base-url", "", "base URL (default: the profile's)")
-			cmd.Flags().BoolVar(&noCheck, "no-check", false, "store the key without asking the provider whether it accepts it")
-			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "paid by the month: its usage costs nothing")
-			cmd.Flags().BoolVar(&gateway, "gateway", false, "store it through a gateway, sealed for its credential broker")
+			cmd.Flags().BoolVar(&noCheck, "no-check", false, "store the key without checking it with the provider")
+			cmd.Flags().BoolVar(&n.FlatRate, "flat-rate", false, "the account has a flat rate: its usage costs nothing")
+			cmd.Flags().BoolVar(&gateway, "gateway", false, "store the key through a gateway, sealed for its credential broker")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			n.Provider = r.args[0]
@@ -61,7 +61,7 @@ not asked.`,
 func (c *cli) addThroughGateway(cmd *cobra.Command, n admin.NewAccount) error {
 	for _, name := range []string{"workspace", "new-key", "no-check"} {
 		if cmd.Flags().Changed(name) {
-			return process.Usage("--%s says nothing with --gateway", name)
+			return process.Usage("--%s has no effect with --gateway", name)
 		}
 	}
 	ctx, stop := process.Signals(cmd.Context())
@@ -105,13 +105,13 @@ func (r *accountsRun) add(ctx context.Context, n admin.NewAccount, check bool) e
 	if check {
 		doubt, err := r.scope.Try(ctx, n)
 		if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
-			return fault.New(f.Kind, "%s. Nothing was stored; accounts add --no-check stores it all the same", f.Message)
+			return fault.New(f.Kind, "%s. Nothing was stored; to store it anyway, use: accounts add --no-check", f.Message)
 		}
 		if err != nil {
 			return err
 		}
 		if doubt != "" {
-			fmt.Fprintf(r.screen.err, "the key could not be tried: %s\n", printable(doubt))
+			fmt.Fprintf(r.screen.err, "the key could not be checked: %s\n", printable(doubt))
 		}
 	}
 	made, err := r.scope.Add(ctx, n)
@@ -130,10 +130,10 @@ func (c *cli) accountsChanges() []*cobra.Command {
 	}{
 		{"enable", "Let requests use an account again", "", "", "enabled", (*admin.Scope).Enable},
 		{"disable", "Keep requests from using an account until it is enabled", "", "", "disabled", (*admin.Scope).Disable},
-		{"switch", "Make an account the current one of its pool", `Makes an account the one that requests go to next, with the strategies sticky and
-hybrid, within their rules: sessions that others have served move too.`, "", "switched to", (*admin.Scope).Switch},
+		{"switch", "Make an account the current one of its pool", `Sends the next requests to an account, with the strategies sticky and hybrid and within
+their rules. Sessions that other accounts have served move too.`, "", "switched to", (*admin.Scope).Switch},
 		{"refresh", "Renew the access token of an account now", "", "", "renewed the token of", (*admin.Scope).Refresh},
-		{"reset", "Clear an account's limits and restore its health", "", "Forget the limits and the health of %s?", "reset", (*admin.Scope).Reset},
+		{"reset", "Clear an account's limits and restore its health", "", "Clear the limits and the health of %s?", "reset", (*admin.Scope).Reset},
 	} {
 		all = append(all, c.accountsSub(accountsCommand{
 			use: x.name + " <account>", short: x.short, long: x.long, args: oneAccount, about: true, scoped: true, ask: x.ask,
@@ -152,11 +152,11 @@ hybrid, within their rules: sessions that others have served move too.`, "", "sw
 func (c *cli) accountsFlatRate() *cobra.Command {
 	var off bool
 	return c.accountsSub(accountsCommand{
-		use: "flat-rate <account>", short: "Count the usage of an account as costing nothing", args: oneAccount, about: true, scoped: true,
-		long: `Marks an account as paid by the month, such as a subscription: from now on its usage
-counts as costing nothing. With --off it is paid by the token again.`,
+		use: "flat-rate <account>", short: "Mark an account as paid by flat rate", args: oneAccount, about: true, scoped: true,
+		long: `Marks an account as paid by flat rate, such as a subscription: from now on its usage
+costs nothing. With --off the account is paid by the token again.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&off, "off", false, "it is paid by the token")
+			cmd.Flags().BoolVar(&off, "off", false, "the account is paid by the token")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			a, err := r.owner.SetFlatRate(ctx, r.account.ID, !off)
@@ -175,10 +175,10 @@ counts as costing nothing. With --off it is paid by the token again.`,
 func (c *cli) accountsRemove() *cobra.Command {
 	var keep bool
 	return c.accountsSub(accountsCommand{
-		use: "remove <account>", short: "Forget a credential", args: oneAccount, about: true, scoped: true, ask: "Forget the credential %s?",
-		long: `Forgets a credential and its statistics. A sign-in is revoked at the provider first, if
-the provider can be told; the account is removed in any case, unless its token cannot be
-decrypted with this key: that one needs --no-revoke.`,
+		use: "remove <account>", short: "Remove a credential", args: oneAccount, about: true, scoped: true, ask: "Remove the credential %s?",
+		long: `Removes a credential and its statistics. A sign-in is revoked at the provider first, if
+the provider supports it. The account is removed in any case, unless its token cannot be
+decrypted with this key: then use --no-revoke.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&keep, "no-revoke", false, "leave the sign-in valid at the provider")
 		},
@@ -191,7 +191,7 @@ decrypted with this key: that one needs --no-revoke.`,
 				return r.say(map[string]any{"success": true, "id": a.ID}, "removed %s", a.ID)
 			}
 			if err := r.owner.CheckDecrypt(ctx, a.ID); err != nil {
-				return fmt.Errorf("%w; to remove it without telling the provider, use: signalbox accounts remove %s --no-revoke", forPeople(err), a.ID)
+				return fmt.Errorf("%w; to remove it without revoking it at the provider, use: signalbox accounts remove %s --no-revoke", forPeople(err), a.ID)
 			}
 			rev, err := r.owner.Remove(ctx, a.ID)
 			if err != nil {

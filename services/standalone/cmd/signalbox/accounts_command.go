@@ -69,10 +69,10 @@ func (c *cli) accountsSub(spec accountsCommand) *cobra.Command {
 		cmd.Flags().Var((*nonEmpty)(&r.workspace), "workspace", "workspace id (default: shared with all)")
 	}
 	if spec.ask != "" {
-		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
+		cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation")
 	}
 	if spec.seals {
-		cmd.Flags().BoolVar(&r.newKey, "new-key", false, "seal with a key that has sealed nothing here yet")
+		cmd.Flags().BoolVar(&r.newKey, "new-key", false, "seal with a key that has sealed nothing in this database yet")
 	}
 	if spec.flags != nil {
 		spec.flags(cmd)
@@ -108,7 +108,7 @@ func (r *accountsRun) do(ctx context.Context, spec *accountsCommand) error {
 func (r *accountsRun) checkKey(ctx context.Context) error {
 	err := r.accounts.CheckKey(ctx)
 	if f := fault.From(err); err != nil && f.Kind == fault.Conflict {
-		return fault.New(f.Kind, "%s. With --new-key more are sealed with this one, which every broker then needs", f.Message)
+		return fault.New(f.Kind, "%s. To seal with this key all the same, use --new-key; every broker then needs it", f.Message)
 	}
 	return err
 }
@@ -149,7 +149,7 @@ func oneProvider(label *string) cobra.PositionalArgs {
 		if err := checkProvider(args[0]); err != nil || !likeKey(*label) {
 			return err
 		}
-		return maybeKey("a name for people")
+		return maybeKey("a label for the account")
 	}
 }
 

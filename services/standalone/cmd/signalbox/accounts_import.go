@@ -33,15 +33,15 @@ func (c *cli) accountsImport() *cobra.Command {
   accounts  ~/` + accountsFile + `
   env       ` + strings.Join(admin.KeyVariables(), ", ") + `
 
-Duplicates of a credential become one account, and an account that exists already stays
-as it is. If anything else is left out, it is listed, and the exit code is 3. Files are
-only read. Once this product renews a sign-in, it may no longer be valid where it came
-from, if the provider rotates its tokens: do not use both.`,
+Duplicates of a credential become one account, and an account that already exists stays
+unchanged. If anything else is left out, it is listed, and the exit code is 3. Files are
+only read. If the provider rotates tokens, a sign-in that Signalbox has renewed is no longer
+valid in the program it came from: do not use both.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringSliceVar(&sources, "source", []string{"auth", "accounts", "env"}, "where to look")
 			cmd.Flags().Var((*nonEmpty)(&auth), "auth-file", "another auth.json")
 			cmd.Flags().Var((*nonEmpty)(&accounts), "accounts-file", "another anthropic-accounts.json")
-			cmd.Flags().BoolVar(&dry, "dry-run", false, "report what would be imported, and do nothing")
+			cmd.Flags().BoolVar(&dry, "dry-run", false, "report what would be imported, and change nothing")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			from, err := r.sources(sources, auth, accounts)
@@ -77,7 +77,7 @@ func leftOut(done admin.Import) error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s left out, with the reason beside each", process.ErrPartial, chat.Plural(n, "credential"))
+	return fmt.Errorf("%w: %s left out for the listed reasons", process.ErrPartial, chat.Plural(n, "credential"))
 }
 
 // sources says where to look. A file named by a flag must exist, and its source be selected;
@@ -85,14 +85,14 @@ func leftOut(done admin.Import) error {
 func (r *accountsRun) sources(names []string, auth, accounts string) (from admin.ImportSources, err error) {
 	for _, name := range names {
 		if !slices.Contains([]string{"auth", "accounts", "env"}, name) {
-			return from, process.Usage("--source: %q is none: use auth, accounts and env, separated by commas", name)
+			return from, process.Usage("--source: %q is not a source: use auth, accounts and env, separated by commas", name)
 		}
 	}
 	for _, named := range []struct{ flag, source, path string }{{"--auth-file", "auth", auth}, {"--accounts-file", "accounts", accounts}} {
 		switch {
 		case named.path == "":
 		case !slices.Contains(names, named.source):
-			return from, process.Usage("%s names a file, and --source leaves %s out", named.flag, named.source)
+			return from, process.Usage("%s needs %s in --source", named.flag, named.source)
 		default:
 			if _, err := os.Stat(named.path); err != nil {
 				return from, fmt.Errorf("%s: %w", named.flag, err)
@@ -128,7 +128,7 @@ func (r *accountsRun) searched(from admin.ImportSources) error {
 	if from.Environ != nil {
 		places = append(places, admin.KeyVariables()...)
 	}
-	_, err := fmt.Fprintf(r.screen.out, "There is nothing to import in %s.\n", strings.Join(places, ", "))
+	_, err := fmt.Fprintf(r.screen.out, "Nothing to import in %s.\n", strings.Join(places, ", "))
 	return err
 }
 
@@ -162,6 +162,6 @@ func (r *accountsRun) imported(done admin.Import, dry bool) error {
 	if dry {
 		verb = "to import"
 	}
-	_, err := fmt.Fprintf(r.screen.out, "%d %s, %d left out, %d here already, %d merged\n", len(done.Imported), verb, len(done.Skipped)-here, here, done.Merged)
+	_, err := fmt.Fprintf(r.screen.out, "%d %s, %d left out, %d already stored, %d merged\n", len(done.Imported), verb, len(done.Skipped)-here, here, done.Merged)
 	return err
 }

@@ -13,26 +13,26 @@ import (
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
-const rotateQuestion = "A broker that does not have this key could not open credentials any more. Do all have it?"
+const rotateQuestion = "A broker without this key could no longer decrypt credentials. Do all brokers have it?"
 
 func (c *cli) accountsRotateKeys() *cobra.Command {
 	wrapOnly := false
 	return c.accountsSub(accountsCommand{
 		use: "rotate-keys", short: "Replace the keys that seal credentials", seals: true, ask: rotateQuestion,
-		long: `Gives every workspace a new data key and seals all credentials again with it, while
-brokers run: they pick up the new keys by themselves, and remove the former ones within
-some minutes. It can be stopped and started again at any time.
+		long: `Creates a new data key for every workspace and reseals all credentials with it, while
+brokers run: they pick up the new keys by themselves, and remove the old ones within a few
+minutes. It can be stopped and started again at any time.
 
 Data keys are wrapped by the key in CREDENTIAL_BROKER_KEY_FILE, or by the one at
-CREDENTIAL_BROKER_KEY_URL. To replace that one as well, without a pause:
+CREDENTIAL_BROKER_KEY_URL. To replace that key too, without downtime:
 
-  1. Make the new key: at the key service, or a file with signalbox accounts new-key,
-     which every broker can read.
-  2. Name it in CREDENTIAL_BROKER_OTHER_KEYS of every broker.
+  1. Create the new key in the key service, or as a file with signalbox accounts new-key.
+     Every broker must be able to read it.
+  2. Add it to CREDENTIAL_BROKER_OTHER_KEYS of every broker.
   3. Swap the two in every broker.
-  4. Set the same for this command, and run it; with --wrap-only it keeps the data keys
+  4. Set the same variables for this command, and run it; with --wrap-only it keeps the data keys
      and only rewraps them.
-  5. Remove the former key. Keep a copy as long as you keep backups of the database.`,
+  5. Remove the old key. Keep a copy as long as you keep backups of the database.`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().BoolVar(&wrapOnly, "wrap-only", false, "keep the data keys, and rewrap them with the current key")
 		},
@@ -48,14 +48,14 @@ CREDENTIAL_BROKER_KEY_URL. To replace that one as well, without a pause:
 func (c *cli) accountsNewKey() *cobra.Command {
 	asJSON := false
 	cmd := &cobra.Command{
-		Use: "new-key <path>", Short: "Make a key file, to change to",
-		Long: `Makes a file with a new key for CREDENTIAL_BROKER_KEY_FILE, which only you can read.
-It seals nothing yet: rotate-keys --help says how to change the key. An existing file is
-left unchanged. Anybody with the file and the database has all credentials, and without
-the file nobody has: keep a copy, but not with the database's backups.`,
+		Use: "new-key <path>", Short: "Create a key file for a change of keys",
+		Long: `Creates a file with a new key for CREDENTIAL_BROKER_KEY_FILE, which only you can read.
+It seals nothing yet: rotate-keys --help explains how to change keys. An existing file is
+not changed. The file and the database together reveal all credentials, and without the
+file they are lost: keep a copy, but not with the database's backups.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return process.Usage("%s takes the path of a file that is to be made", cmd.CommandPath())
+				return process.Usage("%s takes the path of the file to create", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -69,7 +69,7 @@ the file nobody has: keep a copy, but not with the database's backups.`,
 				Path string `json:"path"`
 				Key  string `json:"key"` // its name in errors
 			}{args[0], name}
-			return r.say(made, "made the key file %s: %s", args[0], name)
+			return r.say(made, "created the key file %s: %s", args[0], name)
 		},
 	}
 	jsonFlag(cmd, &asJSON)
@@ -97,7 +97,7 @@ func (r *accountsRun) rotateKeys(ctx context.Context, wrapOnly bool) error {
 		fmt.Fprintf(r.cli.err, "%s %s: %s\n", whose(f.Workspace, "workspace ", "shared"), idText(f.Account), printable(f.Err.Error()))
 	}
 	if done.Unavailable == done.Failed {
-		return fmt.Errorf("%d keys and secrets were left as they are, because a key service did not open them: check that it answers and allows the use of this key, and run it again", done.Unavailable)
+		return fmt.Errorf("%d keys and secrets were not changed, because a key service did not decrypt them: check that it answers and allows the use of this key, and run this again", done.Unavailable)
 	}
-	return fmt.Errorf("%d keys and secrets do not open and were left as they are: name the key that sealed them in CREDENTIAL_BROKER_OTHER_KEYS and run it again, or remove the accounts", done.Failed)
+	return fmt.Errorf("%d keys and secrets cannot be decrypted and were not changed: add the key that sealed them to CREDENTIAL_BROKER_OTHER_KEYS and run this again, or remove the accounts", done.Failed)
 }

@@ -39,7 +39,7 @@ func (r *accountsRun) warnOfKey(ctx context.Context) {
 // tableOf prints accounts, each with a first column of the caller's.
 func (r *accountsRun) tableOf(all []admin.Account, header string, first func(i int) cell) error {
 	if len(all) == 0 {
-		text := "No credential is stored. Add one with: signalbox accounts add anthropic"
+		text := "No credentials are stored. Add one with: signalbox accounts add anthropic"
 		if r.workspace != "" {
 			text = "This workspace has no credential of its own. Add one with: signalbox accounts add anthropic --workspace " + r.workspace
 		}
@@ -91,10 +91,9 @@ func (c *cli) accountsStatus() *cobra.Command {
 	return c.accountsSub(accountsCommand{
 		use: "status [account]", short: "Show the health, limits and sign-ins of accounts", scoped: true,
 		args: between(0, 1, "one account at most"), about: true,
-		long: `Shows the state of an account, or of all: its health; until when and why it is parked,
-or skipped while there are others, with the provider's answer; and its sign-in. It is
-what running brokers have written, which lags by half a second; the last use is written
-once a minute.`,
+		long: `Shows the state of one account or all: its health, its sign-in, and until when and why it
+is parked, or skipped if others are available, with the provider's answer. Running brokers
+write the state within half a second, and the last use once a minute.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			r.warnOfKey(ctx)
 			if len(r.args) == 1 {
@@ -166,7 +165,7 @@ func (r *accountsRun) status(a admin.Account) string {
 		if g.LastError != "" {
 			line("last error", "%s", g.LastError)
 		}
-		line("token", "good until %s, renewed at %s", day(g.ExpiresAt, "nobody knows when"), day(g.RefreshAt, "no time"))
+		line("token", "expires %s, renewal %s", day(g.ExpiresAt, "at an unknown time"), day(g.RefreshAt, "never"))
 	}
 	return b.String()
 }

@@ -28,7 +28,7 @@ func (f *loginFlags) add(cmd *cobra.Command) {
 // waits for a browser: a script may run on another machine.
 func (f *loginFlags) kind(r *accountsRun, provider string) (admin.LoginKind, error) {
 	if f.device && f.paste {
-		return "", process.Usage("--device and --paste are two ways: choose one")
+		return "", process.Usage("--device and --paste exclude each other: choose one")
 	}
 	kinds, err := r.accounts.LoginKinds(provider)
 	switch {
@@ -44,7 +44,7 @@ func (f *loginFlags) kind(r *accountsRun, provider string) (admin.LoginKind, err
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("signing in to %s is possible only in the console, or at a terminal if it sends browsers back to this machine", provider)
+	return "", fmt.Errorf("signing in to %s is possible only in the console, or at a terminal if it redirects browsers to this machine", provider)
 }
 
 func (c *cli) accountsLogin() *cobra.Command {
@@ -52,16 +52,16 @@ func (c *cli) accountsLogin() *cobra.Command {
 	var label string
 	return c.accountsSub(accountsCommand{
 		use: "login <provider>", short: "Sign in to a provider for a new account",
-		long: `Signs in to a provider, such as anthropic, google or github: it shows an address to open
-in a browser. At a terminal, if the provider allows it, the browser then comes back to
-this command, on a port of 127.0.0.1. Otherwise, or with a flag, a short code is entered
-on any device (--device) or a code is pasted here (--paste). With --json it prints the
-address first, and the account once it exists, each a JSON document. Client ids are in
-CREDENTIAL_BROKER_OAUTH_CLIENTS.`,
+		long: `Signs in to a provider, such as anthropic, google or github, and shows an address to open
+in a browser. At a terminal, if the provider allows it, the browser then returns to this
+command, on a port of 127.0.0.1. Otherwise, or with a flag, enter a short code on any
+device (--device) or paste a code here (--paste). --json prints two JSON documents: the
+address first, and the account once it exists. CREDENTIAL_BROKER_OAUTH_CLIENTS contains
+the client ids.`,
 		args: oneProvider(&label), scoped: true, seals: true, creates: true,
 		flags: func(cmd *cobra.Command) {
 			flags.add(cmd)
-			cmd.Flags().StringVar(&label, "label", "", "a name for people")
+			cmd.Flags().StringVar(&label, "label", "", "a label for the account")
 		},
 		run: func(ctx context.Context, r *accountsRun) error {
 			kind, err := flags.kind(r, r.args[0])
@@ -124,9 +124,9 @@ func (r *accountsRun) instructions(l admin.Login) string {
 	text := fmt.Sprintf("Open this address in a browser:\n\n  %s\n", l.URL)
 	switch {
 	case l.UserCode != "":
-		text += fmt.Sprintf("\nand type in the code %s\n", r.paint(bold, printable(l.UserCode)))
+		text += fmt.Sprintf("\nand enter the code %s\n", r.paint(bold, printable(l.UserCode)))
 	case l.Kind == admin.LoginBrowser:
-		text += "\nIt comes back to this command, so it must run on this machine. If none does, press\nCtrl-C, and use --device or --paste.\n"
+		text += "\nThe browser must run on this machine, because it returns to this command. Otherwise press\nCtrl-C, and use --device or --paste.\n"
 	}
 	return text
 }
@@ -140,7 +140,7 @@ func (r *accountsRun) paste(ctx context.Context, scope *admin.Scope, l admin.Log
 }
 
 // errAbandoned ends the wait for a sign-in that is approved elsewhere.
-var errAbandoned = errors.New("the sign-in was interrupted: an approval from now on is lost, so start again")
+var errAbandoned = errors.New("the sign-in was interrupted: start again")
 
 // poll waits until the code was entered.
 func (r *accountsRun) poll(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
@@ -166,7 +166,7 @@ func readError(what string, err error) error {
 	case errors.Is(err, errInterrupted), errors.Is(err, process.ErrUsage):
 		return err
 	case errors.Is(err, io.EOF):
-		return process.Usage("%s is missing: type it in, or pass it on standard input", what)
+		return process.Usage("%s is missing: enter it, or pass it on standard input", what)
 	}
 	return fmt.Errorf("read %s: %w", what, err)
 }
@@ -182,18 +182,18 @@ func (s *signedOut) text(name string) string {
 	if s.AtProvider {
 		return "signed out of " + name + ", here and at the provider"
 	}
-	return "signed out of " + name + " here; the provider was not told: " + printable(s.Reason)
+	return "signed out of " + name + " here, but not at the provider: " + printable(s.Reason)
 }
 
 func (c *cli) accountsLogout() *cobra.Command {
 	var all bool
 	return c.accountsSub(accountsCommand{
 		use: "logout <account>", short: "Revoke a sign-in, here and at the provider", about: true, scoped: true, ask: "Sign out of %s?",
-		long: `Revokes a sign-in: requests no longer use it, the provider is told if it has a way to be,
-and the tokens are erased. The account stays and can be signed in to again (reauth). With
---all, every sign-in: those of --workspace, else all.`,
+		long: `Revokes a sign-in: requests no longer use it, it is revoked at the provider if the
+provider supports that, and the tokens are erased. The account stays, so that you can sign
+in again (reauth). With --all it revokes every sign-in, or those of --workspace.`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&all, "all", false, "all accounts that somebody signed in to")
+			cmd.Flags().BoolVar(&all, "all", false, "sign out of all accounts")
 		},
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || all != (len(args) == 0) {

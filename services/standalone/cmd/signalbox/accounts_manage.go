@@ -16,9 +16,9 @@ import (
 
 func (c *cli) accountsManage() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "manage", short: "Manage accounts in a dialogue", scoped: true, seals: true, creates: true,
-		long: `Lists the accounts with a number each and asks what to do, until you quit. It needs a
-terminal; every step is a subcommand too, for scripts.`,
+		use: "manage", short: "Manage accounts interactively", scoped: true, seals: true, creates: true,
+		long: `Lists the accounts with numbers and asks what to do, until you quit. It needs a terminal;
+for scripts, every step is also a subcommand.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			if !r.answers || !r.tables || r.json {
 				return process.Usage("accounts manage needs a terminal: in scripts use the other subcommands")
@@ -102,7 +102,7 @@ func (r *accountsRun) choose(ctx context.Context, all []admin.Account, choice st
 		}
 		return r.subcommand(ctx, name, "--", provider, strategy)
 	}
-	label, err := r.ask("a name for people, or nothing: ")
+	label, err := r.ask("label, or nothing: ")
 	if err != nil {
 		return err
 	}

@@ -93,18 +93,18 @@ With every strategy:
 Each account has a health of 0 to 100, for hybrid and for information:
 
   min_usable                    below it hybrid prefers other accounts; 0 to 100; 50
-  health_success                what an answer adds; 0 to 100; 1
+  health_success                added by an answer; 0 to 100; 1
   health_rate_limit             what a rate limit or an overload adds; -100 to 0; -10
   health_failure                what a refused key or a used-up quota adds; -100 to 0;
                                 -20
-  health_recovery_per_hour      what an hour adds; 0 to 360000; 2
+  health_recovery_per_hour      added every hour; 0 to 360000; 2
 
 Each account has a token bucket that spreads the load: a request takes a token, and with
 hybrid an account without tokens comes last. No request is refused for lack of tokens.
 
-  max_tokens                    the most that an account has; 1 to 1000000; 50
-  initial_tokens                those of a new account; 0 to max_tokens; 50
-  regeneration_rate_per_minute  those added per minute; 0 to 1000000; 6
+  max_tokens                    size of the bucket; 1 to 1000000; 50
+  initial_tokens                tokens of a new account; 0 to max_tokens; 50
+  regeneration_rate_per_minute  tokens added per minute; 0 to 1000000; 6
 
 The score of hybrid is health × 2 + the share of tokens left × 500 + up to 360 for an
 hour without use:
@@ -113,7 +113,7 @@ hour without use:
   switch_threshold              by how much another account must be better; 0 to 1000000;
                                 100`,
 		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&reset, "reset", false, "set the others to their defaults")
+			cmd.Flags().BoolVar(&reset, "reset", false, "reset all other settings to their defaults")
 		},
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -150,7 +150,7 @@ hour without use:
 func (r *accountsRun) pool(ctx context.Context, provider string) (admin.Pool, error) {
 	p, err := r.scope.Pool(ctx, provider)
 	if err == nil && p.Accounts == 0 && len(p.Changed) == 0 && !slices.Contains(r.accounts.Providers(), provider) {
-		err = fault.New(fault.Invalid, "there is no account for %s, and no provider of that name is known: use one of %s, or add an account first", printable(provider), strings.Join(r.accounts.Providers(), ", "))
+		err = fault.New(fault.Invalid, "there is no account for %s, and no provider with that name: use one of %s, or add an account first", printable(provider), strings.Join(r.accounts.Providers(), ", "))
 	}
 	return p, err
 }
@@ -212,7 +212,7 @@ func (c *cli) accountsStats() *cobra.Command {
 				return r.printJSON(map[string]any{"stats": all})
 			}
 			if len(all) == 0 {
-				_, err := fmt.Fprintln(r.screen.out, "Nothing was counted yet.")
+				_, err := fmt.Fprintln(r.screen.out, "No usage yet.")
 				return err
 			}
 			var rows [][]cell
@@ -226,18 +226,17 @@ func (c *cli) accountsStats() *cobra.Command {
 
 func (c *cli) accountsResetStats() *cobra.Command {
 	return c.accountsSub(accountsCommand{
-		use: "reset-stats [account]", short: "Reset the usage counters", args: between(0, 1, "one account at most"), about: true, scoped: true, ask: "Forget what %s did?",
-		long: `Resets the counters of one account or of all: those of --workspace, else of all
-workspaces.`,
+		use: "reset-stats [account]", short: "Reset the usage counters", args: between(0, 1, "one account at most"), about: true, scoped: true, ask: "Reset the counters of %s?",
+		long: `Resets the counters of one account, of --workspace, or of all workspaces.`,
 		run: func(ctx context.Context, r *accountsRun) error {
 			success := map[string]any{"success": true}
 			if len(r.args) == 1 {
 				if err := r.owner.ResetStats(ctx, r.account.ID); err != nil {
 					return err
 				}
-				return r.say(success, "counting anew: %s", named(r.account))
+				return r.say(success, "counters reset: %s", named(r.account))
 			}
-			if err := r.confirm(r.yes, "Forget what all accounts did?"); err != nil {
+			if err := r.confirm(r.yes, "Reset the counters of all accounts?"); err != nil {
 				return err
 			}
 			scopes, err := r.scopes(ctx)

@@ -337,7 +337,7 @@ func TestLoginLeft(t *testing.T) {
 	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	const want = "error: the sign-in was interrupted: an approval from now on is lost, so start again\n"
+	const want = "error: the sign-in was interrupted: start again\n"
 	if err := r.cmd.Wait(); err == nil || r.err.String() != want {
 		t.Errorf("%v, %q, want %q", err, r.err, want)
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 type chatSettings struct {
-	URL       string      `env:"SIGNALBOX_URL" doc:"Address of a Signalbox elsewhere."`
+	URL       string      `env:"SIGNALBOX_URL" doc:"Address of another Signalbox."`
 	Token     conf.Secret `env:"SIGNALBOX_TOKEN" doc:"Access token or API key for it."`
 	Workspace string      `env:"SIGNALBOX_WORKSPACE" doc:"Workspace id there."`
 }
@@ -35,11 +35,11 @@ func (c *cli) chat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "chat [message]",
 		Short: "Chat with an agent in the terminal",
-		Long: `Sends messages and shows the answers as they arrive, with the tools that are used.
-With an argument it sends that message; otherwise it reads messages, one per line, until
-the end of the input. Ctrl-C stops the answer, and at the prompt the program. A broken
-connection is resumed without a gap. At a terminal answers are formatted, and /help lists
-commands; in a pipe everything is plain text.
+		Long: `Sends messages and shows the answers and tool calls as they arrive. With an argument it
+sends that message; otherwise it reads messages, one per line, until the end of the input.
+Ctrl-C stops the answer, or the program if it is at the prompt. A broken connection is
+resumed without a gap. At a terminal answers are formatted, and /help lists commands; in a
+pipe everything is plain text.
 ` + remoteHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := c.client(cmd, data)
@@ -146,7 +146,7 @@ func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 	}
 	if s.URL != "" {
 		if s.Token == "" || s.Workspace == "" {
-			return nil, process.Usage("SIGNALBOX_URL needs SIGNALBOX_TOKEN and SIGNALBOX_WORKSPACE beside it")
+			return nil, process.Usage("SIGNALBOX_URL is set: set SIGNALBOX_TOKEN and SIGNALBOX_WORKSPACE too")
 		}
 		return client, nil
 	}
@@ -155,7 +155,7 @@ func (c *cli) client(cmd *cobra.Command, data string) (*chat.Client, error) {
 		return nil, err
 	}
 	if !alive {
-		return nil, fmt.Errorf("no Signalbox runs in %s: start one with `signalbox up --data %s`, or name another with --data", data, data)
+		return nil, fmt.Errorf("no Signalbox runs in %s: start one with `signalbox up --data %s`, or choose another folder with --data", data, data)
 	}
 	log, err := c.log()
 	if err != nil {

@@ -19,7 +19,7 @@ func (c *cli) docs() *cobra.Command {
 	cmd.AddCommand(
 		listCommand(c, listing[chat.Document]{
 			of: "documents", short: "List documents, last changed first", searched: "name",
-			empty:  "There are no documents. An agent makes one: signalbox chat%s 'create a document about tea'",
+			empty:  "There are no documents. Have an agent create one: signalbox chat%s 'create a document about tea'",
 			header: []string{"ID", "NAME", "UPDATED"},
 			row: func(d chat.Document) []cell {
 				return []cell{{d.ID, plain}, {d.Name, plain}, {chat.Day(d.UpdatedAt), grey}}
@@ -43,9 +43,9 @@ func (c *cli) docs() *cobra.Command {
 		c.remoteSub(remoteCommand{
 			use: "edit <document>", short: "Edit a document as Markdown in $EDITOR", of: "documents",
 			long: `Opens the document's Markdown in $VISUAL, $EDITOR or vi, and saves the changes. The
-server merges them with what others wrote meanwhile, where it can. Lines that the document
-does not hold as they were written are listed. If it cannot be saved, the text stays in a
-file whose name is printed.`,
+server merges them with other people's changes, where it can. Lines that the document
+cannot keep as written are listed. If the text cannot be saved, it stays in a file whose
+name is printed.`,
 			run: func(ctx context.Context, r *remoteRun) error {
 				d, err := r.client.Document(ctx, r.id)
 				if err != nil {
@@ -62,7 +62,7 @@ file whose name is printed.`,
 				case saved != nil:
 					_, err = fmt.Fprintf(c.out, "saved %s\n", printable(d.Name))
 				default:
-					_, err = fmt.Fprintf(c.out, "nothing was changed in %s\n", printable(d.Name))
+					_, err = fmt.Fprintf(c.out, "no changes in %s\n", printable(d.Name))
 				}
 				return err
 			},
@@ -124,7 +124,7 @@ func (c *cli) openEditor(ctx context.Context, file string) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", editor+` "$1"`, "sh", file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("the editor %s: %w; set EDITOR to another one", editor, err)
+		return fmt.Errorf("the editor %s: %w; set EDITOR to another editor", editor, err)
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func TestDocsAndSessions(t *testing.T) {
 		{args: "models", stdout: "PROVIDER\tMODEL\tCONTEXT\t$ IN\t$ OUT\tABILITIES\nsim\tother\t1000\t0.5\t3\tdefault, simulated, tools\nrouter\tsim/whole\t\t\t\t\n", stderr: "away: does not answer\n"},
 		{args: "docs list", stdout: "ID\tNAME\tUPDATED\n" + documentID + "\tTea\t2026-11-23 14:53\n"},
 		{args: "docs show 00d1", stdout: "# Tea\n\nIt is *hot*.\n"},
-		{args: "docs edit 00d1", editor: "true", stdout: "nothing was changed in Tea\n"},
+		{args: "docs edit 00d1", editor: "true", stdout: "no changes in Tea\n"},
 		{args: "docs edit 00d1", editor: "false", stderr: "error: the editor false", code: 1},
 		{args: "docs edit 00d1", editor: "kill -INT $$;", stderr: "signal: interrupt", code: 1},
 		{args: "docs edit 00d1", editor: "sed -i 's/hot/cold/'", stdout: "saved Tea\n"},

@@ -14,11 +14,10 @@ import (
 func (c *cli) keygen() *cobra.Command {
 	return &cobra.Command{
 		Use:   "keygen",
-		Short: "Make the services' keys for a cluster, as environment variables",
-		Long: `Makes a private key for each service, with which it authenticates its calls, and for
-each service the public keys of the services whose calls it accepts. Keep the output
-secret: every service gets its own _SERVICE_KEY as SERVICE_KEY, and its own _TRUSTED_KEYS
-as TRUSTED_KEYS.`,
+		Short: "Generate the services' keys for a cluster, as environment variables",
+		Long: `Generates a private key for each service, with which it authenticates its calls, and the
+list of public keys from which it accepts calls. Keep the output secret. Set SERVICE_KEY
+and TRUSTED_KEYS of each service to the variables with its name.`,
 		Args: none,
 		RunE: func(*cobra.Command, []string) error {
 			keys := map[string]identity.Key{}

@@ -76,11 +76,11 @@ func TestInterruptedQuestion(t *testing.T) {
 		asked, key, said string
 		code             int
 	}{
-		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x03", "error: interrupted: nothing was done", 1},
+		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x03", "error: interrupted: nothing was changed", 1},
 		{[]string{"accounts", "add", "openai"}, "API key for openai (not shown): ", "\x04", "usage: the key is missing", 2},
 		{[]string{"accounts", "login", "sim"}, "Ctrl-C, and use --device or --paste.", "\x03", "error: the sign-in was interrupted", 1},
-		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x03", "error: interrupted: nothing was done", 1},
-		{[]string{"accounts", "rotate-keys"}, "Do all have it? [y/N] ", "\x04", "error: nothing was changed", 1},
+		{[]string{"accounts", "rotate-keys"}, "Do all brokers have it? [y/N] ", "\x03", "error: interrupted: nothing was changed", 1},
+		{[]string{"accounts", "rotate-keys"}, "Do all brokers have it? [y/N] ", "\x04", "error: nothing was changed", 1},
 	} {
 		ours, theirs := pty(t)
 		cmd := exec.CommandContext(t.Context(), "signalbox", tt.args...)
@@ -135,7 +135,7 @@ func TestManage(t *testing.T) {
 	d.say("a")
 	d.expect("provider: ")
 	d.say("sim")
-	d.expect("a name for people, or nothing: ")
+	d.expect("label, or nothing: ")
 	d.say("mine")
 	d.expect("API key for sim (not shown): ")
 	d.say(key)
@@ -149,7 +149,7 @@ func TestManage(t *testing.T) {
 	d.say("a")
 	d.expect("provider: ")
 	d.say("")
-	d.expect("a name for people, or nothing: ")
+	d.expect("label, or nothing: ")
 	d.say("")
 	d.expect(`error: provider: "" is not a provider's name`)
 	d.expect("[q]uit: ")
@@ -175,7 +175,7 @@ func TestManage(t *testing.T) {
 	d.say("1")
 	d.expect("or nothing: ")
 	d.say("r")
-	d.expect("Forget the credential sim (mine)? [y/N] ")
+	d.expect("Remove the credential sim (mine)? [y/N] ")
 	d.say("n")
 	d.expect("error: nothing was changed")
 	d.expect("[q]uit: ")

@@ -16,14 +16,14 @@ import (
 
 // migrateSettings say what to migrate, and as whom.
 type migrateSettings struct {
-	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, as its administrator: a superuser, or a user with CREATEROLE and CREATE on it."`
-	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; empty leaves the streams alone."`
-	NATSUser     string      `env:"NATS_USER" envDefault:"admin" doc:"The user on the bus that administers streams."`
-	NATSPassword conf.Secret `env:"NATS_PASSWORD" doc:"Its password; empty where the servers check none."`
-	Partitions   int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number everywhere. It cannot be lowered later."`
+	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, with a user that is a superuser, or has CREATEROLE and CREATE on it."`
+	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; if empty, streams are not changed."`
+	NATSUser     string      `env:"NATS_USER" envDefault:"admin" doc:"The NATS user that administers streams."`
+	NATSPassword conf.Secret `env:"NATS_PASSWORD" doc:"Password of that user; empty if the servers require none."`
+	Partitions   int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number for all services. It cannot be lowered later."`
 	Replicas     int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of each stream: 1 on a single server, 3 in a cluster."`
 
-	Gateway     conf.Secret `env:"GATEWAY_DB_PASSWORD" doc:"Makes the role signalbox_gateway a login with this password; empty leaves its login as it is."`
+	Gateway     conf.Secret `env:"GATEWAY_DB_PASSWORD" doc:"Lets the role signalbox_gateway log in with this password; if empty, its login is not changed."`
 	Agent       conf.Secret `env:"AGENT_RUNNER_DB_PASSWORD" doc:"The same for signalbox_agent."`
 	Tools       conf.Secret `env:"TOOL_EXECUTOR_DB_PASSWORD" doc:"The same for signalbox_tools."`
 	Documents   conf.Secret `env:"DOCUMENT_SYNC_DB_PASSWORD" doc:"The same for signalbox_documents."`
@@ -66,7 +66,7 @@ func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logg
 	}
 	fmt.Fprintln(c.out, "database: up to date")
 	if s.NATSURL == "" {
-		fmt.Fprintln(c.out, "streams: left alone (NATS_URL is not set)")
+		fmt.Fprintln(c.out, "streams: not changed (NATS_URL is not set)")
 		return nil
 	}
 	topology, err := subject.NewTopology(subject.Options{Partitions: s.Partitions, Replicas: s.Replicas})

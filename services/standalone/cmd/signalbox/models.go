@@ -11,8 +11,8 @@ func (c *cli) models() *cobra.Command {
 	return c.remoteSub(remoteCommand{
 		use: "models", short: "List the models that can be called",
 		long: `Lists the models that the workspace's accounts can call, with their context in tokens
-and their prices in US dollars per million tokens. Providers that have an account but
-cannot be asked are named.`,
+and their prices in US dollars per million tokens, and names the providers that have an
+account but do not answer.`,
 		run: func(ctx context.Context, r *remoteRun) error {
 			if r.json {
 				return r.printAPI(ctx, "/api/models")

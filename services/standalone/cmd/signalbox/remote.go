@@ -13,8 +13,8 @@ import (
 
 // remoteHelp ends the help of a command that talks to a running Signalbox.
 const remoteHelp = `
-It finds the Signalbox that runs in the data folder. SIGNALBOX_URL, SIGNALBOX_TOKEN
-and SIGNALBOX_WORKSPACE name one elsewhere.`
+It uses the Signalbox that runs in the data folder, or another one if SIGNALBOX_URL,
+SIGNALBOX_TOKEN and SIGNALBOX_WORKSPACE are set.`
 
 // remoteCommand describes a command that talks to a running Signalbox.
 type remoteCommand struct {
@@ -54,7 +54,7 @@ func (c *cli) remoteSub(spec remoteCommand) *cobra.Command {
 		cmd.ValidArgsFunction = c.completeIDs(spec.of)
 		cmd.Args = func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return process.Usage("%s takes one id, or its beginning or end: `signalbox %s list` has them", cmd.Name(), cmd.Parent().Name())
+				return process.Usage("%s takes one id, or its beginning or end: `signalbox %s list` shows them", cmd.Name(), cmd.Parent().Name())
 			}
 			return nil
 		}
@@ -129,7 +129,7 @@ func listCommand[T any](c *cli, spec listing[T]) *cobra.Command {
 		}
 		return c.screen().table(spec.header, rows)
 	}})
-	cmd.Flags().IntVar(&limit, "limit", 20, "how many, newest first")
+	cmd.Flags().IntVar(&limit, "limit", 20, "maximum number, newest first")
 	cmd.Flags().StringVar(&search, "search", "", "only those with these words in the "+spec.searched)
 	return cmd
 }

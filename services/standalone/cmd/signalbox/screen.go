@@ -186,7 +186,7 @@ func (s *screen) confirm(yes bool, format string, args ...any) error {
 		return nil
 	}
 	if !s.answers {
-		return process.Usage("this asks %q, and there is no terminal to answer at: add --yes", question)
+		return process.Usage("this needs the answer to %q, and there is no terminal: add --yes", question)
 	}
 	answer, err := s.ask("%s [y/N] ", question)
 	if errors.Is(err, io.EOF) {
@@ -209,7 +209,7 @@ func (s *screen) ask(format string, args ...any) (string, error) {
 	return s.wait(s.line)
 }
 
-var errInterrupted = errors.New("interrupted: nothing was done")
+var errInterrupted = errors.New("interrupted: nothing was changed")
 
 // wait returns the result of read, or errInterrupted if the command is told to stop
 // meanwhile. A read of a terminal cannot be interrupted: it is abandoned, and nothing is

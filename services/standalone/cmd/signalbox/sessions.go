@@ -14,7 +14,7 @@ func (c *cli) sessions() *cobra.Command {
 	cmd.AddCommand(
 		listCommand(c, listing[chat.Session]{
 			of: "sessions", short: "List sessions, newest first", searched: "title",
-			empty:  "There are no sessions. Begin one with: signalbox chat%s",
+			empty:  "There are no sessions. Start one with: signalbox chat%s",
 			header: []string{"ID", "TITLE", "MODEL", "UPDATED"},
 			row: func(s chat.Session) []cell {
 				return []cell{{s.ID, plain}, {s.Title, plain}, {s.Provider + "/" + s.Model, grey}, {chat.Day(s.UpdatedAt), grey}}

@@ -27,11 +27,11 @@ func (c *cli) token() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make a development token",
-		Long: `Makes a development token, for the data folder's own workspace and member or for
-others, which are made if they do not exist. It works whether Signalbox runs in that
-folder or not. With DATABASE_URL and GATEWAY_DEV_SECRET in the environment it makes one
-for a deployment whose development issuer is enabled.`,
+		Short: "Create a development token",
+		Long: `Creates a development token for the data folder's own workspace and member, or for
+others, which are created if they do not exist. Signalbox need not be running. With
+DATABASE_URL and GATEWAY_DEV_SECRET in the environment it creates a token for a deployment
+whose development issuer is enabled.`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s tokenSettings

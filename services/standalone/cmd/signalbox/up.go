@@ -15,8 +15,8 @@ import (
 // upSettings are what `signalbox up` reads from the environment, apart from the services'
 // own variables.
 type upSettings struct {
-	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"A PostgreSQL database to use instead of a private one, as its administrator."`
-	NATSURL     conf.Secret `env:"NATS_URL" doc:"NATS servers with JetStream to use instead of one in the process."`
+	DatabaseURL conf.Secret `env:"DATABASE_URL" doc:"A PostgreSQL database to use instead of a private one, with an administrator's user."`
+	NATSURL     conf.Secret `env:"NATS_URL" doc:"NATS servers with JetStream to use instead of the embedded one."`
 }
 
 func (c *cli) up() *cobra.Command {
@@ -24,9 +24,9 @@ func (c *cli) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Run all of Signalbox in this process",
-		Long: `Runs the five services in one process, with a NATS server inside and a private
-PostgreSQL beside it, and keeps everything in the data folder, where the next start
-finds it. Ctrl-C parks runs and stops; a second one kills.
+		Long: `Runs the five services in one process, with an embedded NATS server and a private
+PostgreSQL, and keeps all data in the data folder. Ctrl-C parks runs and stops; a second
+Ctrl-C kills the process.
 
 Environment: DATABASE_URL and NATS_URL name servers to use instead. Without a provider's
 key or account, the simulated provider answers; keys are

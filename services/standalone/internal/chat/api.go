@@ -216,7 +216,7 @@ func (c *Client) Find(ctx context.Context, what, id string) (string, error) {
 		return id, nil
 	}
 	if id == "" {
-		return "", fmt.Errorf("an empty id names none of the %s", what)
+		return "", fmt.Errorf("the id is empty: give the id of one of the %s", what)
 	}
 	all, err := List[struct{ ID string }](ctx, c, what, "", maxPage)
 	if err != nil {

@@ -152,7 +152,7 @@ func TestSimulated(t *testing.T) {
 	t.Parallel()
 	shown, _, err := talk(t, stream(false, `1-0 user-message {"content":"hi"}`, `1-1 run-start {"provider":"simulator","simulated":true}`,
 		`1-2 text-delta {"delta":"Hello"}`, `1-3 run-start {"provider":"simulator","simulated":true}`, `1-4 done {"finishReason":"stop","steps":1,"simulated":true}`))
-	want := "[simulated: a script answers, and no model. `signalbox accounts add anthropic --data there` adds an account for one]\nHello\n[simulated, stop, 1 step, 0 tokens in, 0 out]\n"
+	want := "[simulated: a script answers, not a model. `signalbox accounts add anthropic --data there` adds an account]\nHello\n[simulated, stop, 1 step, 0 tokens in, 0 out]\n"
 	if diff := cmp.Diff(want, shown); diff != "" || err != nil {
 		t.Error(diff, err)
 	}

@@ -107,7 +107,7 @@ func (f *follower) follow(ctx context.Context) error {
 			broken, told = time.Now(), ""
 		}
 		if time.Since(broken) > giveUpAfter {
-			return fmt.Errorf("the connection does not come back: %w", err)
+			return fmt.Errorf("cannot reconnect: %w", err)
 		}
 		if u, ok := errors.AsType[*url.Error](err); ok { // without the address
 			err = u.Err

@@ -28,7 +28,7 @@ var commands = []command{
 	{"/quit", "", "/exit", "end the chat; the session stays", func(*talk, context.Context, string) error { return errQuit }},
 }
 
-const keys = `Enter sends, Alt-Enter or Ctrl-J begins a new line. Up and Down go through what was said.
+const keys = `Enter sends, Alt-Enter or Ctrl-J begins a new line. Up and Down recall earlier messages.
 Ctrl-C stops an answer, clears what is typed, or ends the chat; Ctrl-D ends it.`
 
 func (t *talk) help() error {
@@ -49,7 +49,7 @@ func (t *talk) model(ctx context.Context, argument string) error {
 		for _, p := range all.Problems {
 			t.line(t.style().red(oneLine(p.Provider+": "+p.Reason, t.style().width())))
 		}
-		hint := fmt.Sprintf("%s/%s answers here. /model 1 takes the first.", clean(t.session.Provider), clean(t.session.Model))
+		hint := fmt.Sprintf("%s/%s answers here. /model 1 chooses the first.", clean(t.session.Provider), clean(t.session.Model))
 		return t.list("models", hint, len(all.Models), func(i int) (id, name, about string) {
 			return all.Models[i].ID, all.Models[i].Provider + "/" + all.Models[i].ID, all.Models[i].About()
 		})
@@ -109,8 +109,8 @@ func (t *talk) resume(ctx context.Context, argument string) error {
 	if err != nil {
 		return err
 	}
-	return t.list("sessions", "/resume 1 goes on with the first.", len(all), func(i int) (id, name, about string) {
-		return all[i].ID, Day(all[i].UpdatedAt), cmp.Or(all[i].Title, "(nothing was said)")
+	return t.list("sessions", "/resume 1 continues the first.", len(all), func(i int) (id, name, about string) {
+		return all[i].ID, Day(all[i].UpdatedAt), cmp.Or(all[i].Title, "(no messages)")
 	})
 }
 

@@ -246,7 +246,7 @@ func (m *screen) quit(err error) tea.Cmd {
 	if m.once || m.session.ID == "" {
 		return end
 	}
-	hint := m.look.style().dim("To go on with it: signalbox chat --session " + m.session.ID + m.talk.client.Flags)
+	hint := m.look.style().dim("To continue it: signalbox chat --session " + m.session.ID + m.talk.client.Flags)
 	return tea.Sequence(tea.Println(m.look.adapt(hint)), end)
 }
 
@@ -354,9 +354,9 @@ func (m *screen) View() tea.View {
 func (m *screen) status() string {
 	switch {
 	case m.stopping && m.stop != nil:
-		return "stopping … Ctrl-C again does not wait for it"
+		return "stopping … press Ctrl-C again to stop waiting"
 	case len(m.waiting) > 0:
-		return fmt.Sprintf("answering … then %s; Ctrl-C stops and forgets that", Plural(len(m.waiting), "more message"))
+		return fmt.Sprintf("answering … then %s; Ctrl-C stops it and drops the rest", Plural(len(m.waiting), "more message"))
 	case m.stop != nil:
 		return "answering … Ctrl-C stops it"
 	}

@@ -66,7 +66,7 @@ func (t *talk) try(ctx context.Context, typed string) error {
 			return c.do(t, ctx, strings.TrimSpace(argument))
 		}
 	}
-	return fmt.Errorf("there is no command %s: /help lists them; a message begins with something else than /", oneLine(name, 40))
+	return fmt.Errorf("there is no command %s: /help lists them; a message cannot begin with /", oneLine(name, 40))
 }
 
 // block prints a text between empty lines.
@@ -170,7 +170,7 @@ type event struct {
 
 // simulatedNote says what it means that a run is simulated.
 func (c *Client) simulatedNote() string {
-	return "[simulated: a script answers, and no model. `signalbox accounts add anthropic" + c.Flags + "` adds an account for one]"
+	return "[simulated: a script answers, not a model. `signalbox accounts add anthropic" + c.Flags + "` adds an account]"
 }
 
 // summary is the last line of an answer.
@@ -189,7 +189,7 @@ func (d event) summary() string {
 func (ev Event) parse() (event, error) {
 	var d event
 	if err := json.Unmarshal(ev.Data, &d); err != nil {
-		return d, fmt.Errorf("event %s is not understood: %w", ev.ID, err)
+		return d, fmt.Errorf("decode event %s: %w", ev.ID, err)
 	}
 	return d, nil
 }

@@ -52,11 +52,11 @@ func Open(path string) (*Dir, error) {
 		err = os.MkdirAll(filepath.Join(path, "keys"), 0o700)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make the data folder: %w: choose another one with --data", err)
+		return nil, fmt.Errorf("create the data folder: %w: choose another one with --data", err)
 	}
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm() == 0o700 && mode != 0o700 { // because of the umask or an earlier version
 		if err := os.Chmod(path, mode); err != nil {
-			return nil, fmt.Errorf("let Postgres pass through the data folder: %w", err)
+			return nil, fmt.Errorf("give Postgres access through the data folder: %w", err)
 		}
 	}
 	d := &Dir{path: path}
@@ -230,7 +230,7 @@ func (d *Dir) read(name string, into any) (found bool, err error) {
 }
 
 func (d *Dir) damaged(name string, err error) error {
-	return fmt.Errorf("%s is damaged (%w): put it back from a backup, or move the whole folder away to begin anew", d.Path(name), err)
+	return fmt.Errorf("%s is damaged (%w): restore it from a backup, or move the whole folder away to start over", d.Path(name), err)
 }
 
 func (d *Dir) write(name string, v any) error {
