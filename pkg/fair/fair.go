@@ -14,18 +14,18 @@ import (
 	"sync"
 )
 
-// ErrTooMany means that the maximum number of the key's callers are waiting.
-var ErrTooMany = errors.New("too many callers are waiting already")
+// ErrTooMany means that the maximum number of the key's callers are already waiting.
+var ErrTooMany = errors.New("too many callers are already waiting")
 
 // Semaphore grants slots fairly by key. It is safe for concurrent use.
 type Semaphore[K comparable] struct {
 	limits Limits
 
-	mu     sync.Mutex // guards what follows
-	held   int
-	served int64 // slots granted so far
-	of     map[K]*share[K]
-	turns  list.List // of *share: keys with waiters, below their limit
+	mu       sync.Mutex // guards what follows
+	held     int
+	served   int64 // slots granted so far
+	shares   map[K]*share[K]
+	eligible list.List // of *share: keys with waiters, below their limit
 }
 
 // Limits are the limits of a Semaphore.
@@ -39,9 +39,9 @@ type Limits struct {
 type share[K comparable] struct {
 	key     K
 	held    int
-	served  int64     // Semaphore.served when it got its last slot
-	waiting list.List // of chan struct{}, closed when the slot is granted
-	turn    *list.Element
+	served  int64         // Semaphore.served when it got its last slot
+	waiting list.List     // of chan struct{}, closed when the slot is granted
+	element *list.Element // in Semaphore.eligible; nil if not in it
 }
 
 // New returns a semaphore with at least one slot.
@@ -50,7 +50,7 @@ func New[K comparable](l Limits) *Semaphore[K] {
 	if l.PerKey <= 0 || l.PerKey > l.Slots {
 		l.PerKey = l.Slots
 	}
-	return &Semaphore[K]{limits: l, of: map[K]*share[K]{}}
+	return &Semaphore[K]{limits: l, shares: map[K]*share[K]{}}
 }
 
 // TryAcquire takes a slot for key if one is free, and reports whether it did. The caller
@@ -58,42 +58,42 @@ func New[K comparable](l Limits) *Semaphore[K] {
 func (s *Semaphore[K]) TryAcquire(key K) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of := s.share(key)
-	defer s.update(of)
-	return s.try(of)
+	sh := s.share(key)
+	defer s.update(sh)
+	return s.try(sh)
 }
 
 // Acquire waits for a slot for key, which the caller returns with Release. It returns
 // ErrTooMany, or the cause of ctx if ctx is done first.
 func (s *Semaphore[K]) Acquire(ctx context.Context, key K) error {
 	s.mu.Lock()
-	of := s.share(key)
-	if s.try(of) {
-		s.update(of)
+	sh := s.share(key)
+	if s.try(sh) {
+		s.update(sh)
 		s.mu.Unlock()
 		return nil
 	}
-	if s.limits.Waiting > 0 && of.waiting.Len() >= s.limits.Waiting {
+	if s.limits.Waiting > 0 && sh.waiting.Len() >= s.limits.Waiting {
 		s.mu.Unlock() // without update: a share with waiters stays
 		return ErrTooMany
 	}
-	given := make(chan struct{})
-	place := of.waiting.PushBack(given)
-	s.update(of)
+	granted := make(chan struct{})
+	waiter := sh.waiting.PushBack(granted)
+	s.update(sh)
 	s.mu.Unlock()
 	select {
-	case <-given:
+	case <-granted:
 		return nil
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case <-given:
-		s.release(of)
+	case <-granted:
+		s.release(sh)
 	default:
-		of.waiting.Remove(place)
-		s.update(of)
+		sh.waiting.Remove(waiter)
+		s.update(sh)
 	}
 	return context.Cause(ctx)
 }
@@ -110,45 +110,45 @@ func (s *Semaphore[K]) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for _, of := range s.of {
-		n += of.waiting.Len()
+	for _, sh := range s.shares {
+		n += sh.waiting.Len()
 	}
 	return n
 }
 
 // share returns the share of a key, with mu held. update forgets it when it is empty.
 func (s *Semaphore[K]) share(key K) *share[K] {
-	of := s.of[key]
-	if of == nil {
-		of = &share[K]{key: key}
-		s.of[key] = of
+	sh := s.shares[key]
+	if sh == nil {
+		sh = &share[K]{key: key}
+		s.shares[key] = sh
 	}
-	return of
+	return sh
 }
 
-// try takes a free slot; the caller calls update. It passes nobody over: while a slot is
-// free, all waiting keys are at their limit.
-func (s *Semaphore[K]) try(of *share[K]) bool {
-	ok := s.held < s.limits.Slots && of.held < s.limits.PerKey
+// try takes a free slot; the caller calls update. It is fair to waiters:
+// while a slot is free, all waiting keys are at their limit.
+func (s *Semaphore[K]) try(sh *share[K]) bool {
+	ok := s.held < s.limits.Slots && sh.held < s.limits.PerKey
 	if ok {
-		s.serve(of)
+		s.serve(sh)
 	}
 	return ok
 }
 
-func (s *Semaphore[K]) serve(of *share[K]) {
+func (s *Semaphore[K]) serve(sh *share[K]) {
 	s.held++
-	of.held++
+	sh.held++
 	s.served++
-	of.served = s.served
+	sh.served = s.served
 }
 
-func (s *Semaphore[K]) release(of *share[K]) {
+func (s *Semaphore[K]) release(sh *share[K]) {
 	s.held--
-	of.held--
-	s.update(of)
+	sh.held--
+	s.update(sh)
 	var next *share[K]
-	for e := s.turns.Front(); e != nil; e = e.Next() {
+	for e := s.eligible.Front(); e != nil; e = e.Next() {
 		if c, ok := e.Value.(*share[K]); ok && (next == nil || c.held < next.held || c.held == next.held && c.served < next.served) {
 			next = c
 		}
@@ -156,22 +156,22 @@ func (s *Semaphore[K]) release(of *share[K]) {
 	if next == nil {
 		return
 	}
-	given, _ := next.waiting.Remove(next.waiting.Front()).(chan struct{})
+	granted, _ := next.waiting.Remove(next.waiting.Front()).(chan struct{})
 	s.serve(next)
 	s.update(next)
-	close(given)
+	close(granted)
 }
 
-// update adds a share to turns or removes it, and forgets an empty share.
-func (s *Semaphore[K]) update(of *share[K]) {
-	switch wants := of.waiting.Len() > 0 && of.held < s.limits.PerKey; {
-	case wants && of.turn == nil:
-		of.turn = s.turns.PushBack(of)
-	case !wants && of.turn != nil:
-		s.turns.Remove(of.turn)
-		of.turn = nil
+// update adds a share to eligible or removes it, and forgets an empty share.
+func (s *Semaphore[K]) update(sh *share[K]) {
+	switch eligible := sh.waiting.Len() > 0 && sh.held < s.limits.PerKey; {
+	case eligible && sh.element == nil:
+		sh.element = s.eligible.PushBack(sh)
+	case !eligible && sh.element != nil:
+		s.eligible.Remove(sh.element)
+		sh.element = nil
 	}
-	if of.held == 0 && of.waiting.Len() == 0 && s.of[of.key] == of {
-		delete(s.of, of.key)
+	if sh.held == 0 && sh.waiting.Len() == 0 && s.shares[sh.key] == sh {
+		delete(s.shares, sh.key)
 	}
 }
