@@ -22,7 +22,7 @@ type Kind uint8
 
 // The kinds. Internal is the zero value, for unclassified errors.
 const (
-	Internal        Kind = iota // a bug or a broken part: the caller can do nothing
+	Internal        Kind = iota // a bug or a broken dependency: the caller can do nothing
 	Invalid                     // the request is wrong; the message names the field
 	Unauthenticated             // no identity, or an invalid one
 	Forbidden                   // known, but not allowed
@@ -30,7 +30,7 @@ const (
 	Conflict                    // not possible in the current state
 	TooLarge                    // over a size limit
 	Limited                     // over a rate limit or quota; see RetryAfter
-	Unavailable                 // a part is down: the same request may succeed later
+	Unavailable                 // a dependency is down: the same request may succeed later
 	Deadline                    // ran out of time
 	Cancelled                   // the caller is gone
 )

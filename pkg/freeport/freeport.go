@@ -23,7 +23,7 @@ const (
 	blocks = 170
 )
 
-var mine struct {
+var reserved struct {
 	sync.Mutex
 	blocks []net.Listener // on the first port of each
 	next   int            // a port
@@ -33,17 +33,17 @@ var mine struct {
 // Addr returns an address, 127.0.0.1 and a port, that is free and that no other call in any
 // process of this machine returns while this process lives.
 func Addr() (string, error) {
-	mine.Lock()
-	defer mine.Unlock()
+	reserved.Lock()
+	defer reserved.Unlock()
 	for {
-		if mine.left == 0 {
+		if reserved.left == 0 {
 			if err := takeBlock(); err != nil {
 				return "", err
 			}
 		}
-		l, err := listen(mine.next)
-		mine.next++
-		mine.left--
+		l, err := listen(reserved.next)
+		reserved.next++
+		reserved.left--
 		if err != nil {
 			continue // another program uses it
 		}
@@ -52,7 +52,7 @@ func Addr() (string, error) {
 	}
 }
 
-// takeBlock is called with mine locked.
+// takeBlock is called with reserved locked.
 func takeBlock() error {
 	for _, b := range rand.Perm(blocks) {
 		port := first + b*size
@@ -60,8 +60,8 @@ func takeBlock() error {
 		if err != nil {
 			continue
 		}
-		mine.blocks = append(mine.blocks, l)
-		mine.next, mine.left = port+1, size-1
+		reserved.blocks = append(reserved.blocks, l)
+		reserved.next, reserved.left = port+1, size-1
 		return nil
 	}
 	return errors.New("find a free port: running tests have reserved all of them; wait for them to end")

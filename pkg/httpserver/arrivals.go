@@ -26,8 +26,8 @@ type arrivals struct {
 type arrival struct {
 	conn    net.Conn
 	address netip.Prefix
-	late    *time.Timer
-	place   *list.Element // in the list of its address
+	timer   *time.Timer   // closes the connection
+	element *list.Element // in the list of its address
 }
 
 func newArrivals(limit time.Duration) *arrivals {
@@ -42,12 +42,12 @@ func (a *arrivals) note(conn net.Conn, state http.ConnState) {
 		a.remove(a.conns[conn])
 		return
 	}
-	n := &arrival{conn: conn, address: Network(remote(conn)), late: time.AfterFunc(a.limit, func() { _ = conn.Close() })}
+	n := &arrival{conn: conn, address: Network(remote(conn)), timer: time.AfterFunc(a.limit, func() { _ = conn.Close() })}
 	a.conns[conn] = n
 	if a.addresses[n.address] == nil {
 		a.addresses[n.address] = list.New()
 	}
-	n.place = a.addresses[n.address].PushBack(n)
+	n.element = a.addresses[n.address].PushBack(n)
 	if len(a.conns) > maxArrivals {
 		a.evict()
 	}
@@ -58,10 +58,10 @@ func (a *arrivals) remove(n *arrival) {
 	if n == nil {
 		return
 	}
-	n.late.Stop()
+	n.timer.Stop()
 	delete(a.conns, n.conn)
-	of := a.addresses[n.address]
-	if of.Remove(n.place); of.Len() == 0 {
+	same := a.addresses[n.address]
+	if same.Remove(n.element); same.Len() == 0 {
 		delete(a.addresses, n.address)
 	}
 }
@@ -69,9 +69,9 @@ func (a *arrivals) remove(n *arrival) {
 // evict closes one connection. The lock is held.
 func (a *arrivals) evict() {
 	var most *list.List
-	for _, of := range a.addresses {
-		if most == nil || of.Len() > most.Len() {
-			most = of
+	for _, same := range a.addresses {
+		if most == nil || same.Len() > most.Len() {
+			most = same
 		}
 	}
 	if n, ok := most.Front().Value.(*arrival); ok {

@@ -21,11 +21,11 @@ import (
 	"signalbox.dev/pkg/panics"
 )
 
-// Check returns an error if something that the service needs does not work.
+// Check returns an error if a dependency of the service does not work.
 type Check func(ctx context.Context) error
 
-// Ops are the pages for operators. Anybody may request /ready, which queries other parts, so
-// its result is cached for a second, and one check runs at a time.
+// Ops are the pages for operators. Anybody may request /ready, which queries dependencies,
+// so its result is cached for a second, and one check runs at a time.
 type Ops struct {
 	// Checks are the checks of /ready, by name.
 	Checks   map[string]Check
@@ -34,7 +34,7 @@ type Ops struct {
 
 const (
 	checkTimeout = 2 * time.Second
-	checkAtMost  = time.Second // how long a result of /ready is cached
+	checkCache   = time.Second // how long a result of /ready is cached
 )
 
 // Mount adds /health (the process is running), /ready (all checks pass; a 503 names those that
@@ -68,16 +68,16 @@ func (s *readiness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *readiness) answer(ctx context.Context) (int, map[string]any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.at.IsZero() || time.Since(s.at) >= checkAtMost {
+	if s.at.IsZero() || time.Since(s.at) >= checkCache {
 		// Others may wait for the result: it must not end with the first request.
-		s.status, s.page = ask(context.WithoutCancel(ctx), s.checks)
+		s.status, s.page = runChecks(context.WithoutCancel(ctx), s.checks)
 		s.at = time.Now()
 	}
 	return s.status, s.page
 }
 
-// ask runs all checks concurrently.
-func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
+// runChecks runs all checks concurrently.
+func runChecks(ctx context.Context, all map[string]Check) (int, map[string]any) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var (
@@ -93,7 +93,7 @@ func ask(ctx context.Context, all map[string]Check) (int, map[string]any) {
 			defer mu.Unlock()
 			checks[name] = "ok"
 			if err != nil {
-				// Without the cause, because this page is public. The part itself logs it.
+				// Without the cause, because this page is public. The dependency's client logs it.
 				checks[name] = "not ready"
 				status = http.StatusServiceUnavailable
 			}
@@ -119,7 +119,8 @@ type Config struct {
 	Listener net.Listener
 	Handler  http.Handler
 	Log      *slog.Logger
-	// Drain is how long requests may go on after ctx is done, before they are cut.
+	// Drain is how long requests may continue after ctx is done, before their connections are
+	// closed.
 	Drain time.Duration
 	// Headers is how long a client may take for a request's headers; 0 means 5 s. For the
 	// first request this includes the time since it connected. A new connection that takes
@@ -142,11 +143,11 @@ func Serve(ctx context.Context, cfg Config) error {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!cfg.HTTP1)
 	headers := cmp.Or(cfg.Headers, 5*time.Second)
-	fresh := newArrivals(headers * 9 / 10) // earlier than net/http, which responds to some with 400
+	arrivals := newArrivals(headers * 9 / 10) // earlier than net/http, which responds to some with 400
 	srv := &http.Server{
 		Handler:           BoundBodies(cfg.Handler, cmp.Or(cfg.Body, bodyTimeout)),
 		ReadHeaderTimeout: headers,
-		ConnState:         fresh.note,
+		ConnState:         arrivals.note,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		Protocols:         protocols,
@@ -168,7 +169,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.Drain)
 	defer cancel()
 	if err := srv.Shutdown(drain); err != nil {
-		cfg.Log.WarnContext(ctx, "requests cut at shutdown", "address", cfg.Listener.Addr().String())
+		cfg.Log.WarnContext(ctx, "connections closed at shutdown: requests did not end in time", "address", cfg.Listener.Addr().String())
 		_ = srv.Close() // closes the connections
 	}
 	if err := <-done; !errors.Is(err, http.ErrServerClosed) {

@@ -286,7 +286,7 @@ func TestServeCuts(t *testing.T) {
 				t.Errorf("Serve = %v, want nil", err)
 			}
 			<-left
-			if !strings.Contains(s.logs.String(), "requests cut at shutdown") {
+			if !strings.Contains(s.logs.String(), "connections closed at shutdown") {
 				t.Errorf("the cut was not logged: %q", s.logs)
 			}
 		})

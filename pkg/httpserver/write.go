@@ -8,7 +8,7 @@ import (
 // writeChunk is how many bytes a reader has to take within the timeout.
 const writeChunk = 64 << 10
 
-// BoundWrites cuts a response whose reader takes nothing for longer than wait, so that a
+// BoundWrites ends a response whose reader takes nothing for longer than wait, so that a
 // client that stopped reading does not hold a handler and its memory. A slow reader is fine:
 // the timeout starts again with each 64 KiB, and does not run while the handler has nothing to
 // write, as in a stream.

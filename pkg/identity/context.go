@@ -61,7 +61,7 @@ func NewKey() (Key, error) {
 func ParseKey(s string) (Key, error) {
 	seed, err := base64.RawURLEncoding.Strict().DecodeString(s)
 	if err != nil || len(seed) != ed25519.SeedSize {
-		return Key{}, errors.New("a service key is 32 bytes in base64url without padding: make one with `signalbox keygen`")
+		return Key{}, errors.New("a service key is 32 bytes in base64url without padding: generate one with `signalbox keygen`")
 	}
 	return Key{ed25519.NewKeyFromSeed(seed)}, nil
 }
@@ -200,7 +200,7 @@ func ParseTrusted(s string) (map[string]string, error) {
 			return nil, fmt.Errorf("trusted key %d is not of the form service=publickey", i+1)
 		}
 		if _, ok := out[name]; ok {
-			return nil, fmt.Errorf("the service %s has two trusted keys: leave one", name)
+			return nil, fmt.Errorf("the service %s has two trusted keys: remove one", name)
 		}
 		out[name] = key
 	}
@@ -262,7 +262,7 @@ func (v *Verifier) verify(token string) (verified, error) {
 		return verified{}, errors.New("the context does not say when it was issued")
 	}
 	if c.ExpiresAt.Sub(c.IssuedAt.Time) > contextLifetime {
-		return verified{}, errors.New("the context lives too long")
+		return verified{}, errors.New("the context's lifetime is too long")
 	}
 	a := Actor{Service: c.Issuer, Address: c.Address}
 	if c.Address != "" {
@@ -311,7 +311,7 @@ func parse(token string, claims jwt.Claims, methods []string, key jwt.Keyfunc, o
 	opts = append(opts, jwt.WithValidMethods(methods), jwt.WithExpirationRequired(), jwt.WithLeeway(leeway), jwt.WithStrictDecoding())
 	_, err := jwt.NewParser(opts...).ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) {
 		if _, ok := t.Header["crit"]; ok {
-			return nil, errors.New("critical header extensions are not understood")
+			return nil, errors.New("critical header extensions are not supported")
 		}
 		return key(t)
 	})

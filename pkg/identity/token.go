@@ -79,7 +79,7 @@ type Token struct {
 }
 
 // End returns when Verify stops accepting the token: a little later than Expires, because
-// clocks may differ. What depends on the token lasts until then.
+// clocks may differ. Connections that depend on the token last until then.
 func (t Token) End() time.Time { return t.Expires.Add(leeway) }
 
 type accessClaims struct {
@@ -134,7 +134,7 @@ func (v *TokenVerifier) key(t *jwt.Token) (any, error) {
 // and asks run for a refresh, which happens at most every 30 seconds. A failed refresh keeps
 // the last good keys.
 type keySet struct {
-	url   string // may contain a password or a key, so logs have place instead
+	url   string // may contain a password or a key, so logs contain place instead
 	place string
 	http  *http.Client
 	log   *slog.Logger
@@ -150,10 +150,10 @@ type publicKey struct {
 }
 
 const (
-	refreshAtMost = 30 * time.Second
-	refreshAnyway = 10 * time.Minute
-	maxKeySet     = 64 << 10
-	fetchTimeout  = 3 * time.Second
+	minRefresh   = 30 * time.Second // between two refreshes, even if a key is unknown
+	maxRefresh   = 10 * time.Minute // between two refreshes, even if all keys are known
+	maxKeySet    = 64 << 10
+	fetchTimeout = 3 * time.Second
 )
 
 func newKeySet(address string, client *http.Client, log *slog.Logger) *keySet {
@@ -169,7 +169,7 @@ func newKeySet(address string, client *http.Client, log *slog.Logger) *keySet {
 	return &keySet{url: address, place: place(address), http: &direct, log: log, want: make(chan struct{}, 1)}
 }
 
-// place returns a URL without its secrets, "" if it does not parse.
+// place returns a URL without its secrets, "" if it is not valid.
 func place(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -185,7 +185,7 @@ func (s *keySet) lookup(kid, alg string) (any, error) {
 	if !ok {
 		select {
 		case s.want <- struct{}{}:
-		default: // a refresh is wanted already
+		default: // a refresh is already wanted
 		}
 		return nil, errors.New("the token's key is unknown, or not known yet")
 	}
@@ -198,24 +198,24 @@ func (s *keySet) lookup(kid, alg string) (any, error) {
 func (s *keySet) run(ctx context.Context) error {
 	for {
 		if err := s.refresh(ctx); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "key set not refreshed; the last good keys stay", "url", s.place, "error", err)
+			s.log.WarnContext(ctx, "cannot refresh the key set: using the last good keys", "url", s.place, "error", err)
 		}
-		floor := time.NewTimer(refreshAtMost)
+		pause := time.NewTimer(minRefresh)
 		select {
 		case <-ctx.Done():
-			floor.Stop()
+			pause.Stop()
 			return nil
-		case <-floor.C:
+		case <-pause.C:
 		}
-		anyway := time.NewTimer(refreshAnyway - refreshAtMost)
+		due := time.NewTimer(maxRefresh - minRefresh)
 		select {
 		case <-ctx.Done():
-			anyway.Stop()
+			due.Stop()
 			return nil
 		case <-s.want:
-		case <-anyway.C:
+		case <-due.C:
 		}
-		anyway.Stop()
+		due.Stop()
 	}
 }
 
@@ -224,7 +224,7 @@ func (s *keySet) refresh(ctx context.Context) error {
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
-		return errors.New("the key set's URL does not parse")
+		return errors.New("the key set's URL is not valid")
 	}
 	res, err := s.http.Do(req)
 	if f, ok := errors.AsType[*url.Error](err); ok {

@@ -191,7 +191,7 @@ func TestKeySetUnavailable(t *testing.T) {
 	in := w.gateway(t, func(c *gateway.Config) {
 		c.JWT = gateway.JWTConfig{JWKSURL: "http://127.0.0.1:1/jwks.json", Issuer: testIssuer, Audience: "authenticated"}
 	})
-	eventually(t, "the log tells", func() bool { return strings.Contains(in.log.String(), "key set not refreshed") })
+	eventually(t, "the log tells", func() bool { return strings.Contains(in.log.String(), "cannot refresh the key set") })
 }
 
 func TestWorkspaceOfARequest(t *testing.T) {
