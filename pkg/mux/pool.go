@@ -208,9 +208,9 @@ func (p *Pool) Open(ctx context.Context, key string, o OpenRequest, to Sink) (*C
 		if err != nil {
 			return nil, err
 		}
-		u := &ClientStream{conn: c, sink: to, key: hash, offset: offset, credit: Window}
-		if c.open(u, o) {
-			return u, nil
+		cs := &ClientStream{conn: c, sink: to, key: hash, offset: offset, credit: Window}
+		if c.open(cs, o) {
+			return cs, nil
 		}
 		p.retire(c)
 	}
@@ -229,16 +229,16 @@ func (p *Pool) slotOf(key uint64) (s *slot, offset uint32) {
 	return p.slots[(key%n+uint64(offset))%n], offset
 }
 
-// reroute opens the next streams of u's key in the next slot, because u's Server was too
+// reroute opens the next streams of cs's key in the next slot, because cs's Server was too
 // busy. Several streams of a slot that are told so reroute their key once.
-func (p *Pool) reroute(u *ClientStream) {
+func (p *Pool) reroute(cs *ClientStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r, known := p.rerouted[u.key]
-	if u.key == 0 || r.offset != u.offset || !known && len(p.rerouted) >= maxRerouted {
+	r, known := p.rerouted[cs.key]
+	if cs.key == 0 || r.offset != cs.offset || !known && len(p.rerouted) >= maxRerouted {
 		return
 	}
-	p.rerouted[u.key] = reroute{offset: (u.offset + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.MaxAge)}
+	p.rerouted[cs.key] = reroute{offset: (cs.offset + 1) % uint32(len(p.slots)), until: time.Now().Add(p.cfg.MaxAge)}
 }
 
 // connOf returns a slot's connection. Without one, the first caller dials for all.
@@ -323,16 +323,16 @@ func (p *Pool) retire(c *clientConn) {
 }
 
 // open opens a stream. It returns false if the connection takes no new ones.
-func (c *clientConn) open(u *ClientStream, o OpenRequest) bool {
+func (c *clientConn) open(cs *ClientStream, o OpenRequest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.retired || c.broken != nil {
 		return false
 	}
 	c.newest++
-	u.id = c.newest
-	c.streams[u.id] = u
-	c.out.send(&frame{kind: kindOpen, stream: u.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // never negative
+	cs.id = c.newest
+	c.streams[cs.id] = cs
+	c.out.send(&frame{kind: kindOpen, stream: cs.id, path: o.Path, text: o.Context, number: uint64(o.Expires)}) //nolint:gosec // never negative
 	return true
 }
 
@@ -359,8 +359,8 @@ func (c *clientConn) serve(r *reader) {
 	streams, cause := c.streams, c.broken
 	c.streams = nil
 	c.mu.Unlock()
-	for _, u := range streams {
-		u.sink.Broken(cause)
+	for _, cs := range streams {
+		cs.sink.Broken(cause)
 	}
 }
 
@@ -369,9 +369,9 @@ func (c *clientConn) read(r *reader) error {
 	var to, dirty []*ClientStream
 	for {
 		if !r.ready() {
-			for _, u := range dirty {
-				u.dirty = false
-				u.sink.Flush()
+			for _, cs := range dirty {
+				cs.dirty = false
+				cs.sink.Flush()
 			}
 			clear(dirty)
 			dirty = dirty[:0]
@@ -395,11 +395,11 @@ func (c *clientConn) read(r *reader) error {
 			continue
 		}
 		piece := bytes.Clone(f.data)
-		for _, u := range to {
-			u.sink.Deliver(piece, f.more, len(to))
-			if !u.dirty {
-				u.dirty = true
-				dirty = append(dirty, u)
+		for _, cs := range to {
+			cs.sink.Deliver(piece, f.more, len(to))
+			if !cs.dirty {
+				cs.dirty = true
+				dirty = append(dirty, cs)
 			}
 		}
 		clear(to)
@@ -411,8 +411,8 @@ func (c *clientConn) find(to []*ClientStream, ids []uint64) []*ClientStream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range ids {
-		if u := c.streams[id]; u != nil {
-			to = append(to, u)
+		if cs := c.streams[id]; cs != nil {
+			to = append(to, cs)
 		}
 	}
 	return to
@@ -421,19 +421,19 @@ func (c *clientConn) find(to []*ClientStream, ids []uint64) []*ClientStream {
 func (c *clientConn) handle(f *frame) error {
 	switch f.kind {
 	case kindServerClose:
-		if u := c.remove(f.stream); u != nil {
+		if cs := c.remove(f.stream); cs != nil {
 			if f.number == CodeBusy {
-				c.pool.reroute(u)
+				c.pool.reroute(cs)
 			}
-			u.sink.Closed(int(f.number), f.text) //nolint:gosec // any code may come
+			cs.sink.Closed(int(f.number), f.text) //nolint:gosec // any code may come
 		}
 		return nil
 	case kindCredit:
 		c.mu.Lock()
-		u := c.streams[f.stream]
+		cs := c.streams[f.stream]
 		c.mu.Unlock()
-		if u != nil {
-			return u.addCredit(f.number)
+		if cs != nil {
+			return cs.addCredit(f.number)
 		}
 		return nil
 	case kindPong:
@@ -448,25 +448,25 @@ func (c *clientConn) handle(f *frame) error {
 // remove forgets a stream and returns it, nil if it is closed already.
 func (c *clientConn) remove(id uint64) *ClientStream {
 	c.mu.Lock()
-	u := c.streams[id]
+	cs := c.streams[id]
 	delete(c.streams, id)
 	idle := c.retired && len(c.streams) == 0 && c.streams != nil
 	c.mu.Unlock()
-	if idle && u != nil {
+	if idle && cs != nil {
 		c.out.closeAfterWrites()
 	}
-	return u
+	return cs
 }
 
-func (u *ClientStream) addCredit(n uint64) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if n > Window || u.credit+int(n) > Window { //nolint:gosec // n is at most Window
+func (cs *ClientStream) addCredit(n uint64) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if n > Window || cs.credit+int(n) > Window { //nolint:gosec // n is at most Window
 		return fmt.Errorf("%w: credit beyond the window", ErrMalformed)
 	}
-	u.credit += int(n) //nolint:gosec // as above
+	cs.credit += int(n) //nolint:gosec // as above
 	select {
-	case u.wake <- struct{}{}:
+	case cs.wake <- struct{}{}:
 	default:
 	}
 	return nil
@@ -475,31 +475,31 @@ func (u *ClientStream) addCredit(n uint64) error {
 // Send sends a part of a message, of at most MaxPart bytes, which it copies; more reports
 // whether the message goes on. Send waits for credit: ErrStalled after a minute, ErrClosed
 // when stop is closed, which the caller does when the stream ends. Calls must not overlap.
-func (u *ClientStream) Send(part []byte, more bool, stop <-chan struct{}) error {
-	if err := u.spend(len(part)+partCost, stop); err != nil {
+func (cs *ClientStream) Send(part []byte, more bool, stop <-chan struct{}) error {
+	if err := cs.spend(len(part)+partCost, stop); err != nil {
 		return err
 	}
-	if !u.conn.out.sendBounded(&frame{kind: kindData, stream: u.id, data: part, more: more}, maxWaiting, stop) {
+	if !cs.conn.out.sendBounded(&frame{kind: kindData, stream: cs.id, data: part, more: more}, maxWaiting, stop) {
 		return ErrClosed
 	}
 	return nil
 }
 
 // spend takes n from the credit, and waits for it.
-func (u *ClientStream) spend(n int, stop <-chan struct{}) error {
+func (cs *ClientStream) spend(n int, stop <-chan struct{}) error {
 	var stalled <-chan time.Time
 	for {
-		u.mu.Lock()
-		if u.credit >= n {
-			u.credit -= n
-			u.mu.Unlock()
+		cs.mu.Lock()
+		if cs.credit >= n {
+			cs.credit -= n
+			cs.mu.Unlock()
 			return nil
 		}
-		if u.wake == nil {
-			u.wake = make(chan struct{}, 1)
+		if cs.wake == nil {
+			cs.wake = make(chan struct{}, 1)
 		}
-		wake := u.wake
-		u.mu.Unlock()
+		wake := cs.wake
+		cs.mu.Unlock()
 		if stalled == nil {
 			t := time.NewTimer(stallTimeout)
 			defer t.Stop()
@@ -517,14 +517,14 @@ func (u *ClientStream) spend(n int, stop <-chan struct{}) error {
 
 // Close closes the stream with the client's code and reason. The sink may still be called
 // with what is on its way. Close does nothing if the stream is closed already.
-func (u *ClientStream) Close(code int, reason string) {
-	c := u.conn
+func (cs *ClientStream) Close(code int, reason string) {
+	c := cs.conn
 	c.mu.Lock()
-	_, open := c.streams[u.id]
+	_, open := c.streams[cs.id]
 	c.mu.Unlock()
 	if !open {
 		return
 	}
-	c.out.send(&frame{kind: kindClientClose, stream: u.id, number: uint64(code), text: reason}) //nolint:gosec // never negative
-	c.remove(u.id)
+	c.out.send(&frame{kind: kindClientClose, stream: cs.id, number: uint64(code), text: reason}) //nolint:gosec // never negative
+	c.remove(cs.id)
 }
