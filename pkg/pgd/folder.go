@@ -58,7 +58,7 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 		return fmt.Errorf("create the data folder: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(tmp) }() // does nothing after the rename
-	if err := as.give(tmp); err != nil {
+	if err := as.chown(tmp); err != nil {
 		return err
 	}
 	// Each start sets the authentication (authenticate).
@@ -82,7 +82,7 @@ func initialize(ctx context.Context, bins binaries, as user, dir string, fast bo
 
 // authenticate sets who may connect: everybody who can reach the socket, or with a password
 // only roles with theirs. It sets the superuser's password.
-func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life *os.File) error {
+func (s *Server) authenticate(ctx context.Context, bins binaries, as user, serverLock *os.File) error {
 	method := "trust"
 	if s.password != "" {
 		method = "scram-sha-256"
@@ -103,7 +103,7 @@ func (s *Server) authenticate(ctx context.Context, bins binaries, as user, life 
 	cmd.Dir = "/"
 	cmd.Env = environment()
 	cmd.SysProcAttr = as.attr()
-	cmd.ExtraFiles = []*os.File{life}
+	cmd.ExtraFiles = []*os.File{serverLock}
 	cmd.WaitDelay = quitTimeout
 	cmd.Stdin = strings.NewReader("ALTER ROLE postgres LOGIN PASSWORD '" + s.password.Reveal() + "'\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -143,14 +143,14 @@ func running(dir string) error {
 	return fmt.Errorf("data folder %s is in use by a running PostgreSQL%s: stop the program that started it, or choose another folder", dir, pid)
 }
 
-// lockLife takes the lock that the server's processes inherit, once the last process of an
+// lockServer takes the lock that the server's processes inherit, once the last process of an
 // earlier server has released it.
-func lockLife(ctx context.Context, dir string) (*os.File, error) {
+func lockServer(ctx context.Context, dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	if err := lock(ctx, f, leaveTimeout); err != nil {
+	if err := lock(ctx, f, serverTimeout); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("the earlier PostgreSQL of data folder %s (pid %d) lost its owner and has not ended: %w", dir, readPidFile(dir).pid, err)
 	}

@@ -65,7 +65,7 @@ func explain(log []byte) string {
 		}
 	}
 	if len(log) == 0 {
-		return hint + "it said nothing"
+		return hint + "its log is empty"
 	}
-	return hint + "its last words:\n" + string(log)
+	return hint + "its last log lines:\n" + string(log)
 }

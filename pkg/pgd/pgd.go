@@ -46,14 +46,14 @@ import (
 )
 
 const (
-	port         = "5432"
-	socketName   = ".s.PGSQL." + port
-	temporary    = "signalbox-pg-"  // the prefix of temporary folders
-	maxSocket    = 100              // bytes of a socket's path: kernels accept 107 or 103
-	startTimeout = 5 * time.Minute  // recovery after a crash may take long
-	ownerTimeout = 2 * time.Second  // for an owner that was killed to end
-	leaveTimeout = 30 * time.Second // for its server to end
-	quitTimeout  = 5 * time.Second  // for an immediate shutdown, before a kill
+	port          = "5432"
+	socketName    = ".s.PGSQL." + port
+	temporary     = "signalbox-pg-"  // the prefix of temporary folders
+	maxSocket     = 100              // bytes of a socket's path: kernels accept 107 or 103
+	startTimeout  = 5 * time.Minute  // recovery after a crash may take long
+	ownerTimeout  = 2 * time.Second  // for a killed owner to end
+	serverTimeout = 30 * time.Second // for the server of a dead owner to end
+	quitTimeout   = 5 * time.Second  // for an immediate shutdown, before a kill
 )
 
 // Config configures a server. The zero value is a temporary server.
@@ -126,37 +126,37 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 	if s.owner, err = lockOwner(ctx, s.dir); err != nil {
 		return nil, err
 	}
-	made, err := inspect(s.dir)
+	version, err := inspect(s.dir)
 	if err != nil {
 		return nil, err
 	}
-	if made == 0 && before != nil {
+	if version == 0 && before != nil {
 		return nil, fmt.Errorf("data folder %s is gone: restore it; an empty folder does not replace it", s.dir)
 	}
-	bins, err := find(ctx, cfg, made, s.dir)
+	bins, err := find(ctx, cfg, version, s.dir)
 	if err != nil {
 		return nil, err
 	}
-	around := filepath.Dir(s.dir)
+	parent := filepath.Dir(s.dir)
 	if len(s.remove) > 0 {
-		around = filepath.Dir(around) // other users may not enter the temporary folder yet
+		parent = filepath.Dir(parent) // other users may not enter the temporary folder yet
 	}
-	as, err := chooseUser(ctx, bins.dir, around)
+	as, err := chooseUser(ctx, bins.dir, parent)
 	if err != nil {
 		return nil, err
 	}
 	for _, dir := range s.remove {
-		if err := as.give(dir); err != nil { // the shell removes it
+		if err := as.chown(dir); err != nil { // the shell removes it
 			return nil, err
 		}
 	}
-	if made == 0 {
+	if version == 0 {
 		if err := initialize(ctx, bins, as, s.dir, cfg.Fast); err != nil {
 			return nil, err
 		}
 		cfg.Log.InfoContext(ctx, "data folder created", "dir", s.dir, "postgres", bins.major)
 	}
-	if err := as.give(s.dir); err != nil {
+	if err := as.chown(s.dir); err != nil {
 		return nil, err
 	}
 	if err := os.Chmod(s.dir, 0o700); err != nil { // Postgres also accepts 0750
@@ -170,18 +170,18 @@ func start(ctx context.Context, cfg Config, before *Server) (_ *Server, err erro
 	if err != nil {
 		return nil, err
 	}
-	life, err := lockLife(ctx, s.dir)
+	serverLock, err := lockServer(ctx, s.dir)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = life.Close() }() // the children have inherited it
+	defer func() { _ = serverLock.Close() }() // the children have inherited it
 	if err := clearStale(s.dir); err != nil {
 		return nil, err
 	}
-	if err := s.authenticate(ctx, bins, as, life); err != nil {
+	if err := s.authenticate(ctx, bins, as, serverLock); err != nil {
 		return nil, err
 	}
-	if err := s.run(ctx, cfg, bins, as, life); err != nil {
+	if err := s.run(ctx, cfg, bins, as, serverLock); err != nil {
 		return nil, err
 	}
 	return s, s.await(ctx)
@@ -230,7 +230,7 @@ func (s *Server) placeSocket(as user) error {
 		if fits(dir) {
 			s.socket = dir
 			s.remove = append(s.remove, dir)
-			return as.give(dir)
+			return as.chown(dir)
 		}
 		_ = os.Remove(dir)
 	}
@@ -241,10 +241,10 @@ func fits(dir string) bool {
 	return len(filepath.Join(dir, socketName)) <= maxSocket && !strings.ContainsAny(dir, `,"`)
 }
 
-// leash runs the server ("$@") under a shell that ends it when our end of the pipe closes. A
+// watchdog runs the server ("$@") under a shell that ends it when our end of the pipe closes. A
 // line on the pipe means that the server has ended by itself and its process id must not be
 // signalled. Only the server keeps standard error open, so that its end is the server's end.
-const leash = `a=$1 b=$2; shift 2
+const watchdog = `a=$1 b=$2; shift 2
 "$@" </dev/null &
 p=$!
 exec >/dev/null 2>&1
@@ -253,7 +253,7 @@ wait $p; status=$?
 rm -rf -- ${a:+"$a"} ${b:+"$b"}
 exit $status`
 
-func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, life *os.File) error {
+func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, serverLock *os.File) error {
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("create a pipe: %w", err)
@@ -266,7 +266,7 @@ func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, li
 	}
 	defer func() { _ = logW.Close() }()
 	remove := append(slices.Clip(s.remove), "", "")[:2] // at most two
-	args := append([]string{"-c", leash, "signalbox-postgres"}, remove...)
+	args := append([]string{"-c", watchdog, "signalbox-postgres"}, remove...)
 	args = append(args, filepath.Join(bins.dir, "postgres"), "-D", s.dir)
 	for _, setting := range settings(cfg, s.socket) {
 		args = append(args, "-c", setting)
@@ -276,7 +276,7 @@ func (s *Server) run(ctx context.Context, cfg Config, bins binaries, as user, li
 	s.cmd.Dir = "/"
 	s.cmd.Env = environment()
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = inR, logW, logW
-	s.cmd.ExtraFiles = []*os.File{life}
+	s.cmd.ExtraFiles = []*os.File{serverLock}
 	s.cmd.SysProcAttr = as.attr()
 	s.stdin = inW
 	if err := s.cmd.Start(); err != nil {

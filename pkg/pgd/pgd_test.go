@@ -456,7 +456,7 @@ func TestUnusableFolders(t *testing.T) {
 		}, []string{"created by PostgreSQL 9", "SIGNALBOX_PG_BIN", "version 1"}},
 		"broken inside": {func(dir string) error {
 			return errors.Join(write(dir, "PG_VERSION", version(t)), write(dir, "global/pg_control", ""))
-		}, []string{"ended at once", "last words"}},
+		}, []string{"ended at once", "last log lines"}},
 		"parent is a file": {func(dir string) error { return os.Remove(filepath.Dir(dir)) }, []string{"create the parent of"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 
 // Pauses between the attempts to restart a server.
 const (
-	firstWait = 100 * time.Millisecond
-	lastWait  = 2 * time.Second
+	minWait = 100 * time.Millisecond
+	maxWait = 2 * time.Second
 )
 
-// Kept is a server that is restarted whenever it ends unexpectedly: after a crash, a kill, or
-// a full disk, once there is room again. Its URLs stay the same, so that connection pools
+// Supervised is a server that is restarted whenever it ends unexpectedly: after a crash, a
+// kill, or a full disk, once there is room again. Its URLs stay the same, so that connection pools
 // recover by themselves.
-type Kept struct {
+type Supervised struct {
 	cfg   Config
 	stop  context.CancelFunc // ends the restarts
 	ended chan struct{}      // closed when they have ended
@@ -28,34 +28,34 @@ type Kept struct {
 	err    error      // why no server is running
 }
 
-// Keep starts a server as [Start] does, and keeps it running until Stop.
-func Keep(ctx context.Context, cfg Config) (*Kept, error) {
+// Supervise starts a server as [Start] does, and keeps it running until Stop.
+func Supervise(ctx context.Context, cfg Config) (*Supervised, error) {
 	s, err := Start(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Log = s.log
-	k := &Kept{cfg: cfg, server: s, ended: make(chan struct{})}
-	ctx, k.stop = context.WithCancel(context.WithoutCancel(ctx))
-	go k.run(ctx)
-	return k, nil
+	v := &Supervised{cfg: cfg, server: s, ended: make(chan struct{})}
+	ctx, v.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go v.run(ctx)
+	return v, nil
 }
 
-func (k *Kept) run(ctx context.Context) {
-	defer close(k.ended)
+func (v *Supervised) run(ctx context.Context) {
+	defer close(v.ended)
 	for {
-		before := k.current()
+		before := v.current()
 		select {
 		case <-before.Done():
 		case <-ctx.Done():
 			return
 		}
 		err := errors.New("it ended unexpectedly; " + before.LastLines())
-		for wait := firstWait; ; wait = min(2*wait, lastWait) {
-			k.down(ctx, err)
+		for wait := minWait; ; wait = min(2*wait, maxWait) {
+			v.down(ctx, err)
 			var s *Server
-			if s, err = restart(ctx, k.cfg, before); err == nil {
-				k.up(ctx, s)
+			if s, err = restart(ctx, v.cfg, before); err == nil {
+				v.up(ctx, s)
 				break
 			}
 			select {
@@ -80,42 +80,42 @@ func restart(ctx context.Context, cfg Config, before *Server) (*Server, error) {
 }
 
 // down records why no server is running, and logs it once.
-func (k *Kept) down(ctx context.Context, err error) {
-	k.mu.Lock()
-	known := k.err != nil && k.err.Error() == err.Error()
-	k.err = err
-	k.mu.Unlock()
+func (v *Supervised) down(ctx context.Context, err error) {
+	v.mu.Lock()
+	known := v.err != nil && v.err.Error() == err.Error()
+	v.err = err
+	v.mu.Unlock()
 	if !known && ctx.Err() == nil {
-		k.cfg.Log.ErrorContext(ctx, "private postgres is down, restarting it", "dir", k.cfg.Dir, "error", err)
+		v.cfg.Log.ErrorContext(ctx, "private postgres is down, restarting it", "dir", v.cfg.Dir, "error", err)
 	}
 }
 
-func (k *Kept) up(ctx context.Context, s *Server) {
-	k.mu.Lock()
-	k.server, k.err = s, nil
-	k.mu.Unlock()
-	k.cfg.Log.WarnContext(ctx, "private postgres is running again", "dir", k.cfg.Dir)
+func (v *Supervised) up(ctx context.Context, s *Server) {
+	v.mu.Lock()
+	v.server, v.err = s, nil
+	v.mu.Unlock()
+	v.cfg.Log.WarnContext(ctx, "private postgres is running again", "dir", v.cfg.Dir)
 }
 
-func (k *Kept) current() *Server {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.server
+func (v *Supervised) current() *Server {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.server
 }
 
 // URL is [Server.URL].
-func (k *Kept) URL(database string) string { return k.current().URL(database) }
+func (v *Supervised) URL(database string) string { return v.current().URL(database) }
 
 // EnsureDatabase is [Server.EnsureDatabase].
-func (k *Kept) EnsureDatabase(ctx context.Context, name string) error {
-	return k.current().EnsureDatabase(ctx, name)
+func (v *Supervised) EnsureDatabase(ctx context.Context, name string) error {
+	return v.current().EnsureDatabase(ctx, name)
 }
 
 // Stop shuts the server down for good, like [Server.Stop].
-func (k *Kept) Stop(ctx context.Context) error {
-	k.stop()
-	<-k.ended
-	return k.current().Stop(ctx)
+func (v *Supervised) Stop(ctx context.Context) error {
+	v.stop()
+	<-v.ended
+	return v.current().Stop(ctx)
 }
 
 // reuseSocket takes over the socket of the previous server. A temporary folder of it was
@@ -129,5 +129,5 @@ func (s *Server) reuseSocket(as user, before *Server) error {
 		return fmt.Errorf("create the folder for the socket: %w", err)
 	}
 	s.remove = append(s.remove, s.socket)
-	return as.give(s.socket)
+	return as.chown(s.socket)
 }

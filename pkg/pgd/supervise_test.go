@@ -14,13 +14,13 @@ import (
 
 // A killed server is restarted at the same address and with its data, but not in place of a
 // folder that is gone.
-func TestKeep(t *testing.T) {
+func TestSupervise(t *testing.T) {
 	t.Parallel()
 	for name, deep := range map[string]string{"socket in the folder": "", "socket elsewhere": strings.Repeat("long-", 20)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(open(t), deep, "data")
-			k, err := pgd.Keep(t.Context(), pgd.Config{Dir: dir, Password: "secret1"})
+			k, err := pgd.Supervise(t.Context(), pgd.Config{Dir: dir, Password: "secret1"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -39,14 +39,14 @@ func chooseUser(ctx context.Context, bin, parent string) (user, error) {
 	asRoot := user{uid: 0, attr: namespaced}
 	if nsErr := asRoot.probe(ctx, bin, parent); nsErr != nil {
 		return user{}, fmt.Errorf("PostgreSQL does not run as root, and as uid %d it cannot reach its files: %s. "+
-			"Or start as an ordinary user, or set DATABASE_URL (a user namespace, which would avoid this, is not available: %v)", nobody, wayIn(err, bin, parent), nsErr)
+			"Or start as an ordinary user, or set DATABASE_URL (a user namespace, which would avoid this, is not available: %v)", nobody, accessHint(err, bin, parent), nsErr)
 	}
 	return asRoot, nil
 }
 
-// wayIn says what to do so that other users reach the folders. It names the folders on the
+// accessHint says what to do so that other users reach the folders. It names the folders on the
 // way that they may not enter, or else returns the attempt's error.
-func wayIn(err error, dirs ...string) string {
+func accessHint(err error, dirs ...string) string {
 	var closed []string
 	for _, dir := range dirs {
 		for ; ; dir = filepath.Dir(dir) {
@@ -81,9 +81,9 @@ func (u user) probe(ctx context.Context, bin, parent string) error {
 	return nil
 }
 
-// give makes the user own the folder and its content, unless it does already. The folder
+// chown makes the user own the folder and its content, unless it does already. The folder
 // itself comes last, so that an interrupted run is repeated.
-func (u user) give(dir string) error {
+func (u user) chown(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("stat %s: %w", dir, err)

@@ -137,8 +137,8 @@ func (s *stack) diskFull() bool {
 
 // OpenDatabase starts the private PostgreSQL of a data folder and makes the product's
 // database. The caller stops it; until then it is restarted if it ends.
-func OpenDatabase(ctx context.Context, dir string, log *slog.Logger) (*pgd.Kept, error) {
-	server, err := pgd.Keep(ctx, pgd.Config{Dir: dir, Password: conf.Secret(rand.Text()), Log: log})
+func OpenDatabase(ctx context.Context, dir string, log *slog.Logger) (*pgd.Supervised, error) {
+	server, err := pgd.Supervise(ctx, pgd.Config{Dir: dir, Password: conf.Secret(rand.Text()), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (s *stack) stage(ctx context.Context, service string, run func(context.Cont
 	st.done.Go(func() {
 		err := run(ctx)
 		if err == nil && ctx.Err() == nil {
-			err = errors.New("it ended on its own")
+			err = errors.New("it stopped unexpectedly")
 		}
 		if err == nil {
 			return
