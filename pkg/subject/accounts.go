@@ -54,7 +54,7 @@ func exports(users []User, from string) []string {
 		who[item] = append(who[item], Account(user))
 	}
 	for _, u := range users {
-		for _, f := range u.Hears {
+		for _, f := range u.Receives {
 			if f.From == from {
 				add(fmt.Sprintf("stream: %q", f.Subject), u.Name)
 			}
@@ -82,7 +82,7 @@ func imports(u User) []string {
 	for _, c := range u.Calls {
 		out = append(out, fmt.Sprintf("{ service: { account: %s, subject: %q } }", Account(Admin), c.Subject))
 	}
-	for _, f := range u.Hears {
+	for _, f := range u.Receives {
 		out = append(out, fmt.Sprintf("{ stream: { account: %s, subject: %q } }", Account(f.From), f.Subject))
 	}
 	return out

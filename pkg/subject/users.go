@@ -32,8 +32,8 @@ type User struct {
 	Publish   []string // subjects it may publish to
 	Subscribe []string // subjects it may subscribe to
 
-	Calls []Call // requests that it may make of the streams' account; it may publish them too
-	Hears []Feed // subjects of other accounts that it receives
+	Calls    []Call // requests that it may make of the streams' account; it may publish them too
+	Receives []Feed // subjects of other accounts that it receives
 }
 
 // Call is a request that crosses into the streams' account.
@@ -76,22 +76,22 @@ func Users(t Topology) []User {
 			Publish: []string{"$JS.API.>"},
 		},
 		{
-			Name:  Gateway,
-			Calls: slices.Concat([]Call{info}, log),
-			Hears: []Feed{{Admin, AllLive}},
+			Name:     Gateway,
+			Calls:    slices.Concat([]Call{info}, log),
+			Receives: []Feed{{Admin, AllLive}},
 		},
 		{
 			Name:      AgentRunner,
 			Publish:   []string{"ctl.>"},
 			Subscribe: []string{AllCtlRuns},
 			Calls:     slices.Concat([]Call{info, {Subject: AllRuns}, {Subject: AllTools}, {Subject: AllEvents}}, consume(Runs, Runners), log, own(t.Queue(Runs)), own(t.Log())),
-			Hears:     []Feed{{ToolExecutor, AllToolDone}},
+			Receives:  []Feed{{ToolExecutor, AllToolDone}},
 		},
 		{
-			Name:    ToolExecutor,
-			Publish: []string{AllToolDone},
-			Calls:   slices.Concat([]Call{info}, consume(Tools, Executors), own(t.Queue(Tools))),
-			Hears:   []Feed{{AgentRunner, AllToolCancels}},
+			Name:     ToolExecutor,
+			Publish:  []string{AllToolDone},
+			Calls:    slices.Concat([]Call{info}, consume(Tools, Executors), own(t.Queue(Tools))),
+			Receives: []Feed{{AgentRunner, AllToolCancels}},
 		},
 		{
 			Name:      DocumentSync,
@@ -108,7 +108,7 @@ func Users(t Topology) []User {
 		for _, c := range u.Calls {
 			users[i].Publish = append(users[i].Publish, c.Subject)
 		}
-		for _, f := range u.Hears {
+		for _, f := range u.Receives {
 			users[i].Subscribe = append(users[i].Subscribe, f.Subject)
 		}
 		users[i].Subscribe = append(users[i].Subscribe, InboxPrefix(u.Name)+".>")
