@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Addr          string      `env:"DOCUMENT_SYNC_ADDR" envDefault:":8083" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
 	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"Postgres, as postgres://user:password@host:5432/database; the user is signalbox_documents or a member of it."`
-	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Maximum connections to Postgres."`
+	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Maximum number of connections to PostgreSQL."`
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"document-sync" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty if the servers require none."`
@@ -25,7 +25,7 @@ type Config struct {
 	Versions  int           `env:"DOCUMENT_SYNC_VERSIONS" envDefault:"1000" doc:"Versions of a document beyond which the older half of its history is thinned."`
 	HistoryMB int           `env:"DOCUMENT_SYNC_HISTORY_MB" envDefault:"64" doc:"Megabytes of a document's history beyond which its older half is thinned."`
 	KeepKeys  time.Duration `env:"DOCUMENT_SYNC_KEEP_KEYS" envDefault:"168h" doc:"How long operation keys and deleted documents are remembered."`
-	WriteWait time.Duration `env:"DOCUMENT_SYNC_WRITE_WAIT" envDefault:"30s" doc:"How long one write to a subscriber may take before its stream is cut."`
+	WriteWait time.Duration `env:"DOCUMENT_SYNC_WRITE_WAIT" envDefault:"30s" doc:"How long one write to a subscriber may take before its stream is closed."`
 
 	Rooms       int `env:"DOCUMENT_SYNC_ROOMS" envDefault:"10000" doc:"Maximum open documents; further opens return Unavailable."`
 	MemoryMB    int `env:"DOCUMENT_SYNC_MEMORY_MB" envDefault:"1024" doc:"Megabytes for open documents. Beyond that, unused documents are unloaded and further opens return Unavailable. The last quarter is reserved for workspaces that use less than a quarter, so a single workspace gets at most three quarters. Uncommitted updates may use another eighth."`

@@ -13,11 +13,11 @@ const (
 // Config has the simulator's settings. The zero value is for tests and benchmarks: the
 // built-in script without delays.
 type Config struct {
-	Addr     string  `env:"SIMULATOR_ADDR" envDefault:"127.0.0.1:8089" doc:"Address of the HTTP listener; keep it away from the public, it has no login."`
+	Addr     string  `env:"SIMULATOR_ADDR" envDefault:"127.0.0.1:8089" doc:"Address of the HTTP listener; it has no authentication, so keep it off the public network."`
 	Script   string  `env:"SIMULATOR_SCRIPT" doc:"A script (YAML file), which becomes the default one, or a directory of them; empty plays the built-in script."`
 	Pace     float64 `env:"SIMULATOR_PACE" envDefault:"1" doc:"Factor on every scripted delay: 1 as written, 0 for none, 2 for half the speed. Stalls are not scaled."`
 	Requests int     `env:"SIMULATOR_REQUESTS" envDefault:"256" doc:"How many requests are kept for GET /simulator/requests."`
-	MaxBody  int64   `env:"SIMULATOR_MAX_BODY" envDefault:"33554432" doc:"Longest request body in bytes; a longer one is answered with 413."`
+	MaxBody  int64   `env:"SIMULATOR_MAX_BODY" envDefault:"33554432" doc:"Maximum size of a request body in bytes; a larger one is answered with 413."`
 }
 
 // Validate returns every problem with the settings.

@@ -10,11 +10,11 @@ import (
 // neither an account of its own nor a shared one for the provider.
 type Environment struct {
 	AnthropicKey  conf.Secret `env:"ANTHROPIC_API_KEY" doc:"API key for Anthropic, for workspaces without an account of their own."`
-	AnthropicURL  string      `env:"ANTHROPIC_BASE_URL" doc:"Base URL in place of https://api.anthropic.com."`
+	AnthropicURL  string      `env:"ANTHROPIC_BASE_URL" doc:"Base URL instead of https://api.anthropic.com."`
 	OpenAIKey     conf.Secret `env:"OPENAI_API_KEY" doc:"API key for OpenAI, or a server that speaks its API, for workspaces without an account of their own."`
-	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL in place of https://api.openai.com/v1; a server that needs no key can be set without one."`
+	OpenAIURL     string      `env:"OPENAI_BASE_URL" doc:"Base URL instead of https://api.openai.com/v1; a server that needs no key can be set without one."`
 	OpenRouterKey conf.Secret `env:"OPENROUTER_API_KEY" doc:"API key for OpenRouter, for workspaces without an account of their own."`
-	OpenRouterURL string      `env:"OPENROUTER_BASE_URL" doc:"Base URL in place of https://openrouter.ai/api/v1."`
+	OpenRouterURL string      `env:"OPENROUTER_BASE_URL" doc:"Base URL instead of https://openrouter.ai/api/v1."`
 }
 
 // EnvironmentKey is what an Environment has for one provider. An empty field is not set.
