@@ -312,7 +312,7 @@ func TestKeySetHidesItsURL(t *testing.T) {
 			if err := v.Run(ctx); err != nil {
 				t.Errorf("Run = %v", err)
 			}
-			if got := out.String(); !strings.Contains(got, "not refreshed") || strings.Contains(got, "hunter2") {
+			if got := out.String(); !strings.Contains(got, "cannot refresh") || strings.Contains(got, "hunter2") {
 				t.Errorf("with %s it logs %s", address, got)
 			}
 		})

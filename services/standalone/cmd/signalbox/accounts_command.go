@@ -211,7 +211,7 @@ func (r *accountsRun) find(ctx context.Context, text string) (admin.Account, err
 	case likeKey(text):
 		return admin.Account{}, maybeKey("an account")
 	}
-	whose, advice := "a shared account", "; one of a workspace is named by its ID, or with --workspace"
+	whose, advice := "a shared account", "; for an account of a workspace, give its ID or --workspace"
 	if r.workspace != "" {
 		whose, advice = "an account of workspace "+r.workspace, ""
 	}

@@ -83,7 +83,7 @@ func (r *accountsRun) choose(ctx context.Context, all []admin.Account, choice st
 	case !ok:
 		n, err := strconv.Atoi(choice)
 		if err != nil || n < 1 || n > len(all) {
-			return fmt.Errorf("%q is none of these", printable(choice))
+			return fmt.Errorf("%q is not one of these", printable(choice))
 		}
 		return r.manageOne(ctx, all[n-1].ID.String())
 	}
@@ -122,7 +122,7 @@ func (r *accountsRun) manageOne(ctx context.Context, account string) error {
 		"e": "enable", "d": "disable", "w": "switch", "l": "reset", "n": "refresh", "i": "reauth", "o": "logout", "r": "remove",
 	}[strings.ToLower(choice)]
 	if !ok {
-		return fmt.Errorf("%q is none of these", printable(choice))
+		return fmt.Errorf("%q is not one of these", printable(choice))
 	}
 	return r.subcommand(ctx, name, account)
 }

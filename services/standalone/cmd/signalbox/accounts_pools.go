@@ -67,6 +67,10 @@ func (r *accountsRun) listPools(ctx context.Context) error {
 	if r.json {
 		return r.printJSON(map[string]any{"pools": all})
 	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(r.screen.out, "No accounts yet.")
+		return err
+	}
 	var rows [][]cell
 	for _, p := range all {
 		rows = append(rows, plainCells(p.Provider, p.Settings.Strategy, p.Accounts, strings.Join(p.Changed, " ")))

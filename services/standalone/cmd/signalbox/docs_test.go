@@ -30,7 +30,7 @@ func TestDocsAndSessions(t *testing.T) {
 	}{
 		{args: "sessions list", stdout: "ID\tTITLE\tMODEL\tUPDATED\n" + sessionID + "\tAbout tea\tsim/model-1\t2026-11-23 14:53\n"},
 		{args: "sessions show 0001", stdout: "> an earlier question\n\nan **earlier** answer\n"},
-		{args: "sessions show 9", stderr: "none of the 1 newest sessions has an id", code: 1},
+		{args: "sessions show 9", stderr: "no id among the 1 newest sessions begins or ends with", code: 1},
 		{args: "sessions show", stderr: "usage: show takes one id", code: 2},
 		{args: "sessions list --limit 0", stderr: "usage: --limit", code: 2},
 		{args: "sessions nope", stderr: "usage: unknown command", code: 2},
@@ -46,7 +46,7 @@ func TestDocsAndSessions(t *testing.T) {
 		{args: "__complete docs show 0", stdout: documentID + "\tTea\n", stderr: "ShellCompDirectiveNoFileComp"},
 		{args: "__complete chat --session 0", stdout: sessionID + "\tAbout tea\n", stderr: "ShellCompDirectiveNoFileComp"},
 		{args: "chat --session 0001 find", stdout: "→ doc_list"},
-		{args: "chat --session 9 find", stderr: "none of the 1 newest sessions has an id", code: 1},
+		{args: "chat --session 9 find", stderr: "no id among the 1 newest sessions begins or ends with", code: 1},
 		{args: "models", stdout: "PROVIDER\tMODEL\tCONTEXT\t$ IN\t$ OUT\tABILITIES\nsim\tother\t1000\t0.5\t3\tdefault, simulated, tools\nrouter\tsim/whole\t\t\t\t\n", stderr: "away: does not answer\n"},
 		{args: "docs list", stdout: "ID\tNAME\tUPDATED\n" + documentID + "\tTea\t2026-11-23 14:53\n"},
 		{args: "docs show 00d1", stdout: "# Tea\n\nIt is *hot*.\n"},

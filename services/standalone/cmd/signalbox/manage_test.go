@@ -144,7 +144,7 @@ func TestManage(t *testing.T) {
 	d.expect("\x1b[32mready\x1b[0m")
 	d.expect("[q]uit: ")
 	d.say("9")
-	d.expect(`error: "9" is none of these`)
+	d.expect(`error: "9" is not one of these`)
 	d.expect("[q]uit: ")
 	d.say("a")
 	d.expect("provider: ")

@@ -230,7 +230,7 @@ func (c *Client) Find(ctx context.Context, what, id string) (string, error) {
 	}
 	switch len(found) {
 	case 0:
-		return "", fmt.Errorf("none of the %d newest %s has an id that begins or ends with %q: give the whole id", len(all), what, id)
+		return "", fmt.Errorf("no id among the %d newest %s begins or ends with %q: give the whole id", len(all), what, id)
 	case 1:
 		return found[0], nil
 	}
