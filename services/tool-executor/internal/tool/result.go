@@ -40,6 +40,14 @@ func Errorf(errorType, format string, args ...any) Result {
 	return Result{json: string(b), errorType: errorType, isError: true}
 }
 
+// Failure returns v as JSON, as Object does, for a call that went wrong: for tools whose errors
+// have a shape of their own.
+func Failure(errorType string, v any) Result {
+	r := Object(v)
+	r.isError, r.errorType = true, errorType
+	return r
+}
+
 // JSON returns the envelope.
 func (r Result) JSON() string {
 	if r.json == "" {
