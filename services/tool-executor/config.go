@@ -5,6 +5,7 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/tool-executor/internal/tools"
 )
 
 // Config has the service's settings. New replaces zero limits with their defaults. Only
@@ -18,7 +19,8 @@ type Config struct {
 	NATSPassword    conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
 	Replicas        int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of the JetStream stream that is created again after the NATS servers lost it; must be as at the migration."`
 	DocumentSyncURL string      `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"URL of document-sync."`
-	ServiceKey      conf.Secret `env:"SERVICE_KEY,required" doc:"tool-executor's private key; document-sync trusts its public key. Create one with signalbox keygen."`
+	BrokerURL       string      `env:"CREDENTIAL_BROKER_URL" envDefault:"http://127.0.0.1:8084" doc:"URL of credential-broker, through which tools reach the services that workspaces have connected."`
+	ServiceKey      conf.Secret `env:"SERVICE_KEY,required" doc:"tool-executor's private key; document-sync and credential-broker trust its public key. Create one with signalbox keygen."`
 	TrustedKeys     string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call tool-executor (gateway, agent-runner): name=key pairs, separated by commas."`
 
 	Slots        int           `env:"TOOL_EXECUTOR_SLOTS" envDefault:"32" doc:"Tool calls that this process runs at the same time."`
@@ -27,5 +29,10 @@ type Config struct {
 	KeepOutcomes time.Duration `env:"TOOL_EXECUTOR_KEEP_OUTCOMES" envDefault:"168h" doc:"How long outcomes are kept, for calls that are delivered again."`
 	Drain        time.Duration `env:"TOOL_EXECUTOR_DRAIN" envDefault:"20s" doc:"Time after SIGTERM for active calls to finish, before they are handed to another executor."`
 
+	Tools tools.Settings
+
 	Telemetry telemetry.Config
 }
+
+// Validate says what is wrong, and what would be right.
+func (c *Config) Validate() error { return c.Tools.Validate() }

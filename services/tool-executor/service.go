@@ -36,8 +36,10 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/execute"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -66,7 +68,7 @@ type Deps struct {
 	Listener net.Listener
 	// Verifier authenticates the calling services, gateway and agent-runner.
 	Verifier *identity.Verifier
-	// Signer and HTTP are for calls to Config.DocumentSyncURL.
+	// Signer and HTTP are for calls to Config.DocumentSyncURL and Config.BrokerURL.
 	Signer *identity.Signer
 	HTTP   *http.Client
 	// Tools are added to the built-in ones.
@@ -143,11 +145,20 @@ func New(cfg Config, deps Deps) (*Service, error) {
 }
 
 func (s *Service) catalogue() (*tool.Catalogue, error) {
-	options, err := rpc.Client{Signer: s.deps.Signer, Audience: subject.DocumentSync}.ClientOptions()
+	documents, err := rpc.Client{Signer: s.deps.Signer, Audience: subject.DocumentSync}.ClientOptions()
 	if err != nil {
 		return nil, err
 	}
-	all, err := tools.New(tools.Deps{Documents: documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, options...)})
+	broker, err := rpc.Client{Signer: s.deps.Signer, Audience: subject.CredentialBroker}.ClientOptions()
+	if err != nil {
+		return nil, err
+	}
+	all, err := tools.New(tools.Deps{
+		Documents: documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
+		Egress: egress.New(s.cfg.BrokerURL, s.deps.HTTP, s.deps.Signer,
+			credentialv1connect.NewConnectionServiceClient(s.deps.HTTP, s.cfg.BrokerURL, broker...)),
+		Settings: s.cfg.Tools,
+	})
 	if err != nil {
 		return nil, err
 	}

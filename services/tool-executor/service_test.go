@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -20,6 +21,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/pkg/subject"
+	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/e2e/farend"
@@ -107,16 +109,129 @@ func TestListTools(t *testing.T) {
 	var names []string
 	for _, tool := range res.GetTools() {
 		names = append(names, tool.GetName())
-		if !tool.GetAvailable() || tool.GetDeadlineMs() != 30_000 || !strings.Contains(tool.GetInputSchemaJson(), `"type": "object"`) || tool.GetGuidance() == "" {
+		if tool.GetAvailable() != (tool.GetName() != "read_research") || tool.GetDeadlineMs() != 30_000 || !strings.Contains(tool.GetInputSchemaJson(), `"type": "object"`) || tool.GetGuidance() == "" {
 			t.Errorf("tool %v", tool)
 		}
 	}
-	want := []string{"doc_append", "doc_create", "doc_delete", "doc_edit", "doc_list", "doc_read", "get_current_datetime", "web_search"}
+	want := []string{
+		"calendar_create_event", "calendar_delete_event", "calendar_list_events", "calendar_update_event",
+		"doc_append", "doc_create", "doc_delete", "doc_edit", "doc_list", "doc_read", "get_current_datetime",
+		"notion_append", "notion_read_page", "notion_search", "read_research",
+		"tasks_complete", "tasks_create", "tasks_delete", "tasks_list", "web_search",
+	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	if _, err := c.ListTools(t.Context(), &toolv1.ListToolsRequest{}); err == nil {
 		t.Error("ListTools without an identity worked")
+	}
+}
+
+// TestAvailability asks for the tools while the connections of a workspace change, and while the
+// broker is away.
+func TestAvailability(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c := w.start(t, toolexecutor.Config{}).client(t)
+	list := func() map[string]*toolv1.Tool {
+		t.Helper()
+		res, err := c.ListTools(identity.With(t.Context(), w.actor), &toolv1.ListToolsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]*toolv1.Tool{}
+		for _, tool := range res.GetTools() {
+			all[tool.GetName()] = tool
+		}
+		return all
+	}
+	w.broker.Down(true)
+	if got := list()["calendar_list_events"]; !got.GetAvailable() {
+		t.Errorf("while nobody knows: %v, want it available", got)
+	}
+	w.broker.Down(false)
+	for state, want := range map[credentialv1.ConnectionState]*toolv1.Tool{
+		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED: {UnavailableReason: "Google is not set up: the test says so"},
+		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED:  {UnavailableReason: "Google is not connected", ConnectUrl: "/api/connections"},
+		credentialv1.ConnectionState_CONNECTION_STATE_REAUTHORIZE:    {UnavailableReason: "Google has to be connected again: the test says so", ConnectUrl: "/api/connections"},
+		credentialv1.ConnectionState_CONNECTION_STATE_DISABLED:       {UnavailableReason: "an owner has disabled the connection to Google"},
+		credentialv1.ConnectionState_CONNECTION_STATE_CONNECTED:      {Available: true},
+	} {
+		w.broker.Set("google", state)
+		w.actor.Workspace = id.New[id.Workspace]() // nothing is known of it
+		before := w.broker.Lists()
+		all := list()
+		list()
+		for _, name := range []string{"calendar_list_events", "tasks_create"} {
+			got := &toolv1.Tool{Available: all[name].GetAvailable(), UnavailableReason: all[name].GetUnavailableReason(), ConnectUrl: all[name].GetConnectUrl()}
+			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+				t.Errorf("%v: %s (-want +got):\n%s", state, name, diff)
+			}
+		}
+		if n := w.broker.Lists() - before; n != 1 {
+			t.Errorf("two lists asked the broker %d times, want once", n)
+		}
+		if !all["notion_search"].GetAvailable() || !all["doc_list"].GetAvailable() {
+			t.Errorf("%v of Google: Notion and documents are not available", state)
+		}
+		if o := w.do(t, "tasks_list", map[string]any{}); (o.GetState() == ok) != want.GetAvailable() || !want.GetAvailable() && !strings.Contains(o.GetResultJson(), want.GetUnavailableReason()) {
+			t.Errorf("%v: tasks_list = %v", state, o)
+		}
+	}
+}
+
+// TestServicesHaveOneEffect delivers calls again, and lets an executor die after the effect: there
+// is one event, one task.
+func TestServicesHaveOneEffect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	client := w.start(t, toolexecutor.Config{}).client(t)
+	count := func(name, list string) (n int) {
+		t.Helper()
+		all, _ := fields(t, w.do(t, name, map[string]any{}))[list].([]any)
+		for _, one := range all {
+			if o, _ := one.(map[string]any); o["title"] == "Tea" {
+				n++
+			}
+		}
+		return n
+	}
+	tomorrow := time.Now().Add(24 * time.Hour).Format(time.RFC3339)
+	for name, tt := range map[string]struct {
+		list, in string
+		args     map[string]any
+		effect   toolv1.Effect
+	}{
+		"calendar_create_event": {"calendar_list_events", "events", map[string]any{"title": "Tea", "start": tomorrow}, toolv1.Effect_EFFECT_KEYED},
+		"tasks_create":          {"tasks_list", "tasks", map[string]any{"title": "Tea"}, toolv1.Effect_EFFECT_VERIFY},
+	} {
+		c := w.call(t, name, tt.args)
+		for n := range 3 {
+			w.publish(t, c, fmt.Sprint(n))
+		}
+		if o := w.of(t, c); o.GetState() != ok {
+			t.Fatalf("%s = %v", name, o)
+		}
+		if n := count(tt.list, tt.in); n != 1 {
+			t.Errorf("%s, delivered three times, made %d", name, n)
+		}
+		// The outcome is lost with the executor, the effect is not.
+		w.forget(t, c)
+		w.dies(t, c, tt.effect)
+		var o *toolv1.Outcome // asked for: announcements may be of the deliveries before
+		await(t, "the call to be taken over", func() bool {
+			got, err := client.GetOutcomes(identity.With(t.Context(), w.actor), &toolv1.GetOutcomesRequest{Keys: []string{c.GetKey()}})
+			if err == nil && len(got.GetOutcomes()) == 1 {
+				o = got.GetOutcomes()[0]
+			}
+			return o != nil
+		})
+		if o.GetState() != ok || !strings.Contains(o.GetResultJson(), `"title":"Tea"`) {
+			t.Errorf("%s of a dead executor = %v", name, o)
+		}
+		if n := count(tt.list, tt.in); n != 1 {
+			t.Errorf("%s, whose executor died, made %d", name, n)
+		}
 	}
 }
 
@@ -188,6 +303,19 @@ func (w *world) dies(t testing.TB, c *toolv1.Call, effect toolv1.Effect) {
 	_, err = l.Claim(t.Context(), ledger.Call{
 		Ref: ledger.Ref{Workspace: w.actor.Workspace, Key: id.Must[id.Operation](c.GetKey())}, Run: w.actor.Run, Session: w.actor.Session,
 		ToolName: c.GetToolName(), Effect: effect, Work: work,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forget removes a call from the ledger.
+func (w *world) forget(t testing.TB, c *toolv1.Call) {
+	t.Helper()
+	// AsSystem: the test looks at any workspace.
+	err := w.db.Open(t, toolexecutor.Migrations()).AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "DELETE FROM outcomes WHERE workspace_id = @workspace AND key = @key", pgx.NamedArgs{"workspace": c.GetWorkspaceId(), "key": c.GetKey()})
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)

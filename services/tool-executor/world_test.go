@@ -20,7 +20,9 @@ import (
 	"signalbox.dev/pkg/subject"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/simulator/apis"
 	toolexecutor "signalbox.dev/services/tool-executor"
+	"signalbox.dev/services/tool-executor/internal/brokertest"
 	"signalbox.dev/services/tool-executor/internal/doctest"
 )
 
@@ -38,6 +40,8 @@ type world struct {
 	nats     *natsd.Server
 	docs     *doctest.Service
 	docsURL  string
+	broker   *brokertest.Broker
+	brokerAt string
 	key      identity.Key // of tool-executor
 	runner   identity.Key
 	bus      *bus.Bus // the runner's
@@ -56,6 +60,7 @@ func newWorld(t testing.TB) *world {
 		},
 	}
 	w.docsURL = w.docs.Serve(t, w.key)
+	w.broker, w.brokerAt = brokertest.Start(t, apis.New(apis.Config{}), w.key)
 	w.bus = natstest.Bus(t, w.nats, subject.AgentRunner)
 	_, err := w.bus.Subscribe(subject.AllToolDone, func(_ context.Context, m *bus.Message) {
 		o, err := bus.Decode[*toolv1.Outcome](m)
@@ -100,7 +105,7 @@ func (w *world) start(t testing.TB, cfg toolexecutor.Config) *instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.DocumentSyncURL = w.docsURL
+	cfg.DocumentSyncURL, cfg.BrokerURL = w.docsURL, w.brokerAt
 	client := rpc.NewHTTPClient()
 	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
 		Log: natstest.Log(t), DB: w.db.Open(t, toolexecutor.Migrations()), Bus: natstest.Bus(t, w.nats, subject.ToolExecutor), Listener: l,

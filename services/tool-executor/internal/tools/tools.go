@@ -3,7 +3,8 @@
 //
 // The document tools call document-sync on behalf of the context's actor. They send the
 // call's key with each change, so that document-sync makes it once however often the call
-// runs.
+// runs. Tools of other services call them through package egress; each says in its own comment
+// how a repeated call is recognized there.
 package tools
 
 import (
@@ -12,19 +13,23 @@ import (
 	"time"
 
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
+	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
 // Deps are the tools' dependencies.
 type Deps struct {
+	Settings
+
 	Documents documentv1connect.DocumentServiceClient
+	Egress    *egress.Client
 	Now       func() time.Time // time.Now when nil
 }
 
 // New returns all built-in tools. Its errors are programming errors.
 func New(d Deps) ([]tool.Tool, error) {
-	if d.Documents == nil {
-		return nil, errors.New("the document tools need a document service")
+	if d.Documents == nil || d.Egress == nil {
+		return nil, errors.New("the tools need a document service and an egress")
 	}
 	if d.Now == nil {
 		d.Now = time.Now
@@ -32,6 +37,8 @@ func New(d Deps) ([]tool.Tool, error) {
 	var out []tool.Tool
 	for _, define := range []func(Deps) (tool.Tool, error){
 		getCurrentDatetime, docCreate, docRead, docEdit, docAppend, docList, docDelete, webSearch,
+		calendarListEvents, calendarCreateEvent, calendarUpdateEvent, calendarDeleteEvent,
+		tasksList, tasksCreate, tasksComplete, tasksDelete, notionSearch, notionReadPage, notionAppend, readResearch,
 	} {
 		t, err := define(d)
 		if err != nil {

@@ -12,11 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/rpc"
+	"signalbox.dev/pkg/subject"
+	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/simulator/apis"
+	"signalbox.dev/services/tool-executor/internal/brokertest"
 	"signalbox.dev/services/tool-executor/internal/doctest"
+	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/tool"
 	"signalbox.dev/services/tool-executor/internal/tools"
 )
@@ -24,17 +31,27 @@ import (
 // world is the catalogue with a document service behind it.
 type world struct {
 	docs      *doctest.Service
+	apis      *apis.Server
+	broker    *brokertest.Broker
 	catalogue *tool.Catalogue
 	actor     identity.Actor
 }
+
+// now is the time of every world: a Saturday.
+func now() time.Time { return time.Date(2026, time.November, 21, 17, 45, 3, 0, time.UTC) }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := &world{docs: doctest.New(), actor: identity.Actor{
 		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session](),
 	}}
-	at := time.Date(2026, time.November, 21, 17, 45, 3, 0, time.UTC)
-	all, err := tools.New(tools.Deps{Documents: doctest.Start(t, w.docs), Now: func() time.Time { return at }})
+	w.apis = apis.New(apis.Config{Now: now})
+	var settings tools.Settings
+	if err := conf.SetDefaults(&settings); err != nil {
+		t.Fatal(err)
+	}
+	settings.ResearchRepo = apis.Repo
+	all, err := tools.New(tools.Deps{Settings: settings, Documents: doctest.Start(t, w.docs), Egress: w.egress(t), Now: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,17 +61,55 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// egress starts the world's broker, before the services' fakes.
+func (w *world) egress(t testing.TB) *egress.Client {
+	t.Helper()
+	key, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var url string
+	w.broker, url = brokertest.Start(t, w.apis, key)
+	signer := identity.NewSigner(subject.ToolExecutor, key)
+	options, err := rpc.Client{Signer: signer, Audience: subject.CredentialBroker}.ClientOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := rpc.NewHTTPClient()
+	t.Cleanup(h.CloseIdleConnections)
+	return egress.New(url, h, signer, credentialv1connect.NewConnectionServiceClient(h, url, options...))
+}
+
 // call runs a tool as the executor does: arguments checked, as the world's actor.
 func (w *world) call(ctx context.Context, name, args string) (tool.Result, error) {
-	e, ok := w.catalogue.Get(name)
-	if !ok {
-		return tool.Result{}, fmt.Errorf("no tool %s", name)
-	}
-	checked, err := e.Check(args)
+	return w.callAs(ctx, id.New[id.Operation](), name, args)
+}
+
+// callAs is call with a key, for calls that are repeated.
+func (w *world) callAs(ctx context.Context, key id.Operation, name, args string) (tool.Result, error) {
+	e, c, err := w.prepare(key, name, args)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	return e.Tool.Run(identity.With(ctx, w.actor), tool.Call{Key: id.New[id.Operation](), Args: checked, Timezone: "Europe/Berlin", OutputCap: e.Spec.OutputCap})
+	return e.Tool.Run(identity.With(ctx, w.actor), c)
+}
+
+// verify looks up a call's effect.
+func (w *world) verify(ctx context.Context, key id.Operation, name, args string) (tool.Result, bool, error) {
+	e, c, err := w.prepare(key, name, args)
+	if err != nil {
+		return tool.Result{}, false, err
+	}
+	return e.Tool.(tool.Verifier).Verify(identity.With(ctx, w.actor), c)
+}
+
+func (w *world) prepare(key id.Operation, name, args string) (tool.Entry, tool.Call, error) {
+	e, ok := w.catalogue.Get(name)
+	if !ok {
+		return e, tool.Call{}, fmt.Errorf("no tool %s", name)
+	}
+	checked, err := e.Check(args)
+	return e, tool.Call{Key: key, Args: checked, Timezone: "Europe/Berlin", OutputCap: e.Spec.OutputCap}, err
 }
 
 // must runs a tool that succeeds and returns the fields of its result.
@@ -93,6 +148,7 @@ func TestCatalogue(t *testing.T) {
 		}
 	}
 	pure, own := toolv1.Effect_EFFECT_PURE, toolv1.Effect_EFFECT_SAME_TX
+	keyed, verify := toolv1.Effect_EFFECT_KEYED, toolv1.Effect_EFFECT_VERIFY
 	want := map[string]facts{
 		"get_current_datetime": {Effect: pure, Source: "built-in", Always: true},
 		"doc_create":           {Effect: own, Source: "built-in"},
@@ -102,6 +158,19 @@ func TestCatalogue(t *testing.T) {
 		"doc_list":             {Effect: pure, Source: "built-in"},
 		"doc_delete":           {Effect: own, Source: "built-in"},
 		"web_search":           {Effect: pure, Source: "provider"},
+
+		"calendar_list_events":  {Effect: pure, Source: "built-in"},
+		"calendar_create_event": {Effect: keyed, Source: "built-in", Approval: true},
+		"calendar_update_event": {Effect: verify, Source: "built-in", Approval: true},
+		"calendar_delete_event": {Effect: keyed, Source: "built-in", Approval: true},
+		"tasks_list":            {Effect: pure, Source: "built-in"},
+		"tasks_create":          {Effect: verify, Source: "built-in", Approval: true},
+		"tasks_complete":        {Effect: verify, Source: "built-in", Approval: true},
+		"tasks_delete":          {Effect: verify, Source: "built-in", Approval: true},
+		"notion_search":         {Effect: pure, Source: "built-in"},
+		"notion_read_page":      {Effect: pure, Source: "built-in"},
+		"notion_append":         {Effect: verify, Source: "built-in", Approval: true},
+		"read_research":         {Effect: pure, Source: "built-in"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
@@ -334,7 +403,7 @@ func TestEveryToolAlwaysAnswersJSON(t *testing.T) {
 				if err := json.Unmarshal([]byte(r.JSON()), &fields); err != nil || fields == nil || !utf8.ValidString(r.JSON()) || len(r.JSON()) > 64<<10 {
 					rt.Fatalf("%s(%.200s) = %.200s (%d bytes): %v", e.Spec.Name, b, r.JSON(), len(r.JSON()), err)
 				}
-				if r.IsError() == (fields["error"] == nil) {
+				if r.IsError() == (fields["error"] == nil && fields["ok"] != false) {
 					rt.Fatalf("%s(%.200s): IsError %v with %.200s", e.Spec.Name, b, r.IsError(), r.JSON())
 				}
 			})
