@@ -49,7 +49,7 @@ trust() {
 
 while IFS= read -r line; do
 	case $development$line in
-	'yes# GATEWAY_DEV_SECRET=') line="${line#\# }" ;;
+	'yes# GATEWAY_DEV_SECRET=' | 'yes# SIMULATED_SERVICES=true') line="${line#\# }" ;;
 	esac
 	case $line in
 	'#'* | '') ;;

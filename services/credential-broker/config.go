@@ -40,6 +40,8 @@ type Config struct {
 
 	SimulatorURL string `env:"SIMULATOR_URL" doc:"Base URL of the simulated provider, which is named simulator and never replaces another; empty for none."`
 
+	SimulatedServices bool `env:"SIMULATED_SERVICES" envDefault:"false" doc:"Lets the simulator at SIMULATOR_URL (with SIMULATOR_SERVICES) stand in for Google, Notion and GitHub in workspaces that have not connected them: for development. Results of tools say that they are simulated."`
+
 	Keys        admin.Keys
 	Environment admin.Environment
 	OAuth       admin.OAuth
@@ -62,7 +64,7 @@ type Config struct {
 func (c *Config) Validate() error {
 	_, simulator := c.simulator()
 	_, environment := c.environmentAccounts()
-	errs := []error{simulator, environment, c.OAuth.Validate(), c.Keys.Check(c.KeyFile), c.checkStorage()}
+	errs := []error{simulator, environment, c.checkServices(), c.OAuth.Validate(), c.Keys.Check(c.KeyFile), c.checkStorage()}
 	for name, d := range map[string]time.Duration{
 		"CREDENTIAL_BROKER_HEADERS_TIMEOUT": c.HeadersTimeout, "CREDENTIAL_BROKER_FIRST_EVENT_TIMEOUT": c.FirstEventTimeout,
 		"CREDENTIAL_BROKER_IDLE_TIMEOUT": c.IdleTimeout, "CREDENTIAL_BROKER_GATE_TIMEOUT": c.GateTimeout,
@@ -97,6 +99,26 @@ func (c *Config) simulator() (*url.URL, error) {
 		return nil, nil
 	}
 	return operatorURL("SIMULATOR_URL", c.SimulatorURL)
+}
+
+// services returns the accounts that the simulator has at the services that tools call.
+func (c *Config) services(simulator *url.URL) (all []pool.EnvironmentAccount) {
+	if !c.SimulatedServices {
+		return nil
+	}
+	for _, provider := range pool.SimulatedServices {
+		base := *simulator
+		base.Path += "/" + provider
+		all = append(all, pool.EnvironmentAccount{Provider: provider, BaseURL: &base, Simulated: true})
+	}
+	return all
+}
+
+func (c *Config) checkServices() error {
+	if c.SimulatedServices && c.SimulatorURL == "" {
+		return errors.New("SIMULATED_SERVICES needs SIMULATOR_URL: name the simulator, or take it away")
+	}
+	return nil
 }
 
 func (c *Config) timers() proxy.Timers {

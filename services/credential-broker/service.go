@@ -109,7 +109,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	accounts, err := admin.Open(admin.Config{
 		DB: deps.DB, File: cfg.AccountsFile, KeyFile: cfg.KeyFile, MakeKey: true, Keys: cfg.Keys, Profiles: cfg.Profiles,
-		AllowPrivate: cfg.AllowPrivate, AllowLoopback: cfg.AllowLoopback, OAuth: cfg.OAuth, Log: deps.Log,
+		AllowPrivate: cfg.AllowPrivate, AllowLoopback: cfg.AllowLoopback, OAuth: cfg.OAuth, SimulatedServices: cfg.SimulatedServices, Log: deps.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -158,6 +158,7 @@ func (s *Service) newPool(counts *pool.Meter) (*pool.Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	environment = append(environment, s.cfg.services(simulator)...)
 	a := s.accounts
 	every, forget := time.Duration(0), a.Keeper.ForgetOf
 	if a.File != nil { // the keeper reads the whole file each time

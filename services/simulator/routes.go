@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"signalbox.dev/services/simulator/apis"
 	"signalbox.dev/services/simulator/authserver"
 	"signalbox.dev/services/simulator/internal/anthropic"
 	"signalbox.dev/services/simulator/internal/chat"
@@ -30,7 +31,15 @@ func (s *Simulator) routes() *http.ServeMux {
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, r *http.Request) { s.models(apiOf(r, anthropicAPI, openaiAPI))(w, r) })
 	mux.HandleFunc("GET /v1/models/{id...}", func(w http.ResponseWriter, r *http.Request) { s.model(apiOf(r, anthropicAPI, openaiAPI))(w, r) })
 
-	mux.Handle("/oauth/", http.StripPrefix("/oauth", authserver.New(authserver.Settings{Rotate: true})))
+	oauth := authserver.New(authserver.Settings{Rotate: true})
+	mux.Handle("/oauth/", http.StripPrefix("/oauth", oauth))
+	if s.cfg.Services {
+		services := apis.New(apis.Config{Good: oauth.Good})
+		for _, prefix := range []string{"/google/", "/notion/", "/github/"} {
+			mux.Handle(prefix, services)
+		}
+		mux.Handle("POST /simulator/services/faults", http.StripPrefix("/simulator/services", services))
+	}
 
 	mux.HandleFunc("GET /simulator/scripts", s.listScripts)
 	mux.HandleFunc("PUT /simulator/scripts/{name}", s.putScript)

@@ -19,6 +19,7 @@ import (
 	documentsync "signalbox.dev/services/document-sync"
 	"signalbox.dev/services/gateway"
 	"signalbox.dev/services/simulator"
+	"signalbox.dev/services/simulator/apis"
 	"signalbox.dev/services/standalone/internal/datadir"
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
@@ -139,11 +140,12 @@ func (s *stack) startServices(ctx context.Context) error {
 		}
 		s.keys[service] = k
 	}
-	simulatorURL, err := s.startSimulator(ctx)
+	simulated := s.setting("SIMULATED_SERVICES", "true")
+	simulatorURL, err := s.startSimulator(ctx, simulated)
 	if err != nil {
 		return err
 	}
-	broker, err := s.startBroker(ctx, simulatorURL)
+	broker, err := s.startBroker(ctx, simulatorURL, simulated)
 	if err != nil {
 		return err
 	}
@@ -156,8 +158,14 @@ func (s *stack) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	research := s.setting("RESEARCH_REPO", "")
+	if research == "" && simulated == "true" {
+		research = apis.Repo
+	}
 	var toolsConfig toolexecutor.Config
-	tools, err := s.start(ctx, subject.ToolExecutor, toolexecutor.Migrations(), &toolsConfig, map[string]string{"DOCUMENT_SYNC_URL": documents}, func(r *resources) (runner, error) {
+	tools, err := s.start(ctx, subject.ToolExecutor, toolexecutor.Migrations(), &toolsConfig, map[string]string{
+		"DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker, "RESEARCH_REPO": research,
+	}, func(r *resources) (runner, error) {
 		return toolexecutor.New(toolsConfig, toolexecutor.Deps{
 			Log: s.log(subject.ToolExecutor), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Signer: r.signer, HTTP: r.client, Registerer: r.metrics,
 		})
@@ -187,9 +195,9 @@ func (s *stack) startServices(ctx context.Context) error {
 	return err
 }
 
-func (s *stack) startSimulator(ctx context.Context) (url string, err error) {
+func (s *stack) startSimulator(ctx context.Context, services string) (url string, err error) {
 	var cfg simulator.Config
-	if err := s.load(&cfg, nil); err != nil {
+	if err := s.load(&cfg, map[string]string{"SIMULATOR_SERVICES": services}); err != nil {
 		return "", err
 	}
 	sim, err := simulator.New(cfg, simulator.Deps{Log: s.log("simulator")})
@@ -208,10 +216,10 @@ func (s *stack) startSimulator(ctx context.Context) (url string, err error) {
 	return "http://" + listener.Addr().String(), nil
 }
 
-func (s *stack) startBroker(ctx context.Context, simulatorURL string) (url string, err error) {
+func (s *stack) startBroker(ctx context.Context, simulatorURL, simulated string) (url string, err error) {
 	var cfg credentialbroker.Config
 	return s.start(ctx, subject.CredentialBroker, credentialbroker.Migrations(), &cfg, map[string]string{
-		"SIMULATOR_URL": simulatorURL, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(s.dir), "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
+		"SIMULATOR_URL": simulatorURL, "SIMULATED_SERVICES": simulated, "CREDENTIAL_BROKER_KEY_FILE": KeyFile(s.dir), "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
 	}, func(r *resources) (runner, error) {
 		cfg.AllowLoopback = true
 		if at, ok := s.public.Addr().(*net.TCPAddr); ok && cfg.OAuth.Redirect == "" && !at.IP.IsUnspecified() {

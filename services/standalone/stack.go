@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -216,6 +217,16 @@ func (s *stack) stage(ctx context.Context, service string, run func(context.Cont
 		default: // only the first failure is reported
 		}
 	})
+}
+
+// setting returns a variable of the environment, or a fallback if it is not set.
+func (s *stack) setting(name, fallback string) string {
+	for _, v := range slices.Backward(s.opts.Environ) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return fallback
 }
 
 // load reads a service's settings from the environment, with what standalone decides in

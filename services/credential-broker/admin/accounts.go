@@ -52,6 +52,8 @@ type Config struct {
 	AllowLoopback bool
 	// OAuth says how to sign in to providers.
 	OAuth OAuth
+	// SimulatedServices says that the simulator stands in for services that are not connected.
+	SimulatedServices bool
 	// Operator names the person at the command line for the audit: a user of the operating
 	// system, and the machine.
 	Operator string
@@ -73,6 +75,7 @@ type Accounts struct {
 	rotation  *rotation.Rotation
 	providers *oauth.Providers
 	redirect  string // where OAuth providers send browsers back to
+	simulated bool   // services that are not connected are simulated
 	operator  string
 	log       *slog.Logger
 }
@@ -102,7 +105,7 @@ func Open(cfg Config) (*Accounts, error) {
 	}
 	a := &Accounts{
 		File: file, Profiles: profiles, Policy: target.Policy{AllowPrivate: cfg.AllowPrivate, Loopback: cfg.AllowLoopback},
-		keys: keys, providers: providers, redirect: cfg.OAuth.Redirect, operator: cfg.Operator, log: cfg.Log,
+		keys: keys, providers: providers, redirect: cfg.OAuth.Redirect, simulated: cfg.SimulatedServices, operator: cfg.Operator, log: cfg.Log,
 	}
 	a.openStore(&cfg)
 	a.Keeper = newKeeper(cfg, a)

@@ -12,6 +12,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -35,6 +36,7 @@ const (
 	ByMember  ConnectionOrigin = "member"  // a member connected it
 	ByAccount ConnectionOrigin = "account" // an owner added an account, and manages it as such
 	ByShared  ConnectionOrigin = "shared"  // the operator shares it with all workspaces
+	Simulated ConnectionOrigin = "simulated"
 )
 
 // Connection is an account as members see it: what a workspace's tools reach at one
@@ -137,7 +139,11 @@ func (s *Scope) Connections(ctx context.Context) ([]Connection, error) {
 		c := Connection{Provider: p.Name, Title: p.Title}
 		if !c.byMember(p, made[p.Name], own) && !c.byAccount(p, own, members) && !c.byShared(p, shared) {
 			c.State = NotConnected
-			if err := s.accounts.configured(p); err != nil {
+			err := s.accounts.configured(p)
+			switch {
+			case s.accounts.simulated && slices.Contains(pool.SimulatedServices, p.Account):
+				c.State, c.Origin = Connected, Simulated
+			case err != nil:
 				c.State, c.Reason = NotConfigured, fault.From(err).Message
 			}
 		}

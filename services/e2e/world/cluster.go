@@ -17,6 +17,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/simulator/apis"
 )
 
 // service describes a service of the cluster.
@@ -28,7 +29,9 @@ type service struct {
 var cluster = []service{
 	{name: subject.CredentialBroker, role: "signalbox_credentials"},
 	{name: subject.DocumentSync, role: "signalbox_documents"},
-	{name: subject.ToolExecutor, role: "signalbox_tools", peers: map[string]string{"DOCUMENT_SYNC_URL": subject.DocumentSync}},
+	{name: subject.ToolExecutor, role: "signalbox_tools", peers: map[string]string{
+		"DOCUMENT_SYNC_URL": subject.DocumentSync, "CREDENTIAL_BROKER_URL": subject.CredentialBroker,
+	}},
 	{name: subject.AgentRunner, role: "signalbox_agent", peers: map[string]string{
 		"TOOL_EXECUTOR_URL": subject.ToolExecutor, "CREDENTIAL_BROKER_URL": subject.CredentialBroker,
 	}},
@@ -83,7 +86,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	w.Simulator = "http://" + m.simulator
 	if _, err := w.start(ctx, spec{
 		name: SimulatorName, service: SimulatorName, replica: 1, addr: m.simulator, ops: w.Simulator, health: w.Simulator + "/simulator/scripts",
-		env: []string{"SIMULATOR_ADDR=" + m.simulator, "LOG_LEVEL=" + w.opts.LogLevel},
+		env: []string{"SIMULATOR_ADDR=" + m.simulator, "SIMULATOR_SERVICES=true", "LOG_LEVEL=" + w.opts.LogLevel},
 	}); err != nil {
 		return w, err
 	}
@@ -220,12 +223,14 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 	switch s.name {
 	case subject.Gateway:
 		env = append(env, "GATEWAY_DEV_SECRET="+devSecret)
+	case subject.ToolExecutor:
+		env = append(env, "RESEARCH_REPO="+apis.Repo)
 	case subject.CredentialBroker:
 		simulator, err := m.via(Link{From: name, To: SimulatorName, Network: "tcp", Address: m.simulator})
 		if err != nil {
 			return nil, err
 		}
-		env = append(env, "SIMULATOR_URL=http://"+simulator, "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(m.Dir, "broker.key"))
+		env = append(env, "SIMULATOR_URL=http://"+simulator, "SIMULATED_SERVICES=true", "CREDENTIAL_BROKER_KEY_FILE="+filepath.Join(m.Dir, "broker.key"))
 	}
 	for variable, peer := range s.peers {
 		// Each replica calls the next replica of other services: the first calls the second.

@@ -95,6 +95,8 @@ const (
 	ConnectionOrigin_CONNECTION_ORIGIN_ACCOUNT ConnectionOrigin = 2
 	// The operator shares it with all workspaces.
 	ConnectionOrigin_CONNECTION_ORIGIN_SHARED ConnectionOrigin = 3
+	// Nothing is connected: the simulator stands in.
+	ConnectionOrigin_CONNECTION_ORIGIN_SIMULATED ConnectionOrigin = 4
 )
 
 // Enum value maps for ConnectionOrigin.
@@ -104,12 +106,14 @@ var (
 		1: "CONNECTION_ORIGIN_MEMBER",
 		2: "CONNECTION_ORIGIN_ACCOUNT",
 		3: "CONNECTION_ORIGIN_SHARED",
+		4: "CONNECTION_ORIGIN_SIMULATED",
 	}
 	ConnectionOrigin_value = map[string]int32{
 		"CONNECTION_ORIGIN_UNSPECIFIED": 0,
 		"CONNECTION_ORIGIN_MEMBER":      1,
 		"CONNECTION_ORIGIN_ACCOUNT":     2,
 		"CONNECTION_ORIGIN_SHARED":      3,
+		"CONNECTION_ORIGIN_SIMULATED":   4,
 	}
 )
 
@@ -690,12 +694,13 @@ const file_signalbox_credential_v1_connection_proto_rawDesc = "" +
 	"\x1eCONNECTION_STATE_NOT_CONNECTED\x10\x02\x12\x1e\n" +
 	"\x1aCONNECTION_STATE_CONNECTED\x10\x03\x12 \n" +
 	"\x1cCONNECTION_STATE_REAUTHORIZE\x10\x04\x12\x1d\n" +
-	"\x19CONNECTION_STATE_DISABLED\x10\x05*\x90\x01\n" +
+	"\x19CONNECTION_STATE_DISABLED\x10\x05*\xb1\x01\n" +
 	"\x10ConnectionOrigin\x12!\n" +
 	"\x1dCONNECTION_ORIGIN_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CONNECTION_ORIGIN_MEMBER\x10\x01\x12\x1d\n" +
 	"\x19CONNECTION_ORIGIN_ACCOUNT\x10\x02\x12\x1c\n" +
-	"\x18CONNECTION_ORIGIN_SHARED\x10\x032\xea\x03\n" +
+	"\x18CONNECTION_ORIGIN_SHARED\x10\x03\x12\x1f\n" +
+	"\x1bCONNECTION_ORIGIN_SIMULATED\x10\x042\xea\x03\n" +
 	"\x11ConnectionService\x12y\n" +
 	"\x0fListConnections\x12/.signalbox.credential.v1.ListConnectionsRequest\x1a0.signalbox.credential.v1.ListConnectionsResponse\"\x03\x90\x02\x01\x12t\n" +
 	"\x0fStartConnection\x12/.signalbox.credential.v1.StartConnectionRequest\x1a0.signalbox.credential.v1.StartConnectionResponse\x12}\n" +

@@ -28,7 +28,7 @@ const (
 )
 
 // SimulatorName is the simulated provider's name. The simulator never answers for another
-// provider.
+// provider of models.
 const SimulatorName = "simulator"
 
 // simulators has the names under which the simulator answers, and whose protocol it speaks
@@ -36,6 +36,10 @@ const SimulatorName = "simulator"
 var simulators = map[string]string{
 	SimulatorName: "anthropic", SimulatorName + "-openai": "openai", SimulatorName + "-openrouter": "openrouter",
 }
+
+// SimulatedServices are the providers of tools that the simulator can stand in for. Unlike a
+// model provider it does so under their own names, where nothing is connected.
+var SimulatedServices = []string{"github", "google", "notion"}
 
 // IsSimulator reports whether a provider's name is reserved for the simulator: no account
 // can have it.

@@ -35,6 +35,8 @@ type EnvironmentAccount struct {
 	Secret vault.Secret
 	// BaseURL is nil for the profile's own.
 	BaseURL *url.URL
+	// Simulated says that the simulator is at BaseURL. It needs no secret.
+	Simulated bool
 }
 
 // Store has the accounts, and takes what is learned of them. Its methods are those of
@@ -149,7 +151,12 @@ func New(cfg Config) (*Set, error) {
 		if base == nil {
 			return nil, fmt.Errorf("environment: provider %s needs a base URL", e.Provider)
 		}
-		s.env[e.Provider] = Account{ID: derived(Environment, e.Provider), Provider: e.Provider, Origin: Environment, Profile: p, Base: base, Secret: e.Secret}
+		a := Account{Provider: e.Provider, Origin: Environment, Profile: p, Base: base, Secret: e.Secret}
+		if e.Simulated {
+			a.Origin, a.Secret = Simulator, vault.NewSecret(simulated)
+		}
+		a.ID = derived(a.Origin, e.Provider)
+		s.env[e.Provider] = a
 	}
 	return s, nil
 }

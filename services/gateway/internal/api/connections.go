@@ -16,7 +16,7 @@ type Connection struct {
 	Title       string  `json:"title" doc:"The provider's display name." example:"Google"`
 	State       string  `json:"state" enum:"not_configured,not_connected,connected,reauthorize,disabled" doc:"not_configured: the operator has not set it up. reauthorize: a member must connect it again. disabled: an owner has disabled it for tools."`
 	Reason      *string `json:"reason" doc:"Explains why it is not connected, or the last failure."`
-	Origin      *string `json:"origin" enum:"member,account,shared" doc:"member: a member connected it. account: an owner added an account, which is managed under /api/accounts. shared: the operator shares it with all workspaces. Null if there is no connection."`
+	Origin      *string `json:"origin" enum:"member,account,shared,simulated" doc:"member: a member connected it. account: an owner added an account, which is managed under /api/accounts. shared: the operator shares it with all workspaces. simulated: nothing is connected, and the simulator stands in. Null if there is no connection."`
 	Subject     *string `json:"subject" doc:"The identity that the provider reports. Null if it reports none, or if no member connected it." example:"ada@example.org"`
 	ConnectedBy *string `json:"connected_by" format:"uuid" doc:"The member who connected it."`
 	ConnectedAt *string `json:"connected_at" format:"date-time"`

@@ -84,6 +84,7 @@ func load(args, environ []string, stdout io.Writer) (settings, error) {
 	flags.StringVar(&cfg.Addr, "addr", cfg.Addr, "")
 	flags.StringVar(&cfg.Script, "script", cfg.Script, "")
 	flags.Float64Var(&cfg.Pace, "pace", cfg.Pace, "")
+	flags.BoolVar(&cfg.Services, "services", cfg.Services, "")
 	flags.BoolVar(&cfg.healthcheck, "healthcheck", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -104,15 +105,17 @@ func help(w io.Writer) error {
 /openrouter/api, answered from scripts. The model id sim/<name> plays the script
 of that name, every other id the default one.
 
-Usage: simulator [--addr host:port] [--script file-or-directory] [--pace factor]
+Usage: simulator [--addr host:port] [--script file-or-directory] [--pace factor] [--services]
        simulator --healthcheck [--addr host:port]
 
+--services adds fakes of Google Calendar, Google Tasks, Notion and GitHub.
 --healthcheck asks the simulator that runs at the address for its health.
 
 Flags take precedence over the environment:
   --addr    SIMULATOR_ADDR
   --script  SIMULATOR_SCRIPT
   --pace    SIMULATOR_PACE
+  --services  SIMULATOR_SERVICES
 
 Environment:
 `)

@@ -14,9 +14,10 @@ import (
 
 func (c *cli) simulator() *cobra.Command {
 	var addr, script string
+	var services bool
 	cmd := &cobra.Command{
 		Use:   "simulator",
-		Short: "Run the simulated model provider alone",
+		Short: "Run the simulated model provider, and fakes of the services that tools call",
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var cfg simulator.Config
@@ -27,6 +28,7 @@ func (c *cli) simulator() *cobra.Command {
 				if script != "" {
 					cfg.Script = script
 				}
+				cfg.Services = cfg.Services || services
 				sim, err := simulator.New(cfg, simulator.Deps{Log: log})
 				if err != nil {
 					return err
@@ -43,5 +45,6 @@ func (c *cli) simulator() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&addr, "addr", "", "address (default $SIMULATOR_ADDR)")
 	cmd.Flags().StringVar(&script, "script", "", "script file or folder (default $SIMULATOR_SCRIPT, else the built-in one)")
+	cmd.Flags().BoolVar(&services, "services", false, "also serve fakes of Google Calendar, Google Tasks, Notion and GitHub (default $SIMULATOR_SERVICES)")
 	return cmd
 }

@@ -31,7 +31,8 @@ Ctrl-C kills the process.
 Environment: DATABASE_URL and NATS_URL name servers to use instead. Without a provider's
 key or account, the simulated provider answers; keys are
 ` + strings.Join(admin.KeyVariables(), ", ") + `.
-Every variable of the services works too (gateway --help).`,
+Until a workspace connects Google, Notion or GitHub, the simulator stands in for them too,
+unless SIMULATED_SERVICES is false. Every variable of the services works too (gateway --help).`,
 		Args: none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s upSettings
