@@ -167,9 +167,22 @@ func (a *agent) tool(c toolCall) map[string]any {
 		}
 	}
 	if c.Name == "calendar_list_events" {
-		return map[string]any{"events": []any{map[string]any{"id": "e1", "title": "Stand-up", "start": "09:00", "end": "09:15"}}}
+		return map[string]any{"events": []any{map[string]any{"id": "e1", "title": "Stand-up", "start": "09:00", "end": "09:15"}}, "simulated": true}
+	}
+	if answer, ok := services[c.Name]; ok {
+		return answer
 	}
 	return a.document(c.Name, args.ID, args.Name, args.Content, args.Old, args.New)
+}
+
+// services are the answers of tools that call other services.
+var services = map[string]map[string]any{
+	"tasks_create":     {"id": "t1", "title": "Buy tea", "status": "needsAction", "simulated": true},
+	"tasks_complete":   {"id": "t1", "title": "Buy tea", "status": "completed"},
+	"tasks_list":       {"tasks": []any{map[string]any{"id": "t1", "title": "Buy tea", "status": "needsAction", "due": "2026-11-30"}, map[string]any{"id": "t2", "title": "Walk"}}},
+	"notion_search":    {"pages": []any{map[string]any{"id": "p1", "title": "Handbook", "url": "https://notion.example/p1"}}},
+	"notion_read_page": {"id": "p1", "title": "Handbook", "content": "# How we work"},
+	"read_research":    {"ok": true, "content": "# Ideas", "bytes": 7},
 }
 
 func (a *agent) document(tool, id, name, content, old, replacement string) map[string]any {

@@ -12,7 +12,10 @@ import (
 )
 
 func allTools() []string {
-	return []string{"doc_create", "doc_read", "doc_edit", "doc_append", "doc_list", "doc_delete", "get_current_datetime", "calendar_list_events"}
+	return []string{
+		"doc_create", "doc_read", "doc_edit", "doc_append", "doc_list", "doc_delete", "get_current_datetime", "calendar_list_events",
+		"tasks_list", "tasks_create", "tasks_complete", "notion_search", "notion_read_page", "read_research",
+	}
 }
 
 // exchange is one message of a person and what must come of it.
@@ -60,7 +63,20 @@ func TestBuiltin(t *testing.T) {
 			{say: "what time is it in Nowhere", tools: []string{now}, want: "unknown time zone Nowhere"},
 			{say: "what day is it", tools: []string{now}, want: "Saturday"},
 		},
-		"calendar": {{say: "what's on my calendar?", tools: []string{"calendar_list_events"}, want: "Stand-up"}},
+		"calendar": {{say: "what's on my calendar?", tools: []string{"calendar_list_events"}, want: "Stand-up(?s).*simulated"}, {say: "What is on my calendar this week?", tools: []string{"calendar_list_events"}, want: "Stand-up"}},
+		"tasks": {
+			{say: "add a task", tools: []string{"tasks_create"}, want: `\*\*Buy tea\*\* is on your list.*simulated`},
+			{say: "Please add a task: buy tea", tools: []string{"tasks_create"}, want: "Buy tea"},
+			{say: "add a to-do to call the bank", tools: []string{"tasks_create"}, want: "Buy tea"},
+			{say: "what are my tasks?", tools: []string{"tasks_list"}, want: "2 tasks(?s).*Buy tea\\*\\*, due 2026-11-30.*Walk"},
+			{say: "complete the task buy tea", tools: []string{"tasks_list", "tasks_complete"}, want: "is completed"},
+		},
+		"services": {
+			{say: "search notion for handbook", tools: []string{"notion_search"}, want: `\[Handbook\]`},
+			{say: "read the notion page handbook", tools: []string{"notion_search", "notion_read_page"}, want: "Handbook(?s).*How we work"},
+			{say: "what does our research say?", tools: []string{"read_research"}, want: "# Ideas"},
+			{say: "read research pricing/tiers.md", tools: []string{"read_research"}, want: "# Ideas"},
+		},
 		"thinking": {{say: "think about habits", want: "thought about habits"}},
 		"counting": {{say: "count to 25", want: `^1 2 3 (?s).*\n21 22 23 24 25$`}},
 		"story":    {{say: "write a long story", want: "(?s)^# The last lamp.*## Chapter 2"}},
