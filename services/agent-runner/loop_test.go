@@ -598,6 +598,39 @@ func TestOwnPreset(t *testing.T) {
 	}
 }
 
+// A session shows which of its tools cannot be used: those that do not exist, and those that the
+// provider of its model would have to run.
+func TestUnavailableTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("one", nil)
+	w.tools.add("web_search", nil)
+	w.accounts.setProviders(gpt, simulatorOnly)
+	w.start()
+	const missing = "no tool has this name: it is misspelt, or its server was removed"
+	for name, tt := range map[string]struct {
+		session *agentv1.CreateSessionRequest
+		want    map[string]string
+	}{
+		"a preset":    {&agentv1.CreateSessionRequest{Preset: "explorer"}, map[string]string{"web_search": "the provider of the model gpt-5.1 has none", "read_research": missing, "get_current_datetime": missing}},
+		"a selection": {&agentv1.CreateSessionRequest{Preset: "explorer", Tools: &agentv1.ToolSelection{Names: []string{"one"}}}, map[string]string{}},
+	} {
+		res, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: w.session(tt.session)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := res.GetUnavailableTools()
+		if len(got) != len(tt.want) {
+			t.Errorf("%s: unavailable are %v, want %v", name, got, tt.want)
+		}
+		for _, u := range got {
+			if want, ok := tt.want[u.GetName()]; !ok || !strings.HasPrefix(u.GetReason(), want) {
+				t.Errorf("%s: %s is unavailable because %q, want %q", name, u.GetName(), u.GetReason(), want)
+			}
+		}
+	}
+}
+
 // A spent budget ends the run before the next step, with what a person needs to know.
 func TestBudget(t *testing.T) {
 	t.Parallel()

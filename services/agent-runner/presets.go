@@ -1,19 +1,26 @@
 package agentrunner
 
 import (
+	"cmp"
 	"context"
+	"slices"
+	"time"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
 	"signalbox.dev/services/agent-runner/internal/preset"
+	"signalbox.dev/services/agent-runner/internal/prompt"
 )
 
 // presets implements PresetService.
 type presets struct {
 	store *preset.Store
 	// tools returns the tools of the context's workspace.
-	tools func(context.Context) ([]*toolv1.Tool, error)
+	tools  func(context.Context) ([]*toolv1.Tool, error)
+	models *catalogue.Catalogue
 }
 
 func (p *presets) ListPresets(ctx context.Context, _ *agentv1.ListPresetsRequest) (*agentv1.ListPresetsResponse, error) {
@@ -32,24 +39,50 @@ func (p *presets) ListPresets(ctx context.Context, _ *agentv1.ListPresetsRequest
 			Name: own.Name, Prompt: own.Prompt, MaxSteps: int32(own.MaxSteps), MaxOutputTokens: int32(own.MaxOutputTokens), Tools: own.Tools, Own: own.Own,
 		}
 		if err == nil {
-			out.UnavailableTools = unavailable(own, tools)
+			out.UnavailableTools = unavailable(own.Tools, tools, (*toolv1.Tool).GetUnavailableReason)
 		}
 		res.Presets = append(res.Presets, out)
 	}
 	return res, nil
 }
 
-// unavailable returns the tools of a preset that cannot be used now.
-func unavailable(p *preset.Preset, tools []*toolv1.Tool) (out []*agentv1.UnavailableTool) {
-	for _, pattern := range p.Tools {
+// toolsWait bounds how long a reader of a session waits for what is said about its tools.
+const toolsWait = time.Second
+
+// ofSession returns the tools of a session that cannot be used now, or not with its model. It
+// returns none if they cannot be listed in time.
+func (p *presets) ofSession(ctx context.Context, ws id.Workspace, s *agentv1.Session) []*agentv1.UnavailableTool {
+	ctx, cancel := context.WithTimeout(ctx, toolsWait)
+	defer cancel()
+	tools, err := p.tools(ctx)
+	if err != nil {
+		return nil
+	}
+	patterns := s.GetTools().GetNames()
+	if s.GetTools() == nil {
+		all, err := p.store.List(ctx, ws)
+		i := slices.IndexFunc(all, func(x *preset.Preset) bool { return x.Name == cmp.Or(s.GetPreset(), preset.Default) })
+		if err != nil || i < 0 {
+			return nil
+		}
+		patterns = all[i].Tools
+	}
+	m, _ := p.models.Lookup(s.GetProvider(), s.GetModel())
+	return unavailable(patterns, tools, func(t *toolv1.Tool) string { return prompt.WhyNot(t, s.GetProvider(), &m, p.models.ServerTool) })
+}
+
+// unavailable returns the tools with one of the names or prefixes that cannot be used now. why
+// says why one cannot, and is empty if it can.
+func unavailable(patterns []string, tools []*toolv1.Tool, why func(*toolv1.Tool) string) (out []*agentv1.UnavailableTool) {
+	for _, pattern := range patterns {
 		found := false
 		for _, t := range tools {
 			if !preset.Match(pattern, t.GetName()) {
 				continue
 			}
 			found = true
-			if !t.GetAvailable() {
-				out = append(out, &agentv1.UnavailableTool{Name: t.GetName(), Reason: t.GetUnavailableReason(), ConnectUrl: t.GetConnectUrl()})
+			if reason := why(t); reason != "" || !t.GetAvailable() {
+				out = append(out, &agentv1.UnavailableTool{Name: t.GetName(), Reason: reason, ConnectUrl: t.GetConnectUrl()})
 			}
 		}
 		if !found {

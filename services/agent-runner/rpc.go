@@ -27,6 +27,7 @@ type conversations struct {
 	starter *starter
 	// cancelTools asks the executors to stop a run's calls.
 	cancelTools func(context.Context, id.Run)
+	presets     *presets
 }
 
 func (c *conversations) CreateSession(ctx context.Context, req *agentv1.CreateSessionRequest) (*agentv1.CreateSessionResponse, error) {
@@ -75,6 +76,9 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 		m := messageOf(session, &v.Messages[i])
 		m.Simulated = m.GetRole() != "user" && slices.Contains(v.Simulated, v.Messages[i].Run)
 		res.Messages = append(res.Messages, m)
+	}
+	if !req.GetWithoutMessages() {
+		res.UnavailableTools = c.presets.ofSession(ctx, actor.Workspace, res.GetSession())
 	}
 	if v.Active != nil {
 		res.ActiveRun = v.Active.Proto()

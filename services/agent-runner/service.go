@@ -101,6 +101,7 @@ type Service struct {
 	budgets   *budget.Store
 	handler   http.Handler
 	clients   []*http.Client
+	catalogue *catalogue.Catalogue
 }
 
 // New wires the service. Nothing runs until Run is called.
@@ -157,6 +158,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	toolOptions, err1 := options(subject.ToolExecutor)
 	brokerOptions, err2 := options(subject.CredentialBroker)
 	models, err3 := catalogue.Load(s.cfg.ModelCatalogue)
+	s.catalogue = models
 	prices, err4 := price.Load(s.cfg.ModelPrices)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
@@ -214,11 +216,14 @@ func (s *Service) wireHandlers(shipped *preset.Set) error {
 	if err != nil {
 		return err
 	}
+	kinds := &presets{preset.NewStore(s.deps.DB, shipped), s.tools.Catalogue, s.catalogue}
 	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel}, options...))
+	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{
+		store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel, presets: kinds,
+	}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
-	mux.Handle(agentv1connect.NewPresetServiceHandler(&presets{preset.NewStore(s.deps.DB, shipped), s.tools.Catalogue}, options...))
+	mux.Handle(agentv1connect.NewPresetServiceHandler(kinds, options...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(&usage{s.budgets}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},

@@ -581,9 +581,13 @@ func (e *executor) ListTools(context.Context, *toolv1.ListToolsRequest) (*toolv1
 	}
 	res := &toolv1.ListToolsResponse{}
 	for name := range e.tools {
-		res.Tools = append(res.Tools, &toolv1.Tool{
+		t := &toolv1.Tool{
 			Name: name, Description: "Test.", InputSchemaJson: `{"type":"object"}`, Available: true, Always: true, Effect: toolv1.Effect_EFFECT_PURE,
-		})
+		}
+		if name == "web_search" {
+			t.Source = "provider"
+		}
+		res.Tools = append(res.Tools, t)
 	}
 	return res, nil
 }

@@ -725,9 +725,12 @@ type GetSessionResponse struct {
 	ActiveRun *Run `protobuf:"bytes,3,opt,name=active_run,json=activeRun,proto3" json:"active_run,omitempty"`
 	// The newest event that the messages above include: follow the session from
 	// there. Absent if the session has had no run.
-	LastEvent     *EventPosition `protobuf:"bytes,4,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastEvent *EventPosition `protobuf:"bytes,4,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	// The session's tools that cannot be used now. Empty without messages, and if the tools
+	// could not be listed in time.
+	UnavailableTools []*UnavailableTool `protobuf:"bytes,5,rep,name=unavailable_tools,json=unavailableTools,proto3" json:"unavailable_tools,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetSessionResponse) Reset() {
@@ -784,6 +787,13 @@ func (x *GetSessionResponse) GetActiveRun() *Run {
 func (x *GetSessionResponse) GetLastEvent() *EventPosition {
 	if x != nil {
 		return x.LastEvent
+	}
+	return nil
+}
+
+func (x *GetSessionResponse) GetUnavailableTools() []*UnavailableTool {
+	if x != nil {
+		return x.UnavailableTools
 	}
 	return nil
 }
@@ -1372,7 +1382,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xc8\x03\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xc8\x03\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1435,14 +1445,15 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\"N\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
-	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\"\xfe\x01\n" +
+	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\"\xd0\x02\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
 	"\n" +
 	"active_run\x18\x03 \x01(\v2\x17.signalbox.agent.v1.RunR\tactiveRun\x12@\n" +
 	"\n" +
-	"last_event\x18\x04 \x01(\v2!.signalbox.agent.v1.EventPositionR\tlastEvent\"H\n" +
+	"last_event\x18\x04 \x01(\v2!.signalbox.agent.v1.EventPositionR\tlastEvent\x12P\n" +
+	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\"H\n" +
 	"\rEventPosition\x12\x1f\n" +
 	"\vrun_ordinal\x18\x01 \x01(\x03R\n" +
 	"runOrdinal\x12\x16\n" +
@@ -1545,6 +1556,7 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*CancelResponse)(nil),        // 18: signalbox.agent.v1.CancelResponse
 	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 	(*Run)(nil),                   // 20: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),       // 21: signalbox.agent.v1.UnavailableTool
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
@@ -1559,30 +1571,31 @@ var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	3,  // 9: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
 	20, // 10: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
 	10, // 11: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	2,  // 12: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	1,  // 13: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 14: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 15: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	20, // 16: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	4,  // 17: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	6,  // 18: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	8,  // 19: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	11, // 20: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	13, // 21: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	15, // 22: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	17, // 23: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	5,  // 24: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	7,  // 25: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	9,  // 26: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	12, // 27: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	14, // 28: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	16, // 29: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	18, // 30: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 12: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	2,  // 13: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	1,  // 14: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 15: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 16: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	20, // 17: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	4,  // 18: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	6,  // 19: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	8,  // 20: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	11, // 21: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	13, // 22: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	15, // 23: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	17, // 24: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	5,  // 25: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	7,  // 26: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	9,  // 27: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	12, // 28: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	14, // 29: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	16, // 30: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	18, // 31: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -1590,6 +1603,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	if File_signalbox_agent_v1_conversation_proto != nil {
 		return
 	}
+	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[10].OneofWrappers = []any{}

@@ -36,6 +36,21 @@ const providerSource = "provider"
 // IsProvider reports whether the model's provider runs a tool.
 func IsProvider(t *toolv1.Tool) bool { return t.GetSource() == providerSource }
 
+// WhyNot says why a tool cannot be used with a model now; empty if it can. serverTools is that of
+// Input.
+func WhyNot(t *toolv1.Tool, provider string, m *catalogue.Model, serverTools func(provider, name string) (json.RawMessage, bool)) string {
+	if !t.GetAvailable() && t.GetUnavailableReason() != "" {
+		return t.GetUnavailableReason()
+	}
+	if !IsProvider(t) {
+		return ""
+	}
+	if _, ok := serverTools(provider, t.GetName()); ok && m.HasServerTool(t.GetName()) {
+		return ""
+	}
+	return "the provider of the model " + m.ID + " has none"
+}
+
 // Input is the input of Build.
 type Input struct {
 	Run   *run.Run
@@ -74,8 +89,8 @@ func Build(in Input) *llm.Request {
 	}
 	for _, t := range in.Tools {
 		if IsProvider(t) {
-			def, ok := in.ServerTools(in.Run.Provider, t.GetName())
-			if ok && in.Model.HasServerTool(t.GetName()) {
+			if WhyNot(t, in.Run.Provider, &in.Model, in.ServerTools) == "" {
+				def, _ := in.ServerTools(in.Run.Provider, t.GetName())
 				req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Provider: in.Dialect, Definition: def})
 			}
 			continue
@@ -105,7 +120,7 @@ func maxOutput(in Input) int {
 }
 
 // system returns the system prompt. The part that never changes comes first, for the
-// provider's prompt cache; the date changes once a day.
+// provider's prompt cache; the date changes once a day, and so may what is unavailable.
 func system(in Input) []llm.SystemBlock {
 	parts := slices.Clone(in.Preset.Prompt)
 	if g := guidance(in.Tools); g != "" {
@@ -119,8 +134,22 @@ func system(in Input) []llm.SystemBlock {
 	}
 	return []llm.SystemBlock{
 		{Text: strings.Join(parts, "\n\n"), Cache: true},
-		{Text: "Today is " + date(in.Now, in.Run.Timezone) + "."},
+		{Text: "Today is " + date(in.Now, in.Run.Timezone) + "." + unavailable(in)},
 	}
+}
+
+// unavailable tells the model of enabled tools that cannot be used, so that it can say so.
+func unavailable(in Input) string {
+	var b strings.Builder
+	for _, t := range in.Tools {
+		if why := WhyNot(t, in.Run.Provider, &in.Model, in.ServerTools); why != "" {
+			b.WriteString("\n- " + t.GetName() + ": " + why)
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "\n\nThese tools cannot be used now. If you would need one, say so and why:" + b.String()
 }
 
 func guidance(tools []*toolv1.Tool) string {

@@ -73,6 +73,16 @@ func TestBuild(t *testing.T) {
 	if want := "Today is Friday, 2 January 2026."; req.System[1].Text != want {
 		t.Errorf("system = %q, want %q in the person's own timezone", req.System[1].Text, want)
 	}
+	notion := tool("notion_search", func(t *toolv1.Tool) { t.UnavailableReason = "Notion is not connected" })
+	without := in
+	without.Run = &run.Run{Provider: "openai", Model: "gpt-5", Timezone: "UTC"}
+	without.Model, _ = models.Lookup("openai", "gpt-5")
+	without.Tools = append(without.Tools, notion)
+	want := "Today is Thursday, 1 January 2026.\n\nThese tools cannot be used now. If you would need one, say so and why:\n" +
+		"- web_search: the provider of the model gpt-5 has none\n- notion_search: Notion is not connected"
+	if got := prompt.Build(without); got.System[1].Text != want || len(got.Tools) != 2 || got.Tools[1].Name != "notion_search" {
+		t.Errorf("with tools that cannot be used: system = %q, tools = %+v", got.System[1].Text, got.Tools)
+	}
 	if len(req.Tools) != 2 || !strings.Contains(string(req.Tools[1].Definition), "web_search") {
 		t.Errorf("tools = %+v", req.Tools)
 	}

@@ -49,10 +49,12 @@ func viewPreset(p *agentv1.Preset) Preset {
 	return Preset{
 		Name: p.GetName(), Prompt: append([]string{}, p.GetPrompt()...), MaxSteps: p.GetMaxSteps(), MaxOutputTokens: orNull(p.GetMaxOutputTokens()),
 		Tools: append([]string{}, p.GetTools()...), Own: p.GetOwn(),
-		UnavailableTools: each(p.GetUnavailableTools(), func(t *agentv1.UnavailableTool) UnavailableTool {
-			return UnavailableTool{t.GetName(), t.GetReason(), t.GetConnectUrl()}
-		}),
+		UnavailableTools: each(p.GetUnavailableTools(), viewUnavailable),
 	}
+}
+
+func viewUnavailable(t *agentv1.UnavailableTool) UnavailableTool {
+	return UnavailableTool{t.GetName(), t.GetReason(), t.GetConnectUrl()}
 }
 
 // PutPreset is the body of PUT /api/presets/{name}.

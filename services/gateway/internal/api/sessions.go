@@ -168,6 +168,8 @@ type SessionDetails struct {
 	Messages    history `json:"messages"`
 	ActiveRun   *Run    `json:"active_run" doc:"The active run or, if there is none, the first queued one; null if there is neither."`
 	LastEventID string  `json:"last_event_id" doc:"Pass it to the events endpoint: the messages contain everything up to this event."`
+
+	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed."`
 }
 
 func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, error) {
@@ -177,7 +179,8 @@ func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, erro
 	}
 	d := SessionDetails{
 		Session: viewSession(res.GetSession()), Messages: messages,
-		LastEventID: feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()).Position().String(),
+		LastEventID:      feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()).Position().String(),
+		UnavailableTools: each(res.GetUnavailableTools(), viewUnavailable),
 	}
 	if res.GetActiveRun() != nil {
 		d.ActiveRun = new(viewRun(res.GetActiveRun()))
