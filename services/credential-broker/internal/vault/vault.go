@@ -90,24 +90,27 @@ type Vault struct {
 	keks []KEK // all
 	keys Keys
 
-	mu      sync.Mutex // guards what follows
-	opened  map[dataKeyID]openedKey
-	failed  map[dataKeyID]failure
-	flights map[dataKeyID]chan struct{} // keys that are being unwrapped; closed when that ends
+	mu     sync.Mutex // guards what follows
+	opened map[dataKeyID]*opening
 }
 
-// openedKey is a data key, and what it was unwrapped from: an accounts file that was set aside as
-// damaged is followed by one whose versions start again.
-type openedKey struct {
-	aead    *dataKey
+// opening is the unwrapping of a data key, under way or ended.
+type opening struct {
+	// wrapped is what is unwrapped: an accounts file that was set aside as damaged is followed
+	// by one whose versions start again.
 	wrapped [sha256.Size]byte
+	done    chan struct{} // closed when the rest is set
+
+	ended time.Time
+	aead  *dataKey
+	err   error
 }
 
-// failure is the error with which a data key did not unwrap, and what from.
-type failure struct {
-	at      time.Time
-	err     error
-	wrapped [sha256.Size]byte
+// valid reports whether the outcome may be used again. An error may for a moment, if it is a
+// key service's answer, and not if the caller had left.
+func (o *opening) valid() bool {
+	answered := errors.Is(o.err, ErrUnavailable) || errors.Is(o.err, ErrDamaged)
+	return o.aead != nil || answered && time.Since(o.ended) < failureTTL
 }
 
 type dataKeyID struct {
@@ -120,7 +123,7 @@ type dataKeyID struct {
 func New(kek KEK, keys Keys, others ...KEK) *Vault {
 	return &Vault{
 		kek: kek, keks: append([]KEK{kek}, others...), keys: keys,
-		opened: map[dataKeyID]openedKey{}, failed: map[dataKeyID]failure{}, flights: map[dataKeyID]chan struct{}{},
+		opened: map[dataKeyID]*opening{},
 	}
 }
 
@@ -266,16 +269,21 @@ func noDataKey(version int) error {
 func (v *Vault) cached(ws id.Workspace, version int) *dataKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.opened[dataKeyID{ws, version}].aead
+	if o := v.opened[dataKeyID{ws, version}]; o != nil && !o.ended.IsZero() {
+		return o.aead
+	}
+	return nil
 }
 
 // forget drops a data key from the cache, and says whether it was there.
 func (v *Vault) forget(ws id.Workspace, version int) bool {
+	if v.cached(ws, version) == nil {
+		return false
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	_, ok := v.opened[dataKeyID{ws, version}]
 	delete(v.opened, dataKeyID{ws, version})
-	return ok
+	return true
 }
 
 // unwrapped returns a data key from the cache, or unwraps and caches it. If another caller is
@@ -283,75 +291,50 @@ func (v *Vault) forget(ws id.Workspace, version int) bool {
 func (v *Vault) unwrapped(ctx context.Context, ws id.Workspace, k WrappedKey) (*dataKey, error) {
 	at, wrapped := dataKeyID{ws, k.Version}, sha256.Sum256(k.Wrapped)
 	for {
-		aead, flight, err := v.lookup(at, wrapped)
-		if aead != nil || err != nil {
-			return aead, err
-		}
-		if flight == nil {
-			break
+		o, found := v.opening(at, wrapped)
+		if !found {
+			defer v.finish(at, o)
+			var key []byte
+			if key, o.err = v.unwrap(ctx, ws, k); o.err == nil {
+				o.aead, o.err = newDataKey(key)
+			}
+			return o.aead, o.err
 		}
 		select {
-		case <-flight:
+		case <-o.done:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for data key %d: %w", k.Version, ctx.Err())
 		}
+		if o.wrapped == wrapped && o.valid() {
+			return o.aead, o.err
+		}
 	}
-	defer v.land(at)
-	key, err := v.unwrap(ctx, ws, k)
-	if err != nil {
-		v.cacheFailure(at, failure{time.Now(), err, wrapped})
-		return nil, err
-	}
-	aead, err := newDataKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("data key %d: %w", k.Version, err)
-	}
+}
+
+// opening returns the opening of a data key that is under way, or has a valid outcome. If there
+// is none, it returns a new one, which the caller carries out and finishes.
+func (v *Vault) opening(at dataKeyID, wrapped [sha256.Size]byte) (o *opening, found bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if o := v.opened[at]; o != nil && (o.ended.IsZero() || o.wrapped == wrapped && o.valid()) {
+		return o, true
+	}
 	if len(v.opened) >= maxCached {
 		clear(v.opened)
 	}
-	v.opened[at] = openedKey{aead, wrapped}
-	return aead, nil
+	o = &opening{wrapped: wrapped, done: make(chan struct{})}
+	v.opened[at] = o
+	return o, false
 }
 
-// lookup returns a data key, or the error with which it did not unwrap a moment ago, or what to
-// wait for while another caller unwraps it. Otherwise the caller unwraps it, and calls land.
-func (v *Vault) lookup(at dataKeyID, wrapped [sha256.Size]byte) (*dataKey, <-chan struct{}, error) {
+func (v *Vault) finish(at dataKeyID, o *opening) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if k, ok := v.opened[at]; ok && k.wrapped == wrapped {
-		return k.aead, nil, nil
+	o.ended = time.Now()
+	if !o.valid() && v.opened[at] == o {
+		delete(v.opened, at)
 	}
-	if f := v.failed[at]; f.wrapped == wrapped && time.Since(f.at) < failureTTL {
-		return nil, nil, f.err
-	}
-	if flight, ok := v.flights[at]; ok {
-		return nil, flight, nil
-	}
-	v.flights[at] = make(chan struct{})
-	return nil, nil, nil
-}
-
-func (v *Vault) land(at dataKeyID) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	close(v.flights[at])
-	delete(v.flights, at)
-}
-
-// cacheFailure caches what a key service did not open, but not errors that came without an
-// answer from it, or because the caller had left.
-func (v *Vault) cacheFailure(at dataKeyID, f failure) {
-	if !errors.Is(f.err, ErrUnavailable) && !errors.Is(f.err, ErrDamaged) {
-		return
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if len(v.failed) >= maxCached {
-		clear(v.failed)
-	}
-	v.failed[at] = f
+	close(o.done)
 }
 
 func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]byte, error) {
