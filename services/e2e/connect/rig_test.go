@@ -110,7 +110,7 @@ func start(t *testing.T) *rig {
 	for s := range env {
 		env[s] = append(env[s], "TRUSTED_KEYS="+identity.FormatTrusted(trusted))
 	}
-	env[subject.CredentialBroker] = append(append(env[subject.CredentialBroker], r.far.describe(t)...), "CREDENTIAL_BROKER_OAUTH_REDIRECT="+r.front+"/api/connections/callback")
+	env[subject.CredentialBroker] = append(append(env[subject.CredentialBroker], r.far.describe(t)...), "CREDENTIAL_BROKER_OAUTH_REDIRECT="+r.front+"/api/connections/callback", "SIMULATED_SERVICES=false")
 	env[subject.Gateway] = append(env[subject.Gateway], "GATEWAY_RETURN_PATHS="+returnPath+",/welcome", "GATEWAY_TRUSTED_PROXIES=127.0.0.1")
 	programs := t.TempDir()
 	if err := world.Build(ctx, programs); err != nil {
