@@ -133,6 +133,7 @@ Signalbox is ready at %[1]s
   Chat in another terminal:
 
     bin/signalbox chat --data %[4]s
+    bin/signalbox chat --data %[4]s --preset assistant "what is on my calendar this week?"
 
   Or over HTTP (the token is good for %[5]s):
 
