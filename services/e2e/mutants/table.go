@@ -168,7 +168,7 @@ var mutants = []mutant{
 	{
 		name: "slots-unbounded", what: "a workspace has no more slots than its limit",
 		file:   "pkg/fair/fair.go",
-		old:    `ok := s.held < s.limits.Slots && of.held < s.limits.PerKey`,
+		old:    `ok := s.held < s.limits.Slots && sh.held < s.limits.PerKey`,
 		new:    `ok := s.held < s.limits.Slots`,
 		inside: test{slots, "^TestTurns$"}, outside: test{executor, "^TestManyCallsDelayNoOtherWorkspace$"},
 	},
