@@ -128,7 +128,7 @@ func whose(r *rig) {
 	first, second := b.begin("notion"), other.begin("notion")
 	other.open(other.consent(second))
 	late := b.open(b.consent(first))
-	if late.status != http.StatusConflict || !strings.Contains(late.body, "somebody else has connected") {
+	if late.status != http.StatusConflict || !strings.Contains(late.body, "Somebody else has connected") {
 		r.t.Errorf("the second member gets %s", late)
 	}
 	if got := b.connection("notion").ConnectedBy; got != other.who.ID {
