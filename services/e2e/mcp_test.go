@@ -111,7 +111,10 @@ func documentsOverMCP(t *testing.T, m, viewer *mcpClient) {
 	}
 	read, err := viewer.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: list.Resources[0].URI})
 	if err != nil || len(read.Contents) != 1 || read.Contents[0].Text != want {
-		t.Errorf("resources/read: %+v, %v, want %q", read, err, want)
+		t.Fatalf("resources/read: %+v, %v, want %q", read, err, want)
+	}
+	if list.CacheScope != "private" || read.CacheScope != "private" {
+		t.Errorf("caches may share the list %q and the document %q, want both private", list.CacheScope, read.CacheScope)
 	}
 	if _, err := viewer.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "signalbox://documents/0198a000-0000-7000-8000-000000000001"}); err == nil {
 		t.Error("resources/read of no document succeeded, want not found")

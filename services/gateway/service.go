@@ -171,7 +171,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.mcp = mcpserver.New(mcpserver.Config{
 		Authenticator: authenticator, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
-		WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
+		Origins: cfg.origins(), WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
 	})
 	if s.public, err = s.routes(newRequestMetrics(deps.Registerer)); err != nil {
 		return nil, err

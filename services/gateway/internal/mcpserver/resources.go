@@ -20,6 +20,9 @@ const (
 // resourcePage is how many documents one page of the list has.
 const resourcePage = 100
 
+// private keeps one caller's results from others; the SDK's default is public.
+var private = mcp.Cacheable{CacheScope: "private"}
+
 func (s *server) addResources(m *mcp.Server) {
 	m.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "document", Title: "Document", URITemplate: documentURI + "{id}", MIMEType: "text/markdown", Description: "A document of the workspace.",
@@ -47,7 +50,7 @@ func (s *server) listResources(ctx context.Context, req *mcp.ListResourcesReques
 	if err != nil {
 		return nil, s.shown(ctx, "resources/list", err)
 	}
-	out := &mcp.ListResourcesResult{Resources: []*mcp.Resource{}, NextCursor: res.GetNextPageToken()}
+	out := &mcp.ListResourcesResult{Cacheable: private, Resources: []*mcp.Resource{}, NextCursor: res.GetNextPageToken()}
 	for _, d := range res.GetDocuments() {
 		out.Resources = append(out.Resources, &mcp.Resource{URI: documentURI + d.GetId(), Name: d.GetName(), MIMEType: "text/markdown"})
 	}
@@ -82,5 +85,5 @@ func (s *server) missing(ctx context.Context, uri string, err error) error {
 }
 
 func contents(uri, mimeType, text string) *mcp.ReadResourceResult {
-	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: mimeType, Text: text}}}
+	return &mcp.ReadResourceResult{Cacheable: private, Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: mimeType, Text: text}}}
 }

@@ -14,6 +14,9 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +36,8 @@ type Config struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
 	Documents     documentv1connect.DocumentServiceClient
+	// Origins are those whose pages may call the server; * for all.
+	Origins []string
 	// WriteError answers a request that is refused.
 	WriteError func(http.ResponseWriter, error)
 	Log        *slog.Logger
@@ -48,15 +53,23 @@ const instructions = `Signalbox is a workspace of documents and agents. Find doc
 // New returns the handler of the endpoint.
 func New(cfg Config) http.Handler {
 	s := &server{cfg}
-	m := mcp.NewServer(&mcp.Implementation{Name: "signalbox", Title: "Signalbox", Version: cfg.Version}, &mcp.ServerOptions{Instructions: instructions})
+	m := mcp.NewServer(&mcp.Implementation{Name: "signalbox", Title: "Signalbox", Version: cfg.Version}, &mcp.ServerOptions{
+		Instructions: instructions,
+		// Without a session there is nobody to notify of changes, or to log to.
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}},
+	})
 	s.addTools(m)
 	s.addResources(m)
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return m }, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
-		// The gateway authenticates every request, so another page's request has no rights.
+		// It would refuse what a reverse proxy on the same machine forwards; see allows.
 		DisableLocalhostProtection: true,
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if origin := r.Header.Get("Origin"); !s.allows(origin, r.Host) {
+			cfg.WriteError(w, fault.Coded(fault.Forbidden, "ORIGIN_NOT_ALLOWED", "pages of %.100q may not use the MCP server: GATEWAY_CORS_ORIGINS says whose may", origin))
+			return
+		}
 		ctx, err := s.authorize(r)
 		if err != nil {
 			if fault.KindOf(err) == fault.Unauthenticated {
@@ -70,6 +83,21 @@ func New(cfg Config) http.Handler {
 }
 
 type server struct{ cfg Config }
+
+// allows reports whether a page of origin may call the server at host. A page of a loopback
+// address may call its own; a page of another name must be listed even if the host is the same,
+// since a name can be rebound to our address. Clients other than browsers send no origin.
+func (s *server) allows(origin, host string) bool {
+	if origin == "" || slices.Contains(s.cfg.Origins, "*") || slices.Contains(s.cfg.Origins, origin) {
+		return true
+	}
+	u, err := url.Parse(origin)
+	if err != nil || u.Host != host {
+		return false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
+}
 
 // authorize returns a context with the caller's identity.
 func (s *server) authorize(r *http.Request) (context.Context, error) {
