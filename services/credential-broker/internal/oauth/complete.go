@@ -89,14 +89,16 @@ const claimWait = 10 * time.Second
 
 // awaitLogin claims a login as soon as nobody else has a claim on it, unless it has ended.
 func (k *Keeper) awaitLogin(ctx context.Context, by identity.Actor, q loginQuery) (store.Login, error) {
-	ctx, cancel := context.WithTimeout(ctx, claimWait)
+	limited, cancel := context.WithTimeout(ctx, claimWait)
 	defer cancel()
 	for poll := firstPoll; ; poll = min(2*poll, lastPoll) {
-		l, wait, err := k.claimLogin(ctx, by, q)
-		if err != nil || wait <= 0 {
+		l, wait, err := k.claimLogin(limited, by, q)
+		if err == nil && wait > 0 {
+			err = sleep(limited, min(poll, wait))
+		} else if err == nil || limited.Err() == nil {
 			return l, err
 		}
-		if err := sleep(ctx, min(poll, wait)); err != nil {
+		if err != nil { // the wait is over, perhaps in the middle of a look
 			return l, &fault.Error{
 				Kind: fault.Unavailable, RetryAfter: claimWait, Err: err,
 				Message: "this sign-in is being completed: try again in a moment",
