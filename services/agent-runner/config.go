@@ -44,6 +44,7 @@ type Config struct {
 	StepTime      time.Duration `env:"AGENT_RUNNER_STEP_TIME" envDefault:"10m" doc:"Time limit of one model call."`
 	ToolTime      time.Duration `env:"AGENT_RUNNER_TOOL_TIME" envDefault:"30s" doc:"Time limit of a call of a tool that sets none."`
 	ToolQueueing  time.Duration `env:"AGENT_RUNNER_TOOL_QUEUEING" envDefault:"60s" doc:"How long a tool call may wait until an executor starts it."`
+	ApprovalTime  time.Duration `env:"AGENT_RUNNER_APPROVAL_TIME" envDefault:"24h" doc:"How long a tool call waits for a person's approval; no answer is a refusal."`
 	ModelTries    int           `env:"AGENT_RUNNER_MODEL_TRIES" envDefault:"3" doc:"Attempts at a model call before the run fails."`
 	ModelBackoff  time.Duration `env:"AGENT_RUNNER_MODEL_BACKOFF" envDefault:"500ms" doc:"Wait after the first failed attempt; it doubles with each further one."`
 	MaxRetryAfter time.Duration `env:"AGENT_RUNNER_MAX_RETRY_AFTER" envDefault:"30s" doc:"Longest wait that a provider may ask for; if it asks for more, the run fails."`
@@ -72,7 +73,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("AGENT_RUNNER_MAX_QUEUED is %d: it must not be negative", c.MaxQueued))
 	}
 	for name, d := range map[string]time.Duration{
-		"AGENT_RUNNER_RUN_LOG_DELAY": c.RunLogDelay, "AGENT_RUNNER_RUN_LOG_KEEP": c.RunLogKeep,
+		"AGENT_RUNNER_RUN_LOG_DELAY": c.RunLogDelay, "AGENT_RUNNER_RUN_LOG_KEEP": c.RunLogKeep, "AGENT_RUNNER_APPROVAL_TIME": c.ApprovalTime,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: it must be positive", name, d))

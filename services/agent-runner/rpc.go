@@ -343,7 +343,11 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		res.Steps = append(res.Steps, stepOf(&s))
 	}
 	for _, c := range v.Calls {
-		res.ToolCalls = append(res.ToolCalls, callOf(&v.Run, &c))
+		call := callOf(&v.Run, &c)
+		if i := slices.IndexFunc(v.Approvals, func(p conversation.Approval) bool { return p.Key == c.Key }); i >= 0 {
+			call.Approval = approvalOf(&v.Approvals[i])
+		}
+		res.ToolCalls = append(res.ToolCalls, call)
 	}
 	return res, nil
 }

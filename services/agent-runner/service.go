@@ -175,7 +175,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	})
 	s.loop = loop.New(loop.Config{
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
-		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
+		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, ApprovalTime: s.cfg.ApprovalTime, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
 	}, loop.Deps{
 		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Budgets: s.budgets, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
@@ -222,6 +222,7 @@ func (s *Service) wireHandlers(shipped *preset.Set) error {
 		store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel, presets: kinds,
 	}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
+	mux.Handle(agentv1connect.NewApprovalServiceHandler(&approvals{store: sessions, log: s.deps.Log}, options...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
 	mux.Handle(agentv1connect.NewPresetServiceHandler(kinds, options...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(&usage{s.budgets}, options...))

@@ -59,6 +59,7 @@ type world struct {
 	models        agentv1connect.ModelServiceClient
 	usage         agentv1connect.UsageServiceClient
 	presets       agentv1connect.PresetServiceClient
+	approvals     agentv1connect.ApprovalServiceClient
 }
 
 func newWorld(t *testing.T) *world {
@@ -151,6 +152,7 @@ func (w *world) connect(r *runner) {
 	w.conversations = agentv1connect.NewConversationServiceClient(http.DefaultClient, r.url, options...)
 	w.runs = agentv1connect.NewRunServiceClient(http.DefaultClient, r.url, options...)
 	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
+	w.approvals = agentv1connect.NewApprovalServiceClient(http.DefaultClient, r.url, options...)
 	w.usage = agentv1connect.NewUsageServiceClient(http.DefaultClient, r.url, options...)
 	w.presets = agentv1connect.NewPresetServiceClient(http.DefaultClient, r.url, options...)
 }
@@ -299,6 +301,10 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return p + "call " + b.ToolCallComplete.GetToolCallId() + " " + b.ToolCallComplete.GetToolName() + " " + b.ToolCallComplete.GetArgsJson(), ""
 	case *runv1.Event_ToolResult:
 		return fmt.Sprintf("%sresult %s %s %v", p, b.ToolResult.GetToolCallId(), b.ToolResult.GetResultJson(), b.ToolResult.GetIsError()), ""
+	case *runv1.Event_ToolApprovalRequest:
+		return fmt.Sprintf("%sask %s %s %v", p, b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetArgsJson(), b.ToolApprovalRequest.GetOutcomeUnknown()), ""
+	case *runv1.Event_ToolApprovalResponse:
+		return fmt.Sprintf("%sanswer %s %s %s", p, b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetDecision(), b.ToolApprovalResponse.GetReason()), ""
 	case *runv1.Event_StepComplete:
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:
@@ -495,6 +501,8 @@ type executor struct {
 
 	mu        sync.Mutex // guards what follows
 	tools     map[string]func(ctx context.Context, c *toolv1.Call) string
+	specs     map[string]*toolv1.Tool // what a tool is, besides its name
+	unknown   int                     // so many calls end with an unknown outcome
 	outcomes  map[string]*toolv1.Outcome
 	ran       map[string]int
 	inHand    map[string]bool
@@ -508,7 +516,7 @@ func newExecutor(w *world) *executor {
 	w.t.Helper()
 	e := &executor{
 		w: w, bus: natstest.Bus(w.t, w.nats, subject.ToolExecutor), tools: map[string]func(context.Context, *toolv1.Call) string{},
-		outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, inHand: map[string]bool{}, cancelled: make(chan string, 10),
+		specs: map[string]*toolv1.Tool{}, outcomes: map[string]*toolv1.Outcome{}, ran: map[string]int{}, inHand: map[string]bool{}, cancelled: make(chan string, 10),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(toolv1connect.NewToolServiceHandler(e, w.authOf(subject.ToolExecutor)...))
@@ -556,6 +564,10 @@ func (e *executor) handle(ctx context.Context, d *bus.Delivery) error {
 			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: tool(ctx, c), DurationMs: 1,
 		}
 		e.mu.Lock()
+		if e.unknown > 0 {
+			e.unknown--
+			known.State, known.ResultJson = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN, `{"error":"unknown"}`
+		}
 		e.outcomes[c.GetKey()] = known
 		e.ran[c.GetToolCallId()]++
 		e.mu.Unlock()
@@ -581,13 +593,16 @@ func (e *executor) ListTools(context.Context, *toolv1.ListToolsRequest) (*toolv1
 	}
 	res := &toolv1.ListToolsResponse{}
 	for name := range e.tools {
-		t := &toolv1.Tool{
+		tool := &toolv1.Tool{
 			Name: name, Description: "Test.", InputSchemaJson: `{"type":"object"}`, Available: true, Always: true, Effect: toolv1.Effect_EFFECT_PURE,
 		}
 		if name == "web_search" {
-			t.Source = "provider"
+			tool.Source = "provider"
 		}
-		res.Tools = append(res.Tools, t)
+		if spec := e.specs[name]; spec != nil {
+			proto.Merge(tool, spec)
+		}
+		res.Tools = append(res.Tools, tool)
 	}
 	return res, nil
 }

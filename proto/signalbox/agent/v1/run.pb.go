@@ -496,7 +496,9 @@ type ToolCall struct {
 	// planned, dispatched or done.
 	Phase string `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
 	// Set when done.
-	Outcome       *v1.Outcome `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Outcome *v1.Outcome `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// Set if a person is or was asked about it.
+	Approval      *Approval `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -576,6 +578,13 @@ func (x *ToolCall) GetPhase() string {
 func (x *ToolCall) GetOutcome() *v1.Outcome {
 	if x != nil {
 		return x.Outcome
+	}
+	return nil
+}
+
+func (x *ToolCall) GetApproval() *Approval {
+	if x != nil {
+		return x.Approval
 	}
 	return nil
 }
@@ -877,7 +886,7 @@ var File_signalbox_agent_v1_run_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csignalbox/run/v1/event.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xf2\x01\n" +
+	"\x1csignalbox/agent/v1/run.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!signalbox/agent/v1/approval.proto\x1a\x1csignalbox/run/v1/event.proto\x1a\x1csignalbox/tool/v1/tool.proto\"\xf2\x01\n" +
 	"\x05Usage\x12!\n" +
 	"\finput_tokens\x18\x01 \x01(\x03R\vinputTokens\x12*\n" +
 	"\x11cache_read_tokens\x18\x02 \x01(\x03R\x0fcacheReadTokens\x12,\n" +
@@ -922,7 +931,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\rfinish_reason\x18\x02 \x01(\tR\ffinishReason\x12/\n" +
 	"\x05usage\x18\x03 \x01(\v2\x19.signalbox.agent.v1.UsageR\x05usage\x121\n" +
 	"\x06wasted\x18\x04 \x01(\v2\x19.signalbox.agent.v1.UsageR\x06wasted\x12=\n" +
-	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\x84\x02\n" +
+	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\xbe\x02\n" +
 	"\bToolCall\x12\x1d\n" +
 	"\n" +
 	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12 \n" +
@@ -932,7 +941,8 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\targs_json\x18\x04 \x01(\tR\bargsJson\x121\n" +
 	"\x06effect\x18\x05 \x01(\x0e2\x19.signalbox.tool.v1.EffectR\x06effect\x12\x14\n" +
 	"\x05phase\x18\x06 \x01(\tR\x05phase\x124\n" +
-	"\aoutcome\x18\a \x01(\v2\x1a.signalbox.tool.v1.OutcomeR\aoutcome\"\x1f\n" +
+	"\aoutcome\x18\a \x01(\v2\x1a.signalbox.tool.v1.OutcomeR\aoutcome\x128\n" +
+	"\bapproval\x18\b \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\"\x1f\n" +
 	"\rGetRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa8\x01\n" +
 	"\x0eGetRunResponse\x12)\n" +
@@ -997,7 +1007,8 @@ var file_signalbox_agent_v1_run_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 	(v1.Effect)(0),                // 11: signalbox.tool.v1.Effect
 	(*v1.Outcome)(nil),            // 12: signalbox.tool.v1.Outcome
-	(*v11.Event)(nil),             // 13: signalbox.run.v1.Event
+	(*Approval)(nil),              // 13: signalbox.agent.v1.Approval
+	(*v11.Event)(nil),             // 14: signalbox.run.v1.Event
 }
 var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	0,  // 0: signalbox.agent.v1.Run.state:type_name -> signalbox.agent.v1.RunState
@@ -1010,21 +1021,22 @@ var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	10, // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
 	11, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
 	12, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
-	2,  // 10: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
-	3,  // 11: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
-	4,  // 12: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
-	9,  // 13: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
-	13, // 14: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
-	10, // 15: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
-	5,  // 16: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
-	7,  // 17: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
-	6,  // 18: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
-	8,  // 19: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
-	18, // [18:20] is the sub-list for method output_type
-	16, // [16:18] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	13, // 10: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
+	2,  // 11: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
+	3,  // 12: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
+	4,  // 13: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
+	9,  // 14: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
+	14, // 15: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
+	10, // 16: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
+	5,  // 17: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
+	7,  // 18: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
+	6,  // 19: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
+	8,  // 20: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
+	19, // [19:21] is the sub-list for method output_type
+	17, // [17:19] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_run_proto_init() }
@@ -1032,6 +1044,7 @@ func file_signalbox_agent_v1_run_proto_init() {
 	if File_signalbox_agent_v1_run_proto != nil {
 		return
 	}
+	file_signalbox_agent_v1_approval_proto_init()
 	file_signalbox_agent_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -57,6 +57,7 @@ type Event struct {
 	//	*Event_Done
 	//	*Event_Error
 	//	*Event_Waiting
+	//	*Event_ToolApprovalResponse
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -276,6 +277,15 @@ func (x *Event) GetWaiting() *Waiting {
 	return nil
 }
 
+func (x *Event) GetToolApprovalResponse() *ToolApprovalResponse {
+	if x != nil {
+		if x, ok := x.Body.(*Event_ToolApprovalResponse); ok {
+			return x.ToolApprovalResponse
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -340,6 +350,10 @@ type Event_Waiting struct {
 	Waiting *Waiting `protobuf:"bytes,24,opt,name=waiting,proto3,oneof"`
 }
 
+type Event_ToolApprovalResponse struct {
+	ToolApprovalResponse *ToolApprovalResponse `protobuf:"bytes,25,opt,name=tool_approval_response,json=toolApprovalResponse,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -369,6 +383,8 @@ func (*Event_Done) isEvent_Body() {}
 func (*Event_Error) isEvent_Body() {}
 
 func (*Event_Waiting) isEvent_Body() {}
+
+func (*Event_ToolApprovalResponse) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -805,12 +821,19 @@ func (x *ToolCallComplete) GetProviderExecuted() bool {
 
 // A tool call that waits for a person.
 type ToolApprovalRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ToolCallId    string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
-	ToolName      string                 `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
-	ArgsJson      string                 `protobuf:"bytes,3,opt,name=args_json,json=argsJson,proto3" json:"args_json,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ToolCallId string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolName   string                 `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
+	ArgsJson   string                 `protobuf:"bytes,3,opt,name=args_json,json=argsJson,proto3" json:"args_json,omitempty"`
+	// A sentence for people: why they are asked.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When a missing answer counts as a refusal.
+	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	// The call was dispatched, and its outcome is unknown: did it happen, or shall it be
+	// done again?
+	OutcomeUnknown bool `protobuf:"varint,6,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ToolApprovalRequest) Reset() {
@@ -864,6 +887,116 @@ func (x *ToolApprovalRequest) GetArgsJson() string {
 	return ""
 }
 
+func (x *ToolApprovalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ToolApprovalRequest) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+func (x *ToolApprovalRequest) GetOutcomeUnknown() bool {
+	if x != nil {
+		return x.OutcomeUnknown
+	}
+	return false
+}
+
+// The answer to a ToolApprovalRequest.
+type ToolApprovalResponse struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ToolCallId string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolName   string                 `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
+	// approved, refused, expired, or of an unknown outcome happened, repeat.
+	Decision string `protobuf:"bytes,3,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The person's reason; may be empty.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Empty if nobody answered in time.
+	DecidedBy string `protobuf:"bytes,5,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	// As in the request.
+	OutcomeUnknown bool `protobuf:"varint,6,opt,name=outcome_unknown,json=outcomeUnknown,proto3" json:"outcome_unknown,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ToolApprovalResponse) Reset() {
+	*x = ToolApprovalResponse{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolApprovalResponse) ProtoMessage() {}
+
+func (x *ToolApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolApprovalResponse.ProtoReflect.Descriptor instead.
+func (*ToolApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ToolApprovalResponse) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *ToolApprovalResponse) GetToolName() string {
+	if x != nil {
+		return x.ToolName
+	}
+	return ""
+}
+
+func (x *ToolApprovalResponse) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *ToolApprovalResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ToolApprovalResponse) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *ToolApprovalResponse) GetOutcomeUnknown() bool {
+	if x != nil {
+		return x.OutcomeUnknown
+	}
+	return false
+}
+
 // The outcome of a tool call.
 type ToolResult struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -879,7 +1012,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[9]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1024,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[9]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1037,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ToolResult) GetToolCallId() string {
@@ -953,7 +1086,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1098,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1111,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Source) GetUrl() string {
@@ -1008,7 +1141,7 @@ type StepComplete struct {
 
 func (x *StepComplete) Reset() {
 	*x = StepComplete{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1020,7 +1153,7 @@ func (x *StepComplete) String() string {
 func (*StepComplete) ProtoMessage() {}
 
 func (x *StepComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1033,7 +1166,7 @@ func (x *StepComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepComplete.ProtoReflect.Descriptor instead.
 func (*StepComplete) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StepComplete) GetTokensIn() int64 {
@@ -1067,7 +1200,7 @@ type StepRetry struct {
 
 func (x *StepRetry) Reset() {
 	*x = StepRetry{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1212,7 @@ func (x *StepRetry) String() string {
 func (*StepRetry) ProtoMessage() {}
 
 func (x *StepRetry) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1225,7 @@ func (x *StepRetry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRetry.ProtoReflect.Descriptor instead.
 func (*StepRetry) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StepRetry) GetReason() string {
@@ -1102,20 +1235,23 @@ func (x *StepRetry) GetReason() string {
 	return ""
 }
 
-// The model call will be retried, not before a time that the provider gave.
+// The model call will be retried, not before a time that the provider gave, or the run is
+// parked until a person has answered.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A sentence for people.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Absent when unknown.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// The run is parked until a ToolApprovalRequest is answered, and until that time at most.
+	ForPerson     bool `protobuf:"varint,3,opt,name=for_person,json=forPerson,proto3" json:"for_person,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1263,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1276,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1155,6 +1291,13 @@ func (x *Waiting) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
+}
+
+func (x *Waiting) GetForPerson() bool {
+	if x != nil {
+		return x.ForPerson
+	}
+	return false
 }
 
 // The end of a run that succeeded.
@@ -1181,7 +1324,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1193,7 +1336,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1206,7 +1349,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Done) GetText() string {
@@ -1276,7 +1419,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1431,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1444,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Error) GetMessage() string {
@@ -1322,7 +1465,8 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\t\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\n" +
+	"\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1350,7 +1494,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"step_retry\x18\x15 \x01(\v2\x1b.signalbox.run.v1.StepRetryH\x00R\tstepRetry\x12,\n" +
 	"\x04done\x18\x16 \x01(\v2\x16.signalbox.run.v1.DoneH\x00R\x04done\x12/\n" +
 	"\x05error\x18\x17 \x01(\v2\x17.signalbox.run.v1.ErrorH\x00R\x05error\x125\n" +
-	"\awaiting\x18\x18 \x01(\v2\x19.signalbox.run.v1.WaitingH\x00R\awaitingB\x06\n" +
+	"\awaiting\x18\x18 \x01(\v2\x19.signalbox.run.v1.WaitingH\x00R\awaiting\x12^\n" +
+	"\x16tool_approval_response\x18\x19 \x01(\v2&.signalbox.run.v1.ToolApprovalResponseH\x00R\x14toolApprovalResponseB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1385,12 +1530,25 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"toolCallId\x12\x1b\n" +
 	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x1b\n" +
 	"\targs_json\x18\x03 \x01(\tR\bargsJson\x12+\n" +
-	"\x11provider_executed\x18\x04 \x01(\bR\x10providerExecuted\"q\n" +
+	"\x11provider_executed\x18\x04 \x01(\bR\x10providerExecuted\"\xed\x01\n" +
 	"\x13ToolApprovalRequest\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
 	"toolCallId\x12\x1b\n" +
 	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x1b\n" +
-	"\targs_json\x18\x03 \x01(\tR\bargsJson\"\xb4\x01\n" +
+	"\targs_json\x18\x03 \x01(\tR\bargsJson\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x129\n" +
+	"\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
+	"\x0foutcome_unknown\x18\x06 \x01(\bR\x0eoutcomeUnknown\"\xd1\x01\n" +
+	"\x14ToolApprovalResponse\x12 \n" +
+	"\ftool_call_id\x18\x01 \x01(\tR\n" +
+	"toolCallId\x12\x1b\n" +
+	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x1a\n" +
+	"\bdecision\x18\x03 \x01(\tR\bdecision\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\x05 \x01(\tR\tdecidedBy\x12'\n" +
+	"\x0foutcome_unknown\x18\x06 \x01(\bR\x0eoutcomeUnknown\"\xb4\x01\n" +
 	"\n" +
 	"ToolResult\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
@@ -1409,10 +1567,12 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"tokens_out\x18\x02 \x01(\x03R\ttokensOut\x12#\n" +
 	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\"#\n" +
 	"\tStepRetry\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"S\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"r\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
-	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x89\x02\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
+	"\n" +
+	"for_person\x18\x03 \x01(\bR\tforPerson\"\x89\x02\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +
@@ -1439,7 +1599,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1450,17 +1610,18 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*ToolCallDelta)(nil),         // 6: signalbox.run.v1.ToolCallDelta
 	(*ToolCallComplete)(nil),      // 7: signalbox.run.v1.ToolCallComplete
 	(*ToolApprovalRequest)(nil),   // 8: signalbox.run.v1.ToolApprovalRequest
-	(*ToolResult)(nil),            // 9: signalbox.run.v1.ToolResult
-	(*Source)(nil),                // 10: signalbox.run.v1.Source
-	(*StepComplete)(nil),          // 11: signalbox.run.v1.StepComplete
-	(*StepRetry)(nil),             // 12: signalbox.run.v1.StepRetry
-	(*Waiting)(nil),               // 13: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 14: signalbox.run.v1.Done
-	(*Error)(nil),                 // 15: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*ToolApprovalResponse)(nil),  // 9: signalbox.run.v1.ToolApprovalResponse
+	(*ToolResult)(nil),            // 10: signalbox.run.v1.ToolResult
+	(*Source)(nil),                // 11: signalbox.run.v1.Source
+	(*StepComplete)(nil),          // 12: signalbox.run.v1.StepComplete
+	(*StepRetry)(nil),             // 13: signalbox.run.v1.StepRetry
+	(*Waiting)(nil),               // 14: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 15: signalbox.run.v1.Done
+	(*Error)(nil),                 // 16: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	16, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	17, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1469,20 +1630,22 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	6,  // 6: signalbox.run.v1.Event.tool_call_delta:type_name -> signalbox.run.v1.ToolCallDelta
 	7,  // 7: signalbox.run.v1.Event.tool_call_complete:type_name -> signalbox.run.v1.ToolCallComplete
 	8,  // 8: signalbox.run.v1.Event.tool_approval_request:type_name -> signalbox.run.v1.ToolApprovalRequest
-	9,  // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
-	10, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
-	11, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
-	12, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	14, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	15, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	13, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
-	16, // 16: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	16, // 17: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	10, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
+	11, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
+	12, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
+	13, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
+	15, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	16, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	14, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
+	17, // 17: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	17, // 18: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	17, // 19: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1506,6 +1669,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_Done)(nil),
 		(*Event_Error)(nil),
 		(*Event_Waiting)(nil),
+		(*Event_ToolApprovalResponse)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1513,7 +1677,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

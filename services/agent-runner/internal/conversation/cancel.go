@@ -24,7 +24,7 @@ type Target struct {
 }
 
 // Cancel stops runs of a session and wakes the next queued run, if there is one. It ends
-// queued runs itself. For a running one it puts a stop into its inbox and returns it in
+// queued runs itself. For a running or waiting one it puts a stop into its inbox and returns it in
 // running so that the caller can nudge its runner.
 func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session, w Target) (cancelled, running []id.Run, err error) {
 	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -120,7 +120,8 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 	if err != nil {
 		return fmt.Errorf("put a stop into the inbox: %w", err)
 	}
-	return nil
+	// A runner ends a run that waits for a person.
+	return run.Resume(ctx, tx, r.Workspace, r.Session, r.ID, fmt.Sprintf("stopped-%d", r.Epoch))
 }
 
 // endQueued ends a run that was never claimed. Its message joins the conversation

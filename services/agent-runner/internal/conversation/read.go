@@ -126,6 +126,8 @@ type RunView struct {
 	Run   run.Run
 	Steps []Step
 	Calls []ToolCall
+	// Approvals are the questions to people about the calls.
+	Approvals []Approval
 	// EndWaits and Text are set for a run that has ended. EndWaits is true while its last
 	// events are in the outbox. Text has the texts of all steps, separated by blank lines.
 	EndWaits bool
@@ -168,7 +170,13 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 		if err != nil {
 			return err
 		}
-		if v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall]); err != nil || !v.Run.State.Ended() {
+		if v.Calls, err = pgx.CollectRows(rows, pgx.RowToStructByName[ToolCall]); err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, selectApprovals+`AND c.run_id = @run`, args); err != nil {
+			return err
+		}
+		if v.Approvals, err = pgx.CollectRows(rows, pgx.RowToStructByName[Approval]); err != nil || !v.Run.State.Ended() {
 			return err
 		}
 		_, args["subject"] = run.LogSubject(s.cfg.Partitions, a.Workspace, v.Run.Session)

@@ -120,7 +120,7 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *subm
 	switch {
 	case len(open) > 0 && n.Mode == Reject:
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active: wait for its end, cancel it, or send the message with mode queue or steer")
-	case len(open) > 0 && n.Mode == Steer && open[0].State == run.Running:
+	case len(open) > 0 && n.Mode == Steer && open[0].State != run.Queued:
 		return steer(b, a, n, open[0]), nil
 	case len(open) > s.cfg.MaxQueued:
 		return nil, &fault.Error{

@@ -32,21 +32,26 @@ type answering struct {
 	draining <-chan struct{}
 	active   *activeRun
 
-	log      *runlog.Writer
-	waiter   *toolbox.Waiter
-	dialect  string
-	model    Model
-	preset   *preset.Preset
-	session  run.Settings
-	tools    []*toolv1.Tool
-	history  []run.Message
-	text     string             // of the last step
-	paused   bool               // the provider paused in its last answer
-	schema   *structured.Schema // of the final answer; nil for free text
-	problem  error              // what is wrong with the last answer, which the model is to repair
-	repaired bool               // it was told so in this run
-	unread   bool               // the inbox may have something unread
-	stepped  bool               // this claim has begun a step
+	log     *runlog.Writer
+	waiter  *toolbox.Waiter
+	dialect string
+	model   Model
+	preset  *preset.Preset
+	session run.Settings
+	tools   []*toolv1.Tool
+	// catalogue has all tools of the workspace, enabled or not.
+	catalogue []*toolv1.Tool
+	taint     taint
+	history   []run.Message
+	text      string             // of the last step
+	paused    bool               // the provider paused in its last answer
+	schema    *structured.Schema // of the final answer; nil for free text
+	problem   error              // what is wrong with the last answer, which the model is to repair
+	repaired  bool               // it was told so in this run
+	unread    bool               // the inbox may have something unread
+	stepped   bool               // this claim has begun a step
+	// interrupt ends the context of work that may be interrupted.
+	interrupt context.CancelCauseFunc
 }
 
 // run works on the run. It returns nil when the run has ended or is parked, and an error
@@ -72,6 +77,7 @@ func (a *answering) run(ctx context.Context) error {
 
 	stoppable, cancel, stop := a.watch(ctx)
 	defer stop()
+	a.interrupt = cancel
 	if !a.claim.First {
 		// A stop may have come while the run had no runner.
 		inbox, err := a.Store.ReadInbox(ctx, a.claim, false)
@@ -91,7 +97,7 @@ func (a *answering) run(ctx context.Context) error {
 		}
 	}
 	if last != nil && last.State == "answered" {
-		ended, err := a.runTools(ctx, stoppable, last, resultsInLog(tail, last.Index), true)
+		ended, err := a.runTools(ctx, stoppable, last, toldOf(tail, last.Index, a.claim.Run.LastEvent), true)
 		if ended || err != nil {
 			return err
 		}
@@ -368,6 +374,9 @@ func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res 
 	}
 	a.Metrics.observeAnswer(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
 	if len(answer.Calls) > 0 {
+		if err := a.applyRules(ctx, answer.Calls); err != nil {
+			return false, err
+		}
 		last := a.log.Next() + int64(len(answer.Calls)) - 1
 		if err := a.retryUnavailable(ctx, func() error { return a.Store.CommitAnswer(ctx, a.claim, answer, last) }); err != nil {
 			return false, err
@@ -380,7 +389,7 @@ func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res 
 		}
 		return a.runTools(ctx, stoppable, &run.OpenStep{
 			Index: index, FinishReason: answer.FinishReason, InputTokens: answer.Usage.Input, OutputTokens: answer.Usage.Output, Calls: answer.Calls,
-		}, nil, false)
+		}, toldOf(runlog.Tail{}, index, 0), false)
 	}
 	if !res.Paused {
 		a.text = modelmsg.PlainText(answer.Content)
@@ -447,14 +456,9 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	call := run.Call{
 		Key:   id.Derive(a.claim.Run.ID.UUID, fmt.Sprint(step), fmt.Sprint(i), c.ID),
 		Index: i, ID: c.ID, Name: c.Name, Args: c.Args,
-		Effect: toolv1.Effect_EFFECT_UNSAFE, Deadline: now.Add(a.cfg.Queueing + a.cfg.ToolTime),
+		Effect: toolv1.Effect_EFFECT_UNSAFE, Deadline: now.Add(a.callTime(nil)),
 	}
-	var tool *toolv1.Tool
-	for _, t := range a.tools {
-		if t.GetName() == c.Name && !prompt.IsProvider(t) {
-			tool = t
-		}
-	}
+	tool := a.tool(c.Name)
 	switch {
 	case tool == nil:
 		call.Outcome = refused("unknown_tool", "there is no tool %q: use one of the tools that you were given", c.Name)
@@ -464,11 +468,27 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 		call.Outcome = refused("invalid_arguments", "the arguments are not a JSON object: write them again")
 	default:
 		call.Effect = tool.GetEffect()
-		if ms := tool.GetDeadlineMs(); ms > 0 {
-			call.Deadline = now.Add(a.cfg.Queueing + time.Duration(ms)*time.Millisecond)
-		}
+		call.Deadline = now.Add(a.callTime(tool))
 	}
 	return call
+}
+
+// tool returns the enabled tool of a name, or nil.
+func (a *answering) tool(name string) (tool *toolv1.Tool) {
+	for _, t := range a.tools {
+		if t.GetName() == name && !prompt.IsProvider(t) {
+			tool = t
+		}
+	}
+	return tool
+}
+
+// callTime is how long a call may take from its dispatch.
+func (a *answering) callTime(tool *toolv1.Tool) time.Duration {
+	if ms := tool.GetDeadlineMs(); ms > 0 {
+		return a.cfg.Queueing + time.Duration(ms)*time.Millisecond
+	}
+	return a.cfg.Queueing + a.cfg.ToolTime
 }
 
 // appendAnswer adds a committed answer to the conversation in memory.

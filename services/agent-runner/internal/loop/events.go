@@ -30,6 +30,42 @@ func waiting(step int, reason string, until time.Time) *runv1.Event {
 	}}
 }
 
+// approvalRequest returns the event for the question about a call.
+func approvalRequest(step int, c *run.Call) *runv1.Event {
+	ask := &runv1.ToolApprovalRequest{
+		ToolCallId: c.ID, ToolName: c.Name, ArgsJson: string(c.Args), Reason: c.Ask.Why,
+		OutcomeUnknown: c.Ask.Question == run.AskOutcome,
+	}
+	if !c.Ask.Until.IsZero() {
+		ask.ExpiresAt = timestamppb.New(c.Ask.Until.Truncate(time.Millisecond))
+	}
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: ask}}
+}
+
+func approvalResponse(step int, c *run.Call) *runv1.Event {
+	answer := &runv1.ToolApprovalResponse{
+		ToolCallId: c.ID, ToolName: c.Name, Decision: string(c.Ask.Decision), Reason: c.Ask.DecisionReason,
+		OutcomeUnknown: c.Ask.Question == run.AskOutcome,
+	}
+	if c.Ask.DecidedBy != nil {
+		answer.DecidedBy = c.Ask.DecidedBy.String()
+	}
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolApprovalResponse{ToolApprovalResponse: answer}}
+}
+
+// waitingForPerson announces that a run is parked until a person answers.
+func waitingForPerson(step int, calls []run.Call) *runv1.Event {
+	var until time.Time
+	for i := range calls {
+		if ask := calls[i].Ask; ask != nil && !ask.Until.IsZero() && (until.IsZero() || ask.Until.Before(until)) {
+			until = ask.Until
+		}
+	}
+	ev := waiting(step, "a tool call waits for a person's approval", until)
+	ev.GetWaiting().ForPerson = true
+	return ev
+}
+
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
 	if finish == pausedReason || finish == repairReason { // internal: viewers do not know them
 		finish = string(llm.FinishOther)

@@ -5,7 +5,8 @@
 //	claim → open the run log → ┌ border: drain? stop? steering? step limit? time?
 //	                           │ model call, streamed into the log
 //	                           │ flush the log, commit the answer and its tool calls
-//	                           │ wait for the tools, commit their results
+//	                           │ wait for the tools; park if calls wait for a person
+//	                           │ commit the results
 //	                           └ …until the model asks for no tool
 //	      → commit the end → ack
 //
@@ -18,8 +19,12 @@
 // During the model call: nothing of the step is committed. The next claim emits step-retry
 // and calls the model again. After the answer's commit: the calls are in the table
 // tool_calls. The next claim dispatches them, perhaps again, and waits for their outcomes,
-// which the executors record under the same keys. After the results' commit, or the commit
-// of a step without calls: the next claim continues with the next step. After the end's
+// which the executors record under the same keys. Calls that wait for a person are told to
+// viewers and are not dispatched: the next claim tells what the log lacks, and parks the run.
+// Between an answer of a person and its claim, the sweeper finds the run, which is running
+// without a lease. After the claim, the next one tells the answer if the log lacks it, and
+// dispatches what was approved, perhaps again under the same key. After the results'
+// commit, or the commit of a step without calls: the next claim continues with the next step. After the end's
 // commit: the outbox publishes the end, and the redelivered work finds nothing to do. A
 // runner that loses its claim without dying notices at its next write and stops
 // (run.ErrFenced).
@@ -73,6 +78,8 @@ type Store interface {
 	ReadInbox(ctx context.Context, c *run.Claim, border bool) (run.Inbox, error)
 	JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, error)
 	CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
+	Rules(ctx context.Context, c *run.Claim, tools []string) ([]run.Rule, error)
+	Wait(ctx context.Context, c *run.Claim, w run.Wait, lastEvent int64) (parked bool, err error)
 	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (unread bool, err error)
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
@@ -99,6 +106,8 @@ type Config struct {
 	ToolTime time.Duration
 	// Queueing is how long a call may wait for an executor before its own time begins.
 	Queueing time.Duration
+	// ApprovalTime is how long a person has to approve a call.
+	ApprovalTime time.Duration
 	// Patience is how long a run waits for an unavailable dependency before it is left to
 	// another runner.
 	Patience time.Duration

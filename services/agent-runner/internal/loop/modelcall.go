@@ -92,7 +92,7 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	if a.claim.Run.Tools != nil {
 		selected = a.claim.Run.Tools
 	}
-	a.tools = prompt.Tools(catalogue, selected, a.preset)
+	a.catalogue, a.tools = catalogue, prompt.Tools(catalogue, selected, a.preset)
 	a.dialect, a.model, err = a.Models.For(ctx, a.claim.Run.Provider)
 	return err
 }

@@ -55,18 +55,45 @@ func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep
 		return []*runv1.Event{{Body: asked}, runStart(r)}
 	case last.State == "complete":
 		return []*runv1.Event{stepComplete(last.Index, last.InputTokens, last.OutputTokens, last.FinishReason)}
+	case last.Waited:
+		return []*runv1.Event{waitingForPerson(last.Index, last.Calls)}
 	default:
 		return callsComplete(last.Index, last.Calls)
 	}
 }
 
-// resultsInLog returns the results of a step's calls that the log holds, by call id.
-func resultsInLog(tail runlog.Tail, step int) map[string]*runv1.ToolResult {
-	seen := map[string]*runv1.ToolResult{}
+// told is what the run log holds of a step's calls beyond what the run's last commit covers.
+type told struct {
+	results map[string]*runv1.ToolResult // by call id
+	// asked and answered have the questions to people and their answers, by askKey.
+	asked, answered map[string]bool
+}
+
+// askKey identifies one of the questions about a call.
+func askKey(callID string, outcomeUnknown bool) string {
+	if outcomeUnknown {
+		return "outcome " + callID
+	}
+	return "approval " + callID
+}
+
+// toldOf returns what the log holds of a step's calls after the event with the given number.
+func toldOf(tail runlog.Tail, step int, after int64) *told {
+	t := &told{map[string]*runv1.ToolResult{}, map[string]bool{}, map[string]bool{}}
 	for _, ev := range tail.Events {
-		if b, ok := ev.GetBody().(*runv1.Event_ToolResult); ok && int(ev.GetStepIndex()) == step && !b.ToolResult.GetProviderExecuted() {
-			seen[b.ToolResult.GetToolCallId()] = b.ToolResult
+		if int(ev.GetStepIndex()) != step || ev.GetNumber() <= after {
+			continue
+		}
+		switch b := ev.GetBody().(type) {
+		case *runv1.Event_ToolResult:
+			if !b.ToolResult.GetProviderExecuted() {
+				t.results[b.ToolResult.GetToolCallId()] = b.ToolResult
+			}
+		case *runv1.Event_ToolApprovalRequest:
+			t.asked[askKey(b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetOutcomeUnknown())] = true
+		case *runv1.Event_ToolApprovalResponse:
+			t.answered[askKey(b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())] = true
 		}
 	}
-	return seen
+	return t
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/id"
@@ -21,22 +22,53 @@ import (
 // executor needs a moment to record the timeout.
 const afterDeadline = 5 * time.Second
 
-// runTools runs the calls of an answered step, emits each result when it arrives, and completes
-// the step. emitted has the results that are already in the run log. again is true if another
-// claim may have dispatched the calls; an executor that has run a call then answers with the
-// recorded outcome.
-func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, emitted map[string]*runv1.ToolResult, again bool) (ended bool, err error) {
+// runTools runs the calls of an answered step, emits each result as it comes, and completes
+// the step, or parks the run if calls wait for a person. told has what the run log holds
+// already. again is true if another claim may have dispatched the calls; an executor that has
+// run one answers with what it recorded. ended is true if the run has ended or is parked.
+func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, told *told, again bool) (ended bool, err error) {
+	for outcomes := (outcomes{}); ; again = true {
+		if err := a.tellApprovals(ctx, s, told); err != nil {
+			return false, err
+		}
+		unknown, interrupted, err := a.runCalls(ctx, stoppable, s, told, outcomes, again)
+		if err != nil {
+			return false, err
+		}
+		if interrupted || len(outcomes) == len(s.Calls) {
+			return a.completeStep(ctx, stoppable, s, outcomes, interrupted)
+		}
+		if parked, err := a.waitForPerson(ctx, s, outcomes, unknown, told); parked || err != nil {
+			return parked, err
+		}
+		if s, err = a.Store.LastStep(ctx, a.claim); err != nil {
+			return false, err
+		}
+	}
+}
+
+// outcomes are the outcomes of a step's calls.
+type outcomes map[id.Operation]*run.Outcome
+
+// runCalls runs the calls that have no outcome and need not wait for a person, and collects
+// the outcomes. unknown are calls with an unknown outcome that a person is asked about. If the
+// run is interrupted, every call has an outcome afterwards.
+func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, told *told, outcomes outcomes, again bool) (unknown []run.Call, interrupted bool, err error) {
 	step, calls := s.Index, s.Calls
-	outcomes := make(map[id.Operation]*run.Outcome, len(calls))
 	open := map[string]*run.Call{}
 	var latest time.Time
 	for i := range calls {
 		c := &calls[i]
-		if c.Outcome != nil {
-			if err := a.emitResult(ctx, step, c, c.Outcome, emitted, outcomes); err != nil {
-				return false, err
+		switch {
+		case outcomes[c.Key] != nil, c.Waits():
+			continue
+		case c.Outcome != nil:
+			if err := a.emitResult(ctx, step, c, c.Outcome, told, outcomes); err != nil {
+				return nil, false, err
 			}
 			continue
+		case !c.MayRun():
+			return nil, false, fmt.Errorf("call %s of run %s has other arguments than those that were approved", c.Key, a.claim.Run.ID)
 		}
 		open[c.Key.String()] = c
 		if c.Deadline.After(latest) {
@@ -53,32 +85,46 @@ func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, em
 	waiting, cancel := context.WithDeadlineCause(stoppable, latest.Add(afterDeadline), errToolTime)
 	defer cancel()
 	err = a.await(waiting, s, open, again, func(o *toolv1.Outcome) error {
-		return a.emitResult(ctx, step, open[o.GetKey()], outcomeOf(o), emitted, outcomes)
+		c, outcome := open[o.GetKey()], outcomeOf(o)
+		if outcome.State == toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN && c.Ask != nil {
+			unknown = append(unknown, a.askOutcome(c, outcome))
+			return nil
+		}
+		return a.emitResult(ctx, step, c, outcome, told, outcomes)
 	})
 	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
-		return false, err
+		return nil, false, err
 	}
 	if errors.Is(context.Cause(stoppable), run.ErrFenced) {
-		return false, run.ErrFenced
+		return nil, false, run.ErrFenced
 	}
-	interrupted := stoppable.Err() != nil
+	interrupted = stoppable.Err() != nil
 	if interrupted {
 		a.Tools.Cancel(ctx, a.claim.Run.ID)
 	}
-	for i := range calls {
-		c := &calls[i]
-		if outcomes[c.Key] != nil {
+	return unknown, interrupted, a.abandon(ctx, s, context.Cause(waiting), told, outcomes, unknown, interrupted)
+}
+
+// abandon gives outcomes to the calls that the run no longer waits for. If it is interrupted,
+// these are all that have none.
+func (a *answering) abandon(ctx context.Context, s *run.OpenStep, cause error, told *told, outcomes outcomes, unknown []run.Call, interrupted bool) error {
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		asked := slices.IndexFunc(unknown, func(u run.Call) bool { return u.Key == c.Key })
+		if outcomes[c.Key] != nil || !interrupted && (asked >= 0 || c.Waits()) {
 			continue
 		}
-		outcome := abandonedOutcome(c, context.Cause(waiting))
-		if r := emitted[c.ID]; r != nil {
+		outcome := abandonedOutcome(c, cause)
+		if r := told.results[c.ID]; r != nil {
 			outcome = outcomeFromEvent(r) // viewers have seen this result
+		} else if asked >= 0 {
+			outcome = unknown[asked].Outcome
 		}
-		if err := a.emitResult(ctx, step, c, outcome, emitted, outcomes); err != nil {
-			return false, err
+		if err := a.emitResult(ctx, s.Index, c, outcome, told, outcomes); err != nil {
+			return err
 		}
 	}
-	return a.completeStep(ctx, stoppable, s, outcomes, interrupted)
+	return nil
 }
 
 var (
@@ -137,12 +183,15 @@ func (a *answering) dispatch(ctx context.Context, m outbox.Message) error {
 	return err
 }
 
-// emitResult keeps an outcome and emits it, unless the run log holds the same result already.
-// The log may hold another result for the call if an earlier claim stopped waiting for it.
-func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *run.Outcome, emitted map[string]*runv1.ToolResult, outcomes map[id.Operation]*run.Outcome) error {
+// emitResult keeps an outcome and emits it, unless viewers have the same result already. The
+// log may hold another result for the call if an earlier claim stopped waiting for it.
+func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *run.Outcome, told *told, outcomes outcomes) error {
 	outcomes[c.Key] = o
+	if c.Announced == run.AnnouncedAll {
+		return nil
+	}
 	a.Metrics.toolCalls.WithLabelValues(o.State.String()).Inc()
-	if r := emitted[c.ID]; r != nil && r.GetResultJson() == string(o.Result) && r.GetIsError() == o.IsError() {
+	if r := told.results[c.ID]; r != nil && r.GetResultJson() == string(o.Result) && r.GetIsError() == o.IsError() {
 		return nil
 	}
 	return a.log.Append(ctx, toolResult(step, c, o))
@@ -150,7 +199,7 @@ func (a *answering) emitResult(ctx context.Context, step int, c *run.Call, o *ru
 
 // completeStep commits the results in call order. If the run was interrupted, it then
 // commits the end of the run.
-func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep, outcomes map[id.Operation]*run.Outcome, interrupted bool) (ended bool, err error) {
+func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep, outcomes outcomes, interrupted bool) (ended bool, err error) {
 	results := make([]modelmsg.Result, len(s.Calls))
 	for i, c := range s.Calls {
 		o := outcomes[c.Key]
@@ -199,6 +248,10 @@ func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
 // abandonedOutcome returns the outcome of a call that the run no longer waits for.
 func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 	switch {
+	case c.Waits():
+		o := refused("cancelled", "the run was stopped before a person had approved this call, so it was not made")
+		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+		return o
 	case errors.Is(cause, errStopped) && c.Effect == toolv1.Effect_EFFECT_PURE:
 		o := refused("cancelled", "a person stopped the run before this call had ended")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED

@@ -53,10 +53,7 @@ func (s *Store) commitQueued(ctx context.Context, c *Claim, write func(ctx conte
 		w    waiting
 	)
 	reads := &pgx.Batch{}
-	reads.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
-	reads.Queue(`
-		SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
-		FOR UPDATE`, c.key()).Query(exists(&held))
+	queueLock(reads, c, &held)
 	queueWaiting(reads, c, &w)
 	return s.db.ChangeInWorkspace(ctx, c.Run.Workspace, reads, func(b *pgx.Batch) error {
 		if !held {
@@ -64,6 +61,14 @@ func (s *Store) commitQueued(ctx context.Context, c *Claim, write func(ctx conte
 		}
 		return write(ctx, b, &w)
 	})
+}
+
+// queueLock locks the session and then the run, and reads whether the claim is the newest.
+func queueLock(b *pgx.Batch, c *Claim, held *bool) {
+	b.Queue(`SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, c.key())
+	b.Queue(`
+		SELECT FROM runs WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'
+		FOR UPDATE`, c.key()).Query(exists(held))
 }
 
 func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
@@ -75,8 +80,13 @@ func queueWaiting(b *pgx.Batch, c *Claim, w *waiting) {
 		SELECT id FROM runs
 		WHERE workspace_id = @workspace AND session_id = @session AND state = 'queued'
 		ORDER BY ordinal LIMIT 1`, c.key()).Query(collectIDs(&w.next))
+	queueOther(b, c, &w.other)
+}
+
+// queueOther reads a run of another session of the workspace that waits for a slot.
+func queueOther(b *pgx.Batch, c *Claim, into *[]Claimable) {
 	b.Queue(selectWaiting, c.key()).Query(func(rows pgx.Rows) (err error) {
-		w.other, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
+		*into, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})
 }

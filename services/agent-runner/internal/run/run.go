@@ -5,10 +5,12 @@
 // # States
 //
 //	queued → running → done | failed | cancelled
+//	   │       ↑ ↓
+//	   │     waiting
 //	   └────────────────────────────→ cancelled
 //
-// A session has at most one running run, which a unique index enforces. Later runs are
-// queued in the order of their ordinals, and the end of one wakes the next.
+// A session has at most one running or waiting run, which a unique index enforces. Later runs
+// are queued in the order of their ordinals, and the end of one wakes the next.
 //
 // # Claims
 //
@@ -41,10 +43,32 @@
 // workspace with fewer runs has waited for a while, Renew tells runs to yield, and the loop
 // parks them at their next step border.
 //
+// # Approvals
+//
+// A call that needs a person's approval is planned: its row exists, and it must not be
+// dispatched. When the step's other calls have ended, Wait parks the run: it is waiting, and has
+// neither a runner nor a lease, so it costs nothing and survives every restart. An answer
+// (Decide) makes the call dispatched or gives it its outcome, and makes the run claimable, in one
+// transaction (Resume): the run is running with a lease that has expired, like one that lost its
+// runner. A missing answer becomes a refusal (ExpireApprovals), and a stop resumes the run too, so
+// that its next claim ends it. Other planned calls stay planned, and the claim parks the run again.
+//
+// If an answer or a stop comes before Wait, Wait commits nothing and the runner looks again. If
+// it comes after, the run waits and is resumed. So no answer is lost. An approval is for the
+// arguments whose hash the row has (Call.MayRun).
+//
+// A call with an unknown outcome that a person or a rule has approved becomes planned again,
+// with the question whether it happened. If a person lets it run again, it gets a new key,
+// because executors answer the old key with the outcome that they have recorded.
+//
+// A runner of the previous version that takes over a running run dispatches planned calls.
+// Their deadline has passed then, so executors do not run them.
+//
 // # What is committed when
 //
 //	Claim          the user message joins the conversation; announced by events 0 (user_message) and 1 (run_start)
 //	CommitAnswer   the model's message, its planned tool calls, usage
+//	Wait           the outcomes so far, and that the run waits; announced by a waiting event
 //	CommitResults  the tool message, in call order
 //	Finish         the last answer, the run's end, its terminal events (outbox), a waiting run's wake-up (outbox)
 //

@@ -48,6 +48,10 @@ type Call struct {
 	// Outcome is set for a call that is refused without being dispatched, such as one for a
 	// tool that is not enabled.
 	Outcome *Outcome
+	// Ask is set if a person is or was asked about the call, or a rule has answered for one.
+	Ask *Ask
+	// Announced says what the run's last event covers of the call.
+	Announced Announced
 }
 
 // Outcome is how a call ended.
@@ -63,7 +67,7 @@ type Outcome struct {
 func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME_STATE_OK }
 
 // CommitAnswer commits the model's answer and its tool calls. The caller dispatches those
-// without an outcome. lastEvent is the number of the last event that announces the answer.
+// without an outcome, unless they wait for a person. lastEvent is the number of the last event that announces the answer.
 //
 // Like the other commits it may be repeated if its result is unknown.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
@@ -124,8 +128,8 @@ func usageArgs(c *Claim, step int, u Usage, costMicros *int64) pg.Args {
 	return args
 }
 
-// queueCalls writes the rows of an answer's calls. No call is dispatched without its row,
-// and the claim's holder dispatches every call whose row has no outcome.
+// queueCalls writes the rows of an answer's calls. No call is dispatched without its row, and
+// the claim's holder dispatches every call whose row has no outcome and is not planned.
 func queueCalls(b *pgx.Batch, c *Claim, a *Answer) {
 	for _, call := range a.Calls {
 		args := c.key()
@@ -136,6 +140,9 @@ func queueCalls(b *pgx.Batch, c *Claim, a *Answer) {
 			INSERT INTO tool_calls (key, workspace_id, session_id, run_id, step_index, call_index, tool_call_id, tool_name,
 				args, effect, phase, deadline, planned_at)
 			VALUES (@key, @workspace, @session, @run, @step, @index, @callid, @name, @args, @effect, 'dispatched', @deadline, clock_timestamp())`, args)
+		if call.Ask != nil {
+			queueAsk(b, c, &call)
+		}
 		if call.Outcome != nil {
 			queueOutcome(b, c, call.Key, call.Outcome)
 		}
@@ -256,7 +263,10 @@ type OpenStep struct {
 	FinishReason string
 	InputTokens  int64
 	OutputTokens int64
-	Calls        []Call `db:"-"`
+	// Waited is true if the run has waited for a person in this step. Then the commit that
+	// parked it is the newest of the run.
+	Waited bool
+	Calls  []Call `db:"-"`
 }
 
 // lastStep holds the rows of the newest committed step and its calls.
@@ -269,11 +279,12 @@ type lastStep struct {
 func queueLastStep(b *pgx.Batch, args pg.Args, condition string) *lastStep {
 	l := &lastStep{}
 	b.Queue(`
-		SELECT step_index, state, finish_reason, input_tokens, output_tokens FROM steps
+		SELECT step_index, state, finish_reason, input_tokens, output_tokens, waiting_since IS NOT NULL AS waited FROM steps
 		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open' AND `+condition+`
 		ORDER BY step_index DESC LIMIT 1`, args).Query(pg.Collect(&l.steps))
 	b.Queue(`
-		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms
+		SELECT key, call_index, tool_call_id, tool_name, args, effect, deadline, phase, state, coalesce(result, 'null'), error_type, summary, duration_ms,
+			question, asked_why, expires_at, time_limit_ms, decision, decided_why, decided_by, announced, args_hash
 		FROM tool_calls
 		WHERE workspace_id = @workspace AND run_id = @run AND `+condition+` AND step_index = (
 			SELECT max(step_index) FROM steps WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open')
@@ -308,14 +319,25 @@ func scanCall(row pgx.CollectableRow) (Call, error) {
 	var (
 		call                 Call
 		o                    Outcome
+		ask                  Ask
 		effect, phase, state string
+		until                *time.Time
+		limit                int64
 	)
 	err := row.Scan(&call.Key, &call.Index, &call.ID, &call.Name, &call.Args, &effect, &call.Deadline,
-		&phase, &state, &o.Result, &o.ErrorType, &o.Summary, &o.DurationMS)
+		&phase, &state, &o.Result, &o.ErrorType, &o.Summary, &o.DurationMS,
+		&ask.Question, &ask.Why, &until, &limit, &ask.Decision, &ask.DecisionReason, &ask.DecidedBy, &call.Announced, &ask.ArgsHash)
 	call.Effect = effectOf(effect)
 	if phase == "done" {
 		o.State = outcomeOf(state)
 		call.Outcome = &o
+	}
+	if ask.Question != "" {
+		ask.TimeLimit = time.Duration(limit) * time.Millisecond
+		if until != nil {
+			ask.Until = *until
+		}
+		call.Ask = &ask
 	}
 	return call, err
 }

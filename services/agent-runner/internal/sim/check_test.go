@@ -33,14 +33,17 @@ func (w *world) observe() {
 		if before.Ended() && before != r.State {
 			w.violation("run %s was %s and is %s", runLabel(&r.Run), before, r.State)
 		}
-		if r.State != run.Running {
+		if r.State == run.Waiting && (r.runner != "" || !r.lease.IsZero()) {
+			w.violation("run %s waits for a person and has the runner %q", runLabel(&r.Run), r.runner)
+		}
+		if r.State != run.Running && r.State != run.Waiting {
 			continue
 		}
 		if other, ok := active[r.Session]; ok {
 			w.violation("runs %d and %d of session %s are both active", other, r.Ordinal, short(r.Session))
 		}
 		active[r.Session] = r.Ordinal
-		if before != run.Running {
+		if before != run.Running && before != run.Waiting {
 			for _, o := range w.pg.runsOf(r.Session) {
 				if o.State == run.Queued && o.Ordinal < r.Ordinal {
 					w.violation("run %s starts before run %s", runLabel(&r.Run), runLabel(&o.Run))
@@ -80,7 +83,11 @@ func (w *world) checkPlanned(c *toolv1.Call) {
 		w.violation("call %v has no key", c)
 		return
 	}
-	if w.pg.sessions[session] != nil && w.pg.calls[key] == nil {
+	row := w.pg.calls[key]
+	if row != nil && !row.MayRun() && !row.done {
+		w.violation("call %s of run %s was dispatched without an approval", c.GetToolCallId(), c.GetRunId())
+	}
+	if w.pg.sessions[session] != nil && row == nil && !w.pg.retired[key] {
 		w.violation("call %s of run %s was dispatched before it was written down", c.GetToolCallId(), c.GetRunId())
 	}
 }
@@ -152,6 +159,8 @@ func (w *world) checkWaiting() {
 			if r.Deadline != nil {
 				waits(ours(*r.Deadline), limit.over+w.pg.ahead.Abs(), "run %s goes on after its deadline", runLabel(&r.Run))
 			}
+		case r.State == run.Waiting:
+			w.checkAsked(r, waits, limit)
 		case r.State == run.Queued && !w.pg.blocked(r):
 			waits(ours(w.turn(r)), limit.turn, "nobody begins with run %s", runLabel(&r.Run))
 		}
@@ -160,6 +169,24 @@ func (w *world) checkWaiting() {
 		waits(w.saidAll, limit.say, "the outbox keeps %d messages, the first is %s", len(w.pg.outbox), w.pg.outbox[0].MessageID)
 	} else {
 		w.saidAll = time.Now()
+	}
+}
+
+// checkAsked checks that a run that waits for a person has a question, and not for ever.
+func (w *world) checkAsked(r *runRow, waits func(since time.Time, limit time.Duration, format string, args ...any), limit limits) {
+	if !r.stop.IsZero() {
+		waits(r.stop, limit.stop, "run %s waits for a person and does not stop", runLabel(&r.Run))
+	}
+	asked := false
+	for _, c := range w.pg.calls {
+		if c.run != r.ID || !c.Waits() {
+			continue
+		}
+		asked = true
+		waits(c.Ask.Until.Add(-w.pg.ahead), 5*time.Second+limit.orphan+w.pg.ahead.Abs(), "run %s waits for an answer about %s for ever", runLabel(&r.Run), c.ID)
+	}
+	if !asked {
+		w.violation("run %s waits for a person, and nobody is asked", runLabel(&r.Run))
 	}
 }
 
@@ -348,7 +375,10 @@ func (w *world) checkCalls() {
 			w.violation("call %s of run %s has no outcome", c.ID, c.run)
 			continue
 		}
-		if c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK {
+		if c.Ask != nil && c.Ask.Question == run.AskApproval && !c.MayRun() && w.executors.happened[key.String()] > 0 {
+			w.violation("call %s is %q by a person and happened", c.ID, c.Ask.Decision)
+		}
+		if c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK || c.Ask != nil && c.Ask.Decision == run.Happened {
 			continue
 		}
 		var result struct{ Result string }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -135,19 +136,20 @@ type viewedStep struct {
 	text      strings.Builder
 	calls     map[string]int
 	results   map[string]*runv1.ToolResult
+	asked     map[string]int // requests of approvals, and their answers, by askKey
 	twice     bool
 	completed int
 }
 
 func readStep(v *shown, step int) *viewedStep {
-	t := &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+	t := &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}, asked: map[string]int{}}
 	for _, ev := range v.events {
 		if int(ev.GetStepIndex()) != step {
 			continue
 		}
 		switch b := ev.GetBody().(type) {
 		case *runv1.Event_StepRetry:
-			t = &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}}
+			t = &viewedStep{calls: map[string]int{}, results: map[string]*runv1.ToolResult{}, asked: map[string]int{}}
 		case *runv1.Event_TextDelta:
 			t.text.WriteString(b.TextDelta.GetDelta())
 		case *runv1.Event_ToolCallComplete:
@@ -155,6 +157,10 @@ func readStep(v *shown, step int) *viewedStep {
 		case *runv1.Event_ToolResult:
 			t.twice = t.twice || proto.Equal(t.results[b.ToolResult.GetToolCallId()], b.ToolResult)
 			t.results[b.ToolResult.GetToolCallId()] = b.ToolResult
+		case *runv1.Event_ToolApprovalRequest:
+			t.asked[fmt.Sprint("asked ", b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetOutcomeUnknown())]++
+		case *runv1.Event_ToolApprovalResponse:
+			t.asked[fmt.Sprint("answered ", b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())]++
 		case *runv1.Event_StepComplete:
 			t.completed++
 		}
@@ -187,16 +193,40 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 	}
 	for _, c := range w.pg.callsOf(r.ID, step) {
 		cancelled := t.results[c.ID]
+		if c.Ask != nil && !w.nats.lost {
+			w.checkAskedInLog(r, &c, t)
+		}
 		switch {
 		case t.calls[c.ID] != 1:
 			w.violation("call %s of run %s is told %d times", c.ID, name, t.calls[c.ID])
 		case c.Outcome == nil:
 		case cancelled == nil:
 			w.violation("the result of call %s of run %s is never told", c.ID, name)
+		case c.Ask != nil && endedEarly(r) && cancelled.GetIsError() && c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK:
 		case cancelled.GetIsError() == (c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK) || cancelled.GetResultJson() != string(c.Outcome.Result):
 			w.violation("call %s of run %s ended with %s, viewers are told %s", c.ID, name, c.Outcome.Result, cancelled.GetResultJson())
 		}
 	}
+}
+
+// checkAskedInLog checks that viewers are told of the question about a call and of its answer.
+func (w *world) checkAskedInLog(r *runRow, c *run.Call, t *viewedStep) {
+	name := runLabel(&r.Run)
+	unknown := c.Ask.Question == run.AskOutcome
+	asked, answered := t.asked[fmt.Sprint("asked ", c.ID, unknown)], t.asked[fmt.Sprint("answered ", c.ID, unknown)]
+	switch {
+	case asked == 0 || !unknown && asked > 1:
+		w.violation("viewers of run %s are asked %d times about call %s", name, asked, c.ID)
+	case answered > asked || c.Ask.Decision == "" && answered == asked:
+		w.violation("viewers of run %s are told %d answers to %d questions about call %s, which is %q", name, answered, asked, c.ID, c.Ask.Decision)
+	case c.Ask.Decision != "" && answered != asked && !endedEarly(r):
+		w.violation("viewers of run %s are told %d answers to %d questions about call %s, which is %q", name, answered, asked, c.ID, c.Ask.Decision)
+	}
+}
+
+// endedEarly reports whether a run may have ended before its runner knew of an answer.
+func endedEarly(r *runRow) bool {
+	return !r.stop.IsZero() || r.FinishReason == "max-time" || r.ErrorCode == stuck
 }
 
 // allText returns the concatenated text of an answer's parts, as the deltas have it.

@@ -15,6 +15,7 @@ type shape struct {
 	slots                      int
 	together                   bool          // everybody is of one workspace
 	perWorkspace               int           // runs that runners may have of one; 0: no limit
+	asks                       bool          // some tools need a person's approval
 	fruitless                  int           // claims, before a run is given up
 	chaos                      time.Duration // how long there are faults
 	pace                       time.Duration // between two
@@ -40,6 +41,7 @@ func (w *world) shapeOf() shape {
 	if s.together = w.chance("shape", 0.5); s.together {
 		s.perWorkspace = w.pick("shape", 3)
 	}
+	s.asks = w.chance("shape", 0.5)
 	if w.chance("shape", 0.05) {
 		return s
 	}

@@ -50,6 +50,11 @@ func (p *person) talk(ctx context.Context) {
 			p.wait(ctx, time.Millisecond, 5*time.Second)
 			p.stop(ctx)
 		}
+		p.answer(ctx)
+	}
+	for range 4 * p.draw(3) { // some do not answer, and their approvals expire
+		p.wait(ctx, time.Second, 10*time.Second)
+		p.answer(ctx)
 	}
 	if p.draw(16) == 0 {
 		p.wait(ctx, 0, 5*time.Second)
@@ -136,6 +141,30 @@ func (p *person) stop(ctx context.Context) {
 		}
 		return err
 	})
+}
+
+// answer answers for some of the calls that wait for this person, and sometimes again.
+func (p *person) answer(ctx context.Context) {
+	var asked []conversation.Answer
+	p.w.locked(func() {
+		for _, r := range p.w.pg.runsOf(p.session) {
+			for i := range p.w.pg.maxStep(r.ID) + 1 {
+				for _, c := range p.w.pg.callsOf(r.ID, i) {
+					if !c.Waits() || p.w.pick(p.name, 3) == 0 {
+						continue
+					}
+					choice := [...]run.Decision{run.Approved, run.Refused, run.Approved}
+					if c.Ask.Question == run.AskOutcome {
+						choice = [...]run.Decision{run.Happened, run.Repeat, run.Repeat}
+					}
+					asked = append(asked, conversation.Answer{Session: p.session, ToolCallID: c.ID, Decision: choice[p.w.pick(p.name, 3)]})
+				}
+			}
+		}
+	})
+	for _, a := range asked {
+		_ = p.untilAnswered(ctx, func(ctx context.Context, at *process) error { return at.people.Decide(ctx, p.actor, a) })
+	}
 }
 
 func (p *person) leave(ctx context.Context) {

@@ -24,6 +24,10 @@ const (
 	acksUnstored    plant = "the log acknowledges before it has stored"
 	runsTwice       plant = "executors have no ledger"
 	wakesEarly      plant = "the end is told before it is committed"
+	waitsDeaf       plant = "a run that parks does not look for answers"
+	forgetsAnswers  plant = "an answer does not resume the run"
+	asksForever     plant = "approvals do not expire"
+	plansNothing    plant = "calls that need approval are dispatched"
 )
 
 // TestPlantsAreFound plants one bug at a time and checks that some world finds it.
@@ -36,7 +40,7 @@ func TestPlantsAreFound(t *testing.T) {
 	k := newKit(t)
 	for _, planted := range []plant{
 		noFence, sameEpoch, claimsHeld, claimsBlocked, claimsEarly, commitsOnce, dispatchesFirst, forgetsStops, forgetsKeys,
-		leavesQueued, sweepsNothing, deletesFirst, logsUnfenced, acksUnstored, runsTwice, wakesEarly,
+		leavesQueued, sweepsNothing, deletesFirst, logsUnfenced, acksUnstored, runsTwice, wakesEarly, waitsDeaf, forgetsAnswers, asksForever, plansNothing,
 	} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()

@@ -267,8 +267,11 @@ func (s store) JoinSteering(ctx context.Context, c *run.Claim) ([]run.Message, e
 
 func (s store) CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error {
 	given := *c // what is on its way does not change with the caller's
-	if s.w.plant == dispatchesFirst {
+	if s.w.plant == dispatchesFirst || s.w.plant == plansNothing {
 		for _, call := range a.Calls {
+			if s.w.plant == plansNothing && call.Ask == nil {
+				continue
+			}
 			m := run.Dispatch(&given.Run, a.Step, call, given.Run.Epoch, 0)
 			_, _ = wire(s).Publish(ctx, m.Subject, m.ID, m.Body)
 		}
@@ -280,6 +283,38 @@ func (s store) CommitAnswer(ctx context.Context, c *run.Claim, a run.Answer, las
 	c.Run.LastEvent = lastEvent
 	addUsage(&c.Run, a.Usage)
 	return nil
+}
+
+// Rules returns no rules: they are not part of the protocol.
+func (store) Rules(context.Context, *run.Claim, []string) ([]run.Rule, error) { return nil, nil }
+
+func (s store) Wait(ctx context.Context, c *run.Claim, w run.Wait, lastEvent int64) (parked bool, err error) {
+	given := *c
+	parked, err = ask(ctx, s, "wait "+label(c), func() (bool, error) {
+		parked, err := s.w.pg.wait(&given, w, lastEvent)
+		if parked {
+			delete(s.p.holding, given.Run.ID)
+		}
+		return parked, err
+	})
+	if err == nil && parked {
+		c.Run.LastEvent = lastEvent
+		s.p.out.Poke()
+	}
+	return parked, err
+}
+
+func (s store) ExpireApprovals(ctx context.Context, limit int) (int, error) {
+	n, err := ask(ctx, s, "expire approvals", func() (int, error) {
+		if s.w.plant == asksForever {
+			return 0, nil
+		}
+		return s.w.pg.expireApprovals(limit), nil
+	})
+	if n > 0 {
+		s.p.out.Poke()
+	}
+	return n, err
 }
 
 func (s store) CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (mail bool, err error) {
@@ -329,7 +364,7 @@ func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 	return err
 }
 
-// Submit, Cancel and Delete do what the service does with a request.
+// Submit, Cancel, Decide and Delete do what the service does with a request.
 
 // Submit also claims the run if it can start and the process has a slot for it; the caller then
 // works on it.
@@ -368,6 +403,12 @@ func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session,
 		s.p.out.Poke()
 	}
 	return running, err
+}
+
+func (s store) Decide(ctx context.Context, a identity.Actor, in conversation.Answer) error {
+	_, err := ask(ctx, s, "decide "+in.ToolCallID+" "+string(in.Decision), func() (run.Decision, error) { return s.w.pg.decide(a, in) })
+	s.p.out.Poke()
+	return err
 }
 
 func (s store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -62,7 +63,7 @@ func (d *rows) submit(a identity.Actor, n conversation.NewMessage) (*conversatio
 	switch {
 	case len(open) > 0 && n.Mode == conversation.Reject:
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
-	case len(open) > 0 && n.Mode == conversation.Steer && open[0].State == run.Running:
+	case len(open) > 0 && n.Mode == conversation.Steer && open[0].State != run.Queued:
 		return d.steerIn(s, n, open[0]), nil
 	case len(open) > d.cfg.maxQueued:
 		return nil, fault.Coded(fault.Limited, "QUEUE_FULL", "messages of this session wait already")
@@ -109,6 +110,7 @@ func (d *rows) cancel(a identity.Actor, session id.Session, which conversation.T
 		if !slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == r.ID && i.kind == "stop" && !i.read }) {
 			d.inbox = append(d.inbox, &inboxRow{run: r.ID, kind: "stop"})
 		}
+		d.resume(r, fmt.Sprintf("stopped-%d", r.Epoch))
 	}
 	if len(cancelled) == 0 && !id.IsZero(which.Only) {
 		if r := d.runs[which.Only]; r == nil || r.Session != session {

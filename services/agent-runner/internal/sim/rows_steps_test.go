@@ -65,7 +65,11 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 
 func (d *rows) planCalls(c *run.Claim, a run.Answer) {
 	for _, call := range a.Calls {
-		d.calls[call.Key] = &callRow{Call: call, run: c.Run.ID, step: a.Step, done: call.Outcome != nil}
+		row := &callRow{Call: call, run: c.Run.ID, step: a.Step, done: call.Outcome != nil}
+		if call.Ask != nil {
+			row.ask(*call.Ask)
+		}
+		d.calls[call.Key] = row
 	}
 }
 
@@ -133,7 +137,8 @@ func (d *rows) lastStep(c *run.Claim) *run.OpenStep {
 		}
 		return &run.OpenStep{
 			Index: i, State: s.state, FinishReason: s.reason, InputTokens: s.usage.Input, OutputTokens: s.usage.Output,
-			Calls: d.callsOf(c.Run.ID, i),
+			Waited: !s.waitingSince.IsZero(),
+			Calls:  d.callsOf(c.Run.ID, i),
 		}
 	}
 	return nil

@@ -29,6 +29,7 @@ type rows struct {
 	messages map[id.Message]*messageRow
 	steps    map[stepKey]*stepRow
 	calls    map[id.Operation]*callRow
+	retired  map[id.Operation]bool // keys of calls that a person let run again
 	usage    map[stepKey]run.Usage
 	wasted   map[stepKey]run.Usage
 	inbox    []*inboxRow
@@ -83,6 +84,7 @@ type stepKey struct {
 type stepRow struct {
 	state, response, reason string
 	usage, wasted           run.Usage
+	waitingSince            time.Time // zero: the run has not waited for a person
 }
 
 type callRow struct {
@@ -90,6 +92,8 @@ type callRow struct {
 	run  id.Run
 	step int
 	done bool
+	// unknown is the outcome that a person is asked about.
+	unknown *run.Outcome
 }
 
 type inboxRow struct {
@@ -102,7 +106,7 @@ type inboxRow struct {
 func newRows(cfg rowsConfig) *rows {
 	return &rows{
 		cfg: cfg, sessions: map[id.Session]*sessionRow{}, runs: map[id.Run]*runRow{}, messages: map[id.Message]*messageRow{},
-		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, usage: map[stepKey]run.Usage{}, wasted: map[stepKey]run.Usage{},
+		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, retired: map[id.Operation]bool{}, usage: map[stepKey]run.Usage{}, wasted: map[stepKey]run.Usage{},
 	}
 }
 

@@ -126,7 +126,9 @@ func (d *rows) yields(leases []run.Lease) (out []id.Run) {
 }
 
 // wakeOther wakes a waiting run of a workspace after another one has ended.
-func (d *rows) wakeOther(ws id.Workspace, ended id.Run) {
+func (d *rows) wakeOther(ws id.Workspace, ended id.Run) { d.wakeOtherFor(ws, ":after-"+ended.String()) }
+
+func (d *rows) wakeOtherFor(ws id.Workspace, occasion string) {
 	var waits *runRow
 	for _, r := range d.allRuns {
 		if d.runs[r.ID] != nil && r.Workspace == ws && r.State == run.Queued && !d.blocked(r) && (waits == nil || r.CreatedAt.Before(waits.CreatedAt)) {
@@ -134,6 +136,6 @@ func (d *rows) wakeOther(ws id.Workspace, ended id.Run) {
 		}
 	}
 	if waits != nil && d.cfg.plant != leavesQueued {
-		d.wake(waits, ":after-"+ended.String())
+		d.wake(waits, occasion)
 	}
 }

@@ -244,6 +244,13 @@ var acts = []act{
 	{"commit an answer", (*both).commitAnswer},
 	{"commit results", (*both).commitResults},
 	{"commit results", (*both).commitResults},
+	{"wait for a person", (*both).wait},
+	{"wait for a person", (*both).wait},
+	{"wait for a person", (*both).wait},
+	{"decide", (*both).decide},
+	{"decide", (*both).decide},
+	{"decide", (*both).decide},
+	{"expire approvals", (*both).expireApprovals},
 	{"complete a step", (*both).completeStep},
 	{"complete a step", (*both).completeStep},
 	{"note waste", (*both).waste},
@@ -462,12 +469,77 @@ func (b *both) calls(a *run.Answer) {
 			Key: id.New[id.Operation](), Index: i, ID: fmt.Sprint("call ", i), Name: "keyed", Args: json.RawMessage("{}"),
 			Effect: toolv1.Effect_EFFECT_KEYED, Deadline: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
 		}
-		if b.rng.IntN(3) == 0 {
+		switch b.rng.IntN(4) {
+		case 0:
+			call.Ask = b.ask(run.AskApproval)
+		case 1:
 			call.Outcome = &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_ERROR, Result: json.RawMessage(`{"error":"no"}`), ErrorType: "no"}
 		}
 		a.Calls = append(a.Calls, call)
 		b.name(call.Key, call.Key, "call")
 	}
+}
+
+// ask returns a question that has expired, or never will here.
+func (b *both) ask(q run.Question) *run.Ask {
+	ask := &run.Ask{Question: q, Why: "why", Until: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC), TimeLimit: time.Minute}
+	if b.rng.IntN(4) == 0 {
+		ask.Until = time.Date(2000, 1, 1, 0, 0, b.rng.IntN(1000), 0, time.UTC)
+	}
+	return ask
+}
+
+func (b *both) wait() (here, there []string) {
+	c, ok := b.aClaim()
+	if !ok {
+		return nil, nil
+	}
+	last := b.rows.lastStep(c.here)
+	if last == nil || last.State != "answered" {
+		return nil, nil
+	}
+	w := run.Wait{Step: last.Index, Outcomes: map[id.Operation]*run.Outcome{}}
+	for _, call := range last.Calls {
+		switch {
+		case call.Waits() || b.rng.IntN(10) == 0:
+		case call.Outcome == nil && b.rng.IntN(2) == 0:
+			call.Outcome = &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN, Result: json.RawMessage(`{"error":"unknown"}`), ErrorType: "unknown"}
+			call.Ask = b.ask(run.AskOutcome)
+			w.Unknown = append(w.Unknown, call)
+		case call.Outcome == nil:
+			w.Outcomes[call.Key] = &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(`{"result":1}`)}
+		default:
+			w.Outcomes[call.Key] = call.Outcome
+		}
+	}
+	event := c.here.Run.LastEvent + 1
+	parked1, err1 := b.rows.wait(c.here, w, event)
+	if err1 == nil && parked1 {
+		c.here.Run.LastEvent = event
+	}
+	parked2, err2 := b.store().Wait(b.t.Context(), c.there, w, event)
+	return []string{why(err1), fmt.Sprint(parked1)}, []string{why(err2), fmt.Sprint(parked2)}
+}
+
+func (b *both) decide() (here, there []string) {
+	s := b.spaces[b.rng.IntN(len(b.spaces))]
+	choice := [...]run.Decision{run.Approved, run.Refused, run.Happened, run.Repeat}
+	in := conversation.Answer{Session: s.here, ToolCallID: fmt.Sprint("call ", b.rng.IntN(2)), Decision: choice[b.rng.IntN(4)]}
+	if b.rng.IntN(2) == 0 {
+		in.Reason = "so"
+	}
+	got1, err1 := b.rows.decide(b.actor[0], in)
+	in.Session = s.there
+	got2, err2 := b.people.Decide(b.t.Context(), b.actor[1], in)
+	if err2 != nil {
+		got2 = &conversation.Approval{}
+	}
+	return []string{string(got1), why(err1)}, []string{string(got2.Decision), why(err2)}
+}
+
+func (b *both) expireApprovals() (here, there []string) {
+	n, err := b.store().ExpireApprovals(b.t.Context(), 100)
+	return []string{fmt.Sprint(b.rows.expireApprovals(100)), why(nil)}, []string{fmt.Sprint(n), why(err)}
 }
 
 func (b *both) commitAnswer() (here, there []string) {
@@ -589,7 +661,7 @@ func stepLines(s *run.OpenStep, err error) []string {
 	if s == nil || err != nil {
 		return []string{why(err)}
 	}
-	out := []string{fmt.Sprint(s.Index, s.State, s.FinishReason, s.InputTokens, s.OutputTokens)}
+	out := []string{fmt.Sprint(s.Index, s.State, s.FinishReason, s.InputTokens, s.OutputTokens, s.Waited)}
 	for _, c := range s.Calls {
 		out = append(out, callLine(&c))
 	}
@@ -601,8 +673,13 @@ func callLine(c *run.Call) string {
 	if c.Outcome != nil {
 		o = *c.Outcome
 	}
-	return fmt.Sprintf("%s %d %s %s %s %s until %s: %v %v %s %q %q %d", c.Key, c.Index, c.ID, c.Name, c.Args, c.Effect, c.Deadline.UTC(),
-		c.Outcome != nil, o.State, o.Result, o.ErrorType, o.Summary, o.DurationMS)
+	deadline, asked := fmt.Sprint(c.Deadline.UTC()), "nothing"
+	if c.Ask != nil {
+		deadline = "an answer" // its clock differs
+		asked = fmt.Sprintf("%s %s: %s %s %v", c.Ask.Question, c.Ask.Why, c.Ask.Decision, c.Ask.DecisionReason, c.Ask.DecidedBy != nil)
+	}
+	return fmt.Sprintf("%s %d %s %s %s %s until %s: %v %v %s %q %q %d, asked %s, told %q", c.Key, c.Index, c.ID, c.Name, c.Args, c.Effect, deadline,
+		c.Outcome != nil, o.State, o.Result, o.ErrorType, o.Summary, o.DurationMS, asked, c.Announced)
 }
 
 func (b *both) runOut() (here, there []string) {
@@ -764,9 +841,12 @@ func (b *both) dumpPostgres() []string {
 	})
 	add(`SELECT format('step %s %s: %s "%s" "%s" {%s %s %s %s %s %s} wasted %s %s', run_id, step_index, state, response_id, finish_reason,
 		input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated::text, wasted_input_tokens, wasted_output_tokens) FROM steps`, text)
-	add(`SELECT format('call %s %s %s %s %s EFFECT_%s until %s: %s OUTCOME_STATE_%s %s "%s" "%s" %s', key, call_index, tool_call_id, tool_name, args, upper(effect),
-		to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS +0000 "UTC"'), phase = 'done', upper(coalesce(nullif(state, ''), 'unspecified')),
-		result, error_type, summary, duration_ms) FROM tool_calls`, func(rows pgx.Rows) (string, error) {
+	add(`SELECT format('call %s %s %s %s %s EFFECT_%s until %s: %s OUTCOME_STATE_%s %s "%s" "%s" %s, asked %s, told "%s"', key, call_index, tool_call_id, tool_name, args, upper(effect),
+		CASE question WHEN '' THEN to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS +0000 "UTC"') ELSE 'an answer' END,
+		phase = 'done', CASE WHEN phase = 'done' THEN upper(coalesce(nullif(state, ''), 'unspecified')) ELSE 'UNSPECIFIED' END,
+		CASE phase WHEN 'done' THEN result END, CASE phase WHEN 'done' THEN error_type END, summary, duration_ms,
+		CASE question WHEN '' THEN 'nothing' ELSE format('%s %s: %s %s %s', question, asked_why, decision, decided_why, (decided_by IS NOT NULL)::text) END,
+		announced) FROM tool_calls`, func(rows pgx.Rows) (string, error) {
 		s, err := text(rows)
 		return strings.NewReplacer(": t ", ": true ", ": f ", ": false ").Replace(s), err
 	})

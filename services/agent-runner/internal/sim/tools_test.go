@@ -36,6 +36,9 @@ type ledgerRow struct {
 // toolNames are the tools, each named after its effect.
 var toolNames = [...]string{"pure", "same_tx", "keyed", "verify", "unsafe"}
 
+// needApproval are the tools that need a person's approval in worlds that have such tools.
+var needApproval = map[string]bool{"verify": true, "unsafe": true}
+
 func effectOf(tool string) toolv1.Effect {
 	return toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(tool)])
 }
@@ -54,7 +57,7 @@ func (c toolClient) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (
 	}
 	res := &toolv1.ListToolsResponse{}
 	for _, name := range toolNames {
-		res.Tools = append(res.Tools, &toolv1.Tool{Name: name, InputSchemaJson: `{"type":"object"}`, Effect: effectOf(name), Always: true, DeadlineMs: 6000})
+		res.Tools = append(res.Tools, &toolv1.Tool{Name: name, InputSchemaJson: `{"type":"object"}`, Effect: effectOf(name), Always: true, DeadlineMs: 6000, NeedsApproval: c.w.shape.asks && needApproval[name]})
 	}
 	return res, nil
 }

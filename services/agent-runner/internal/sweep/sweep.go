@@ -1,5 +1,6 @@
 // Package sweep wakes runners for runs without a runner: their runner died, or their wake-up
-// was lost with the queue. It reads only Postgres.
+// was lost with the queue. It also refuses the tool calls that nobody has approved in time. It
+// reads only Postgres.
 //
 // Every replica sweeps, and replicas may find the same run. The stream drops duplicate
 // wake-ups of one wakeInterval by their message id, and a claim decides who gets the run. If
@@ -26,6 +27,7 @@ type Store interface {
 	ExpireAbsent(ctx context.Context, quiet time.Duration) ([]run.Claimable, error)
 	Sweep(ctx context.Context, patience time.Duration, limit int) ([]run.Claimable, error)
 	Ready(ctx context.Context, limit int) ([]run.Claimable, error)
+	ExpireApprovals(ctx context.Context, limit int) (int, error)
 }
 
 // Bus is the part of *bus.Bus that the sweeper needs.
@@ -54,6 +56,8 @@ type Sweeper struct {
 	cfg Config
 	// woken has the time of the last wake-up of each run that the last sweep found.
 	woken map[run.Claimable]time.Time
+	// expired is when approvals were last expired.
+	expired time.Time
 }
 
 // New returns a sweeper. It does nothing until Run is called.
@@ -77,6 +81,8 @@ const (
 	// be waiting for a free slot, and must not fill the queue. A few are enough to find all
 	// lost runs, because a wake-up serves whichever run is next.
 	maxQueued = 16
+	// expireInterval is the time between looks for expired approvals.
+	expireInterval = 2 * time.Second
 	// wakeTimeout bounds the waking of runs, during which the death of other runners goes
 	// unnoticed.
 	wakeTimeout = 5 * time.Second
@@ -129,7 +135,20 @@ func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
 	if died, err = s.wakeRunsOfDead(ctx); err != nil || steady < 2*s.cfg.Beat {
 		return died, err
 	}
-	return died, s.wakeLost(ctx)
+	return died, errors.Join(s.wakeLost(ctx), s.expireApprovals(ctx))
+}
+
+// expireApprovals refuses the calls whose approval has expired, once in each expireInterval.
+func (s *Sweeper) expireApprovals(ctx context.Context) error {
+	if time.Since(s.expired) < expireInterval {
+		return nil
+	}
+	s.expired = time.Now()
+	n, err := s.cfg.Store.ExpireApprovals(ctx, limit)
+	if n > 0 {
+		s.cfg.Log.InfoContext(ctx, "approvals expired", "calls", n)
+	}
+	return err
 }
 
 // wakeRunsOfDead wakes runners for the runs of dead runners.

@@ -39,6 +39,8 @@ func (r *rows) Sweep(_ context.Context, _ time.Duration, limit int) ([]run.Claim
 	return slices.Clone(r.lost[:min(limit, len(r.lost))]), nil
 }
 
+func (*rows) ExpireApprovals(context.Context, int) (int, error) { return 0, nil }
+
 func (r *rows) Ready(_ context.Context, limit int) ([]run.Claimable, error) {
 	return slices.Clone(r.queued[:min(limit, len(r.queued))]), nil
 }

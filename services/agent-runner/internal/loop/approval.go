@@ -1,0 +1,171 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// tellApprovals emits the questions about a step's calls and their answers, unless viewers
+// have them already.
+func (a *answering) tellApprovals(ctx context.Context, s *run.OpenStep, told *told) error {
+	for i := range s.Calls {
+		c := &s.Calls[i]
+		if c.Ask == nil || c.Ask.Decision == run.ByRule {
+			continue
+		}
+		key := askKey(c.ID, c.Ask.Question == run.AskOutcome)
+		if c.Announced == run.AnnouncedNothing && !told.asked[key] {
+			if err := a.log.Append(ctx, approvalRequest(s.Index, c)); err != nil {
+				return err
+			}
+			told.asked[key] = true
+		}
+		if c.Ask.Decision != "" && c.Announced != run.AnnouncedAll && !told.answered[key] {
+			if err := a.log.Append(ctx, approvalResponse(s.Index, c)); err != nil {
+				return err
+			}
+			told.answered[key] = true
+		}
+	}
+	return nil
+}
+
+// waitForPerson parks the run until a person answers for one of its calls. It returns false if
+// a person has answered or stopped the run in the meantime.
+func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes outcomes, unknown []run.Call, told *told) (parked bool, err error) {
+	for i := range unknown {
+		key := askKey(unknown[i].ID, true)
+		if told.asked[key] {
+			continue
+		}
+		if err := a.log.Append(ctx, approvalRequest(s.Index, &unknown[i])); err != nil {
+			return false, err
+		}
+		told.asked[key] = true
+	}
+	if err := a.log.Flush(ctx); err != nil {
+		return false, err
+	}
+	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown}
+	next := a.log.Next()
+	if err := a.retryUnavailable(ctx, func() (err error) {
+		parked, err = a.Store.Wait(ctx, a.claim, w, next)
+		return err
+	}); err != nil {
+		return false, err
+	}
+	if parked {
+		a.Log.InfoContext(ctx, "run waits for a person", "run", a.claim.Run.ID, "step", s.Index)
+		if err := a.log.Append(ctx, waitingForPerson(s.Index, merged(s.Calls, unknown))); err != nil {
+			return true, err
+		}
+		return true, a.log.Flush(ctx)
+	}
+	inbox, err := a.Store.ReadInbox(ctx, a.claim, false)
+	if err == nil && inbox.Stop {
+		a.interrupt(errStopped)
+	}
+	return false, err
+}
+
+// merged returns calls with the ones that have changed.
+func merged(calls, changed []run.Call) []run.Call {
+	out := append([]run.Call{}, calls...)
+	for _, c := range changed {
+		for i := range out {
+			if out[i].Key == c.Key {
+				out[i] = c
+			}
+		}
+	}
+	return out
+}
+
+// question returns a question to a person about a call.
+func (a *answering) question(q run.Question, why string, c *run.Call, limit time.Duration) *run.Ask {
+	return &run.Ask{Question: q, Why: why, Until: time.Now().Add(a.cfg.ApprovalTime), TimeLimit: limit, ArgsHash: run.HashArgs(c.Args)}
+}
+
+// askOutcome returns a call whose outcome is unknown with the question about it.
+func (a *answering) askOutcome(c *run.Call, o *run.Outcome) run.Call {
+	asked := *c
+	asked.Outcome = o
+	asked.Ask = a.question(run.AskOutcome, "it is unknown whether this call took effect", c, c.Ask.TimeLimit)
+	return asked
+}
+
+// applyRules decides which of an answer's calls a person has to approve, and refuses those that
+// a rule forbids.
+func (a *answering) applyRules(ctx context.Context, calls []run.Call) error {
+	var names []string
+	for i := range calls {
+		names = append(names, calls[i].Name)
+	}
+	var rules []run.Rule
+	if err := a.retryUnavailable(ctx, func() (err error) {
+		rules, err = a.Store.Rules(ctx, a.claim, names)
+		return err
+	}); err != nil {
+		return err
+	}
+	a.taint.add(a.history, a.catalogue)
+	for i := range calls {
+		if c := &calls[i]; c.Outcome == nil {
+			a.applyRulesTo(c, rules)
+		}
+	}
+	return nil
+}
+
+func (a *answering) applyRulesTo(c *run.Call, rules []run.Rule) {
+	tool := a.tool(c.Name)
+	v := judge(c, tool, rules, a.taint.both())
+	switch limit := a.callTime(tool); {
+	case v.denied:
+		c.Outcome = refused("denied", "a rule of this workspace forbids this call: go on without it")
+	case v.why == "":
+	case v.allowed:
+		c.Ask = &run.Ask{Question: run.AskApproval, Why: v.why, Decision: run.ByRule, TimeLimit: limit, ArgsHash: run.HashArgs(c.Args)}
+	default:
+		c.Ask = a.question(run.AskApproval, v.why, c, limit)
+	}
+}
+
+// verdict is what rules say about a call.
+type verdict struct {
+	why             string // a person has to be asked
+	denied, allowed bool
+}
+
+// judge applies the rules to a call. One that denies wins over one that allows. If the
+// conversation is tainted, only a rule that names the call's arguments allows one that acts
+// outside: any other rule was made without knowing what a stranger would make of it.
+func judge(c *run.Call, tool *toolv1.Tool, rules []run.Rule, tainted bool) verdict {
+	var v verdict
+	tainted = tainted && tool.GetActsOutside()
+	ask := tool.GetNeedsApproval()
+	for i := range rules {
+		ok, exact := rules[i].Matches(c.Name, c.Args)
+		if !ok {
+			continue
+		}
+		switch rules[i].Effect {
+		case run.Deny:
+			v.denied = true
+		case run.AskBy:
+			ask = true
+		case run.Allow:
+			v.allowed = v.allowed || exact || !tainted
+		}
+	}
+	switch {
+	case tainted:
+		v.why = "the conversation has both private data and text by strangers, and this call acts outside"
+	case ask:
+		v.why = "calls of this tool need a person's approval"
+	}
+	return v
+}
