@@ -512,6 +512,58 @@ func (fakeUsage) DeleteBudget(ctx context.Context, _ *agentv1.DeleteBudgetReques
 	return &agentv1.DeleteBudgetResponse{}, err
 }
 
+// noone is an id of nobody.
+const noone = "0193a1b2-0000-7000-8000-000000000000"
+
+// fakeApprovals has one call that waits in each session, c1, and one rule.
+type fakeApprovals struct{}
+
+func (fakeApprovals) ListApprovals(ctx context.Context, req *agentv1.ListApprovalsRequest) (*agentv1.ListApprovalsResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.ListApprovalsResponse{Approvals: []*agentv1.Approval{waitingCall(req.GetSessionId())}}, nil
+}
+
+func waitingCall(session string) *agentv1.Approval {
+	return &agentv1.Approval{
+		SessionId: session, SessionTitle: "Title", RunId: noone, StepIndex: 2, ToolCallId: "c1", ToolName: "send", ArgsJson: `{"to":"x"}`,
+		Question: agentv1.Question_QUESTION_APPROVAL, Reason: "it sends", AskedFor: noone,
+		AskedAt: timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+	}
+}
+
+func (fakeApprovals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*agentv1.DecideResponse, error) {
+	if _, err := may(ctx, identity.Editor); err != nil {
+		return nil, err
+	}
+	if req.GetToolCallId() != "c1" {
+		return nil, fault.New(fault.NotFound, "no such call")
+	}
+	p := waitingCall(req.GetSessionId())
+	p.Decision, p.DecisionReason = req.GetDecision(), req.GetReason()+" "+req.GetRemember().String()
+	return &agentv1.DecideResponse{Approval: p}, nil
+}
+
+func (fakeApprovals) CreateRule(ctx context.Context, req *agentv1.CreateRuleRequest) (*agentv1.CreateRuleResponse, error) {
+	if _, err := may(ctx, identity.Editor); err != nil {
+		return nil, err
+	}
+	return &agentv1.CreateRuleResponse{Rule: &agentv1.Rule{Id: noone, ToolName: req.GetToolName(), ArgsJson: req.GetArgsJson(), Effect: req.GetEffect(), SessionId: req.GetSessionId()}}, nil
+}
+
+func (fakeApprovals) ListRules(ctx context.Context, _ *agentv1.ListRulesRequest) (*agentv1.ListRulesResponse, error) {
+	if _, err := may(ctx, identity.Viewer); err != nil {
+		return nil, err
+	}
+	return &agentv1.ListRulesResponse{Rules: []*agentv1.Rule{{Id: noone, ToolName: "send", Effect: agentv1.RuleEffect_RULE_EFFECT_ALLOW}}}, nil
+}
+
+func (fakeApprovals) DeleteRule(ctx context.Context, _ *agentv1.DeleteRuleRequest) (*agentv1.DeleteRuleResponse, error) {
+	_, err := may(ctx, identity.Editor)
+	return &agentv1.DeleteRuleResponse{}, err
+}
+
 // fakeModels has two models, and a provider that is unavailable.
 type fakeModels struct{}
 

@@ -67,7 +67,15 @@ func TestErrors(t *testing.T) {
 		{"cancel unknown session", "POST", "/api/sessions/" + nobody + "/cancel", "", 404, "no such session"},
 		{"no such run", "GET", "/api/runs/" + nobody, "", 404, "no such run"},
 		{"watch unknown run", "GET", "/api/runs/" + nobody + "/events", "", 404, "no such run"},
-		{"approvals do not exist yet", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true}`, 404, "no such path"},
+		{"approve nothing", "POST", "/api/sessions/" + session + "/approvals/none", `{"approved":true}`, 404, "no such call"},
+		{"answer nothing", "POST", "/api/sessions/" + session + "/approvals/c1", `{}`, 400, "approved: want either"},
+		{"answer twice", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true,"outcome":"happened"}`, 400, "approved: want either"},
+		{"unknown outcome", "POST", "/api/sessions/" + session + "/approvals/c1", `{"outcome":"perhaps"}`, 400, "outcome"},
+		{"remember for ever", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true,"remember":"ever"}`, 400, "remember"},
+		{"rule without a tool", "POST", "/api/approval-rules", `{"effect":"allow"}`, 400, "tool"},
+		{"rule with an unknown effect", "POST", "/api/approval-rules", `{"tool":"x","effect":"perhaps"}`, 400, "effect"},
+		{"rule with arguments that are no object", "POST", "/api/approval-rules", `{"tool":"x","effect":"allow","args":[1]}`, 400, "args: want an object"},
+		{"approvals of a session that is none", "GET", "/api/approvals?session_id=x", "", 400, "session_id"},
 		{"cancel run not a UUID", "POST", "/api/sessions/" + session + "/cancel", `{"run_id":"x"}`, 400, "run_id"},
 		{"no content", "POST", send, `{}`, 400, "content is required"},
 		{"content null", "POST", send, `{"content":null}`, 400, "content is required"},
@@ -547,6 +555,38 @@ func TestTools(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools differ (-want +got):\n%s", diff)
 	}
+}
+
+func TestApprovals(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	list := call[struct{ Approvals []object }](t, in, viewer, "GET", "/api/approvals?session_id="+session, "", http.StatusOK).Approvals
+	want := []object{{
+		"session_id": session, "session_title": "Title", "run_id": noone, "step_index": 2., "tool_call_id": "c1", "tool_name": "send", "args": object{"to": "x"},
+		"question": "approval", "reason": "it sends", "asked_for": noone, "asked_at": "2026-01-02T03:04:05.000000Z", "expires_at": nil,
+		"decision": nil, "decision_reason": nil, "decided_by": nil, "decided_at": nil,
+	}}
+	if diff := cmp.Diff(want, list); diff != "" {
+		t.Errorf("approvals differ (-want +got):\n%s", diff)
+	}
+	path := "/api/sessions/" + session + "/approvals/c1"
+	call[object](t, in, viewer, "POST", path, `{"approved":true}`, http.StatusForbidden)
+	decided := call[struct{ Approval object }](t, in, w.owner, "POST", path, `{"approved":false,"reason":"no","remember":"session"}`, http.StatusOK).Approval
+	if decided["decision"] != "refused" || decided["decision_reason"] != "no REMEMBER_SESSION" {
+		t.Errorf("the refused call is %v", decided)
+	}
+	rule := call[struct{ Rule object }](t, in, w.owner, "POST", "/api/approval-rules", `{"tool":"send","effect":"ask","args":{"to":"x"}}`, http.StatusCreated).Rule
+	if rule["tool"] != "send" || rule["effect"] != "ask" || rule["session_id"] != nil || cmp.Diff(object{"to": "x"}, rule["args"]) != "" {
+		t.Errorf("the rule is %v", rule)
+	}
+	if rules := call[struct{ Rules []object }](t, in, viewer, "GET", "/api/approval-rules", "", http.StatusOK).Rules; len(rules) != 1 || rules[0]["args"] != nil {
+		t.Errorf("rules = %v, want one about any arguments", rules)
+	}
+	call[object](t, in, w.owner, "DELETE", "/api/approval-rules/"+noone, "", http.StatusOK)
+	call[object](t, in, viewer, "DELETE", "/api/approval-rules/"+noone, "", http.StatusForbidden)
 }
 
 func TestModels(t *testing.T) {

@@ -161,7 +161,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s.api, err = api.New(api.Config{
-		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, Documents: peers.documents,
+		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
@@ -184,6 +184,7 @@ type peers struct {
 	conversations agentv1connect.ConversationServiceClient
 	runs          agentv1connect.RunServiceClient
 	models        agentv1connect.ModelServiceClient
+	approvals     agentv1connect.ApprovalServiceClient
 	usage         agentv1connect.UsageServiceClient
 	presets       agentv1connect.PresetServiceClient
 	tools         toolv1connect.ToolServiceClient
@@ -207,6 +208,7 @@ func (s *Service) connect() (p peers, err error) {
 		agentv1connect.NewConversationServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewRunServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewModelServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		agentv1connect.NewApprovalServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewUsageServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewPresetServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),

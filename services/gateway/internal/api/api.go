@@ -41,6 +41,7 @@ type Config struct {
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
 	Models        agentv1connect.ModelServiceClient
+	Approvals     agentv1connect.ApprovalServiceClient
 	Usage         agentv1connect.UsageServiceClient
 	Presets       agentv1connect.PresetServiceClient
 	Tools         toolv1connect.ToolServiceClient
@@ -104,6 +105,7 @@ func New(cfg Config) (*API, error) {
 	a.sessions()
 	a.messages()
 	a.runs()
+	a.approvals()
 	a.tools()
 	a.models()
 	a.usage()

@@ -55,6 +55,20 @@ type ToolApprovalRequestEvent struct {
 	ToolCallID string         `json:"toolCallId"`
 	ToolName   string         `json:"toolName"`
 	Args       map[string]any `json:"args"`
+
+	Reason         string     `json:"reason,omitempty" doc:"Why a person is asked."`
+	ExpiresAt      *time.Time `json:"expiresAt,omitempty" doc:"When no answer becomes a refusal."`
+	OutcomeUnknown bool       `json:"outcomeUnknown,omitempty" doc:"The call ran, and its outcome is unknown: answer with outcome."`
+}
+
+// ToolApprovalResponseEvent is the answer to a ToolApprovalRequestEvent.
+type ToolApprovalResponseEvent struct {
+	Type       string `json:"type" enum:"tool-approval-response"`
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+	Decision   string `json:"decision" enum:"approved,refused,expired,happened,repeat"`
+	Reason     string `json:"reason,omitempty"`
+	DecidedBy  string `json:"decidedBy,omitempty" format:"uuid" doc:"Absent if nobody answered in time."`
 }
 
 // ToolResultEvent is the outcome of a tool call.
@@ -94,6 +108,8 @@ type WaitingEvent struct {
 	Type   string     `json:"type" enum:"waiting"`
 	Reason string     `json:"reason" example:"The model provider's rate limit is reached."`
 	Until  *time.Time `json:"until,omitempty" doc:"When it will be retried; absent if unknown."`
+
+	ForPerson bool `json:"forPerson,omitempty" doc:"The run is parked until a person answers a tool-approval-request, and until that time at most."`
 }
 
 // UserMessageEvent is a user message that another viewer sent.

@@ -34,7 +34,7 @@ func (a *API) streamResponse() *huma.Response {
 	event := &huma.Schema{Description: "The data of one event; its `event:` line is the same as `type`."}
 	for _, t := range []reflect.Type{
 		reflect.TypeFor[TextDeltaEvent](), reflect.TypeFor[ReasoningDeltaEvent](), reflect.TypeFor[ToolCallStartEvent](),
-		reflect.TypeFor[ToolCallDeltaEvent](), reflect.TypeFor[ToolCallCompleteEvent](), reflect.TypeFor[ToolApprovalRequestEvent](),
+		reflect.TypeFor[ToolCallDeltaEvent](), reflect.TypeFor[ToolCallCompleteEvent](), reflect.TypeFor[ToolApprovalRequestEvent](), reflect.TypeFor[ToolApprovalResponseEvent](),
 		reflect.TypeFor[ToolResultEvent](), reflect.TypeFor[SourceEvent](), reflect.TypeFor[StepCompleteEvent](),
 		reflect.TypeFor[StepRetryEvent](), reflect.TypeFor[WaitingEvent](), reflect.TypeFor[RunStartEvent](), reflect.TypeFor[UserMessageEvent](),
 		reflect.TypeFor[DoneEvent](), reflect.TypeFor[ErrorEvent](), reflect.TypeFor[SnapshotEvent](),
@@ -150,6 +150,7 @@ var tags = []*huma.Tag{
 	{Name: "Workspaces", Description: "Tenants, their members and roles."},
 	{Name: "API keys", Description: "Keys for programs."},
 	{Name: "Presets", Description: "Kinds of agents: system prompt, limits and tools."},
+	{Name: "Approvals", Description: "Tool calls that wait for a person, and rules that answer for one."},
 	{Name: "Usage and budgets", Description: "What model calls used and cost, and limits on it."},
 }
 

@@ -163,12 +163,16 @@ type ToolCall struct {
 	Result     *string         `json:"result" doc:"The result envelope, as JSON text."`
 	DurationMS *int64          `json:"duration_ms"`
 	ErrorType  *string         `json:"error_type"`
+	Approval   *Approval       `json:"approval,omitempty" doc:"Present if a person is or was asked about the call."`
 }
 
 func viewToolCall(c *agentv1.ToolCall) ToolCall {
 	v := ToolCall{
 		StepIndex: c.GetStepIndex(), ToolCallID: c.GetToolCallId(), ToolName: c.GetToolName(),
 		Args: objectOrEmpty(c.GetArgsJson()), Phase: c.GetPhase(),
+	}
+	if p := c.GetApproval(); p != nil {
+		v.Approval = new(viewApproval(p))
 	}
 	if o := c.GetOutcome(); o != nil {
 		v.State, v.Result, v.ErrorType = new(cmp.Or(enumName(o.GetState()), "unknown")), new(o.GetResultJson()), orNull(o.GetErrorType())

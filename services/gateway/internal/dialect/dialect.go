@@ -74,7 +74,27 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		return "tool-call-complete", object(b, "tool-call-complete").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).end()
 	case *runv1.Event_ToolApprovalRequest:
 		m := body.ToolApprovalRequest
-		return "tool-approval-request", object(b, "tool-approval-request").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).end()
+		o := object(b, "tool-approval-request").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson())
+		if m.GetReason() != "" {
+			o = o.text("reason", m.GetReason())
+		}
+		if at := m.GetExpiresAt(); at != nil {
+			o = o.text("expiresAt", at.AsTime().Format(time.RFC3339Nano))
+		}
+		if m.GetOutcomeUnknown() {
+			o = o.truth("outcomeUnknown", true)
+		}
+		return "tool-approval-request", o.end()
+	case *runv1.Event_ToolApprovalResponse:
+		m := body.ToolApprovalResponse
+		o := object(b, "tool-approval-response").call(m.GetToolCallId(), m.GetToolName()).text("decision", m.GetDecision())
+		if m.GetReason() != "" {
+			o = o.text("reason", m.GetReason())
+		}
+		if m.GetDecidedBy() != "" {
+			o = o.text("decidedBy", m.GetDecidedBy())
+		}
+		return "tool-approval-response", o.end()
 	case *runv1.Event_ToolResult:
 		m := body.ToolResult
 		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()
@@ -90,6 +110,9 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		o := object(b, "waiting").text("reason", body.Waiting.GetReason())
 		if until := body.Waiting.GetUntil(); until != nil {
 			o = o.text("until", until.AsTime().Format(time.RFC3339Nano))
+		}
+		if body.Waiting.GetForPerson() {
+			o = o.truth("forPerson", true)
 		}
 		return "waiting", o.end()
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -184,5 +185,41 @@ func TestRefusal(t *testing.T) {
 	shown, _, err := talk(t, stream(false, `1-2 error {"error":"The model provider is overloaded."}`))
 	if want := "error: The model provider is overloaded.\n"; !errors.Is(err, process.ErrShown) || shown != want {
 		t.Errorf("Say shows %q and returns %v, want %q once", shown, err, want)
+	}
+}
+
+// A person is asked about a tool call that waits, and answers with y or n.
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		event, typed, want string
+	}{
+		"refuse":  {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"reason":"it sends"}`, "maybe\nn, wrong list\n", `{"approved":false,"reason":"wrong list"}`},
+		"approve": {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"reason":"it sends"}`, "y\n", `{"approved":true}`},
+		"repeat":  {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"outcomeUnknown":true}`, "no\n", `{"outcome":"repeat"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got string
+			ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/api/sessions/s/approvals/c1" {
+					b, _ := io.ReadAll(r.Body)
+					got = string(b)
+					fmt.Fprint(w, `{}`)
+					return
+				}
+				stream(false, "1-1 tool-approval-request "+tt.event, `1-2 waiting {"reason":"a person","forPerson":true}`,
+					`1-3 tool-approval-response {"toolCallId":"c1","toolName":"send","decision":"refused"}`, `1-4 done {"finishReason":"stop"}`)(w)
+			}))
+			t.Cleanup(ts.Close)
+			var out strings.Builder
+			terminal := &chat.Terminal{Client: &chat.Client{URL: ts.URL, HTTP: ts.Client(), Notice: func(string, ...any) {}}, Session: "s", Out: &out}
+			if err := terminal.Talk(t.Context(), strings.NewReader("hi\n"+tt.typed), ""); err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.want || !strings.Contains(out.String(), `? send {"to":"x"}`) {
+				t.Errorf("the answer was %s, want %s; the person saw:\n%s", got, tt.want, out.String())
+			}
+		})
 	}
 }

@@ -279,11 +279,28 @@ func (m *screen) key(name string) (tea.Cmd, bool) {
 
 // enter executes what was typed, after the current task.
 func (m *screen) enter(typed string) tea.Cmd {
-	if m.stop != nil {
-		m.waiting = append(m.waiting, typed)
+	if m.stop == nil {
+		return m.do(typed)
+	}
+	session := m.talk.answering.Load()
+	if q, ok := m.talk.asked.first(); ok && session != nil {
+		if body, ok := q.answer(typed); ok {
+			m.talk.asked.remove(q.ToolCallID)
+			return m.decide(*session, q, body)
+		}
+	}
+	m.waiting = append(m.waiting, typed)
+	return nil
+}
+
+// decide answers a question while the answer goes on.
+func (m *screen) decide(session string, q question, body map[string]any) tea.Cmd {
+	return func() tea.Msg {
+		if err := m.talk.client.Decide(m.ctx, session, q.ToolCallID, body); err != nil {
+			return tea.Println(m.look.adapt(m.look.style().red("error: " + clean(err.Error()))))()
+		}
 		return nil
 	}
-	return m.do(typed)
 }
 
 // interrupt stops the answer, and the second time stops waiting for it; without an answer it
@@ -352,7 +369,10 @@ func (m *screen) View() tea.View {
 }
 
 func (m *screen) status() string {
+	_, asked := m.talk.asked.first()
 	switch {
+	case m.stop != nil && asked && !m.stopping:
+		return "a tool call waits for your answer: y or n; Ctrl-C stops"
 	case m.stopping && m.stop != nil:
 		return "stopping … press Ctrl-C again to stop waiting"
 	case len(m.waiting) > 0:

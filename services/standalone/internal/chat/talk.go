@@ -29,6 +29,8 @@ type talk struct {
 	past func([]string)
 	// answering is the session whose answer is awaited; nil for none.
 	answering atomic.Pointer[string]
+	// asked are the open questions of that answer.
+	asked questions
 
 	explained bool   // what a simulated answer is
 	answer    string // the received part of the open block
@@ -144,6 +146,7 @@ func (t *talk) await(end func() error) error {
 	t.explain(t.session.Provider == simulator) // the sender of a message gets no run-start
 	t.answering.Store(&session)
 	defer t.answering.Store(nil)
+	defer t.asked.clear()
 	defer t.flush(true)
 	return end()
 }
@@ -162,6 +165,9 @@ func (t *talk) explain(simulated bool) {
 // event is what events carry of which something is shown.
 type event struct {
 	Delta, ToolName, Result, Error, Reason, Until, FinishReason, FinishDetail, URL, Title string
+
+	ToolCallID, Decision, ExpiresAt string
+	OutcomeUnknown, ForPerson       bool
 
 	Args                                 json.RawMessage
 	IsError, Simulated                   bool
@@ -220,6 +226,12 @@ func (t *talk) show(ev Event) error {
 		t.line(s.toolCall(d.ToolName, d.Args))
 	case "tool-result":
 		t.line(s.toolResult(d.ToolName, d.Result, d.IsError))
+	case "tool-approval-request":
+		t.asked.add(d.asked())
+		t.block(s.wrap(d.asked().String()))
+	case "tool-approval-response":
+		t.asked.remove(d.ToolCallID)
+		t.line(s.dim(s.wrap(d.decided())))
 	case "source":
 		t.line(s.dim(oneLine("· "+d.Title+" "+d.URL, s.width())))
 	case "step-retry":

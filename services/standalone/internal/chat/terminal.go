@@ -25,6 +25,10 @@ type Terminal struct {
 	// Style formats all that is not the answer itself.
 	Style Style
 
+	// read reads a line that the person types; nil if nobody does.
+	read  func(prompt string) (string, bool)
+	asked questions
+
 	explained   bool // what a simulated answer is
 	inReasoning bool
 	midLine     bool // the cursor is not at the beginning of a line
@@ -35,6 +39,11 @@ type Terminal struct {
 func (t *Terminal) Talk(ctx context.Context, in io.Reader, prompt string) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
+	t.read = func(prompt string) (string, bool) {
+		fmt.Fprint(t.Out, prompt)
+		more := lines.Scan()
+		return lines.Text(), more
+	}
 	for {
 		fmt.Fprint(t.Out, prompt)
 		if !lines.Scan() {
@@ -80,13 +89,13 @@ func (t *Terminal) Say(ctx context.Context, text string) error {
 		if ev.Type == "error" {
 			failed = process.ErrShown
 		}
-		return t.show(ev)
+		return t.show(ctx, ev)
 	})
 	close(over)
 	return cmp.Or(errors.Join(err, <-stopped), failed)
 }
 
-func (t *Terminal) show(ev Event) error {
+func (t *Terminal) show(ctx context.Context, ev Event) error {
 	if t.JSON {
 		b, err := json.Marshal(map[string]any{"id": ev.ID, "event": ev.Type, "data": ev.Data})
 		if err != nil {
@@ -121,7 +130,15 @@ func (t *Terminal) show(ev Event) error {
 		t.line(t.Style.dim("· " + d.Title + " " + d.URL))
 	case "step-retry":
 		t.line(t.Style.dim("↻ " + d.Reason))
+	case "tool-approval-request":
+		t.asked.add(d.asked())
+	case "tool-approval-response":
+		t.asked.remove(d.ToolCallID)
+		t.line(t.Style.dim(d.decided()))
 	case "waiting":
+		if d.ForPerson {
+			return t.ask(ctx)
+		}
 		t.line(t.Style.dim("… waiting: " + d.Reason + " " + d.Until))
 	case "error":
 		t.line("error: " + d.Error)
@@ -129,6 +146,35 @@ func (t *Terminal) show(ev Event) error {
 		t.line(t.Style.dim(d.summary()))
 	}
 	return nil
+}
+
+// ask asks the person about the tool calls that wait, and sends the answers.
+func (t *Terminal) ask(ctx context.Context) error {
+	for {
+		q, ok := t.asked.first()
+		if !ok {
+			return nil
+		}
+		t.line(q.String())
+		body, ok := map[string]any(nil), false
+		for !ok {
+			if t.read == nil {
+				t.line("  Nobody can type here: answer in an interactive chat, or with POST /api/sessions/" + t.Session + "/approvals/" + q.ToolCallID)
+				t.asked.clear()
+				return nil
+			}
+			typed, more := t.read("y/n> ")
+			if !more {
+				t.read = nil
+				continue
+			}
+			body, ok = q.answer(typed)
+		}
+		t.asked.remove(q.ToolCallID)
+		if err := t.Client.Decide(ctx, t.Session, q.ToolCallID, body); err != nil {
+			t.line("error: " + err.Error()) // somebody else may have answered
+		}
+	}
 }
 
 // Plural returns a number and a noun, with an s if needed.
