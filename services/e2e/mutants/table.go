@@ -13,6 +13,7 @@ const (
 	broker     = "services/credential-broker"
 	sim        = "services/agent-runner/internal/sim"
 	runs       = "services/agent-runner/internal/run"
+	loop       = "services/agent-runner/internal/loop"
 	outbox     = "services/agent-runner/internal/outbox"
 	ledger     = "services/tool-executor/internal/ledger"
 	execute    = "services/tool-executor/internal/execute"
@@ -73,6 +74,49 @@ var mutants = []mutant{
 		old:    `ORDER BY held, served NULLS FIRST`,
 		new:    `ORDER BY held DESC, served NULLS LAST`,
 		inside: test{runs, "^TestNextIsFair$"}, outside: test{runner, "^TestManyRunsDelayNoOtherWorkspace$"},
+	},
+	// Approvals: nothing that waits for a person runs, and no answer is lost.
+	{
+		name: "planned-not-kept", what: "a call that waits for a person is not dispatched",
+		file:   "services/agent-runner/internal/run/approval.go",
+		old:    `phase = CASE @decision WHEN '' THEN 'planned' ELSE phase END`,
+		new:    `phase = CASE @decision WHEN 'none' THEN 'planned' ELSE phase END`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestApproval$"},
+	},
+	{
+		name: "answer-missed", what: "a run does not park if a person has answered",
+		file:   "services/agent-runner/internal/run/approval.go",
+		old:    `AND phase <> 'planned' AND NOT key = ANY`,
+		new:    `AND phase = '' AND NOT key = ANY`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestApprovalWhileOthersRun$"},
+	},
+	{
+		name: "approval-never-expires", what: "no answer in time is a refusal",
+		file:   "services/agent-runner/internal/run/approval.go",
+		old:    `WHERE phase = 'planned' AND expires_at < clock_timestamp() ORDER`,
+		new:    `WHERE phase = '' AND expires_at < clock_timestamp() ORDER`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestApprovalExpires$"},
+	},
+	{
+		name: "answer-changed", what: "an answer about a tool call cannot be changed",
+		file:   "services/agent-runner/internal/conversation/approval.go",
+		old:    `case p.Decision != "":`,
+		new:    `case p.Decision != "" && p.Planned:`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{stories, "^TestStandalone$/^approval$"},
+	},
+	{
+		name: "stop-leaves-waiting", what: "a stop ends a run that waits for a person",
+		file:   "services/agent-runner/internal/conversation/cancel.go",
+		old:    `return run.Resume(ctx, tx, r.Workspace, r.Session, r.ID, fmt.Sprintf("stopped-%d", r.Epoch))`,
+		new:    `return nil`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestRefusalAndStop$"},
+	},
+	{
+		name: "taint-ignored", what: "with private data and a stranger's text, a rule about any arguments does not allow what acts outside",
+		file:   "services/agent-runner/internal/loop/approval.go",
+		old:    `v.allowed = v.allowed || exact || !tainted`,
+		new:    `v.allowed = v.allowed || ok`,
+		inside: test{loop, "^TestJudge$"}, outside: test{runner, "^TestTaint$"},
 	},
 	// The run log and its delivery to viewers.
 	{

@@ -13,7 +13,7 @@ import (
 var docDeletePage string
 
 func docDelete(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{Name: "doc_delete", Effect: toolv1.Effect_EFFECT_SAME_TX}.Describe(docDeletePage)
+	spec, err := tool.Spec{Name: "doc_delete", Effect: toolv1.Effect_EFFECT_SAME_TX, NeedsApproval: true}.Describe(docDeletePage)
 	return tool.Define(spec, func(ctx context.Context, c tool.Call, a docID) (tool.Result, error) {
 		if _, err := d.Documents.Delete(ctx, &documentv1.DeleteRequest{Id: a.ID, OperationKey: c.Key.String()}); err != nil {
 			return tool.Result{}, docError(err)

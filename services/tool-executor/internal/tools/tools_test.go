@@ -156,7 +156,7 @@ func TestCatalogue(t *testing.T) {
 		"doc_edit":             {Effect: own, Source: "built-in"},
 		"doc_append":           {Effect: own, Source: "built-in"},
 		"doc_list":             {Effect: pure, Source: "built-in"},
-		"doc_delete":           {Effect: own, Source: "built-in"},
+		"doc_delete":           {Effect: own, Source: "built-in", Approval: true},
 		"web_search":           {Effect: pure, Source: "provider"},
 
 		"calendar_list_events":  {Effect: pure, Source: "built-in"},
