@@ -17,6 +17,7 @@ const (
 	outbox     = "services/agent-runner/internal/outbox"
 	ledger     = "services/tool-executor/internal/ledger"
 	execute    = "services/tool-executor/internal/execute"
+	tools      = "services/tool-executor/internal/tools"
 	feed       = "services/gateway/internal/feed"
 	room       = "services/document-sync/internal/room"
 	store      = "services/document-sync/internal/store"
@@ -194,6 +195,20 @@ var mutants = []mutant{
 		old:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE {`,
 		new:    `if j.repeated() && j.effect == toolv1.Effect_EFFECT_UNSAFE && j.Key == (id.Operation{}) {`,
 		inside: test{execute, "^TestDeathAroundACall$"}, outside: test{farend, "^TestKilledExecutors$"},
+	},
+	{
+		name: "event-without-its-key", what: "a repeated call creates no second event of a calendar",
+		file:   "services/tool-executor/internal/tools/calendar_create_event.go",
+		old:    `gcalEvent{ID: keyText(c.Key), `,
+		new:    `gcalEvent{`,
+		inside: test{tools, "^TestCalendarEffectsHappenOnce$"}, outside: test{executor, "^TestServicesHaveOneEffect$"},
+	},
+	{
+		name: "task-without-its-mark", what: "a repeated call creates no second task",
+		file:   "services/tool-executor/internal/tools/tasks_create.go",
+		old:    `strings.TrimSpace(a.Notes + "\n\n" + marker(c.Key))`,
+		new:    `strings.TrimSpace(a.Notes)`,
+		inside: test{tools, "^TestEffectsCanBeVerified$"}, outside: test{executor, "^TestServicesHaveOneEffect$"},
 	},
 	{
 		name: "ack-before-the-work", what: "a message is acknowledged after its handler has returned",
