@@ -17,7 +17,6 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
-	"signalbox.dev/services/simulator/apis"
 )
 
 // service describes a service of the cluster.
@@ -224,7 +223,7 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 	case subject.Gateway:
 		env = append(env, "GATEWAY_DEV_SECRET="+devSecret)
 	case subject.ToolExecutor:
-		env = append(env, "RESEARCH_REPO="+apis.Repo)
+		env = append(env, "RESEARCH_REPO=signalbox/research") // the simulator's
 	case subject.CredentialBroker:
 		simulator, err := m.via(Link{From: name, To: SimulatorName, Network: "tcp", Address: m.simulator})
 		if err != nil {
