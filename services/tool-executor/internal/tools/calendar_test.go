@@ -145,6 +145,9 @@ func TestCalendarChanges(t *testing.T) {
 			t.Errorf("calendar_create_event(%s) = %v, want %q", args, err, says)
 		}
 	}
+	if _, err := w.call(t.Context(), "calendar_delete_event", `{"id":".."}`); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("calendar_delete_event of a folder above = %v", err)
+	}
 	if _, err := w.call(t.Context(), "calendar_delete_event", `{"id":"nothing"}`); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("calendar_delete_event of nothing = %v", err)
 	}
