@@ -664,6 +664,60 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// waitsForBudget starts a run whose model call uses up a budget, and a second one that waits
+// for its end. It returns the second run's session and viewer.
+func waitsForBudget(w *world, began, release chan struct{}) (session string, v *viewer) {
+	w.t.Helper()
+	w.model.then(func(a *answer) { a.begin(); close(began); <-release; a.text("First."); a.end() }, says("Second."))
+	if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: "workspace", Tokens: new(int64(100))}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.submit(w.session(&agentv1.CreateSessionRequest{}), "first")
+	<-began
+	session = w.session(&agentv1.CreateSessionRequest{})
+	v = w.watch(session)
+	w.submit(session, "second")
+	v.until(func(ev *runv1.Event) bool { return ev.GetWaiting() != nil })
+	return session, v
+}
+
+// A run that waits for a budget can be stopped, and goes on when something is left.
+func TestWaitForBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	began, release := make(chan struct{}), make(chan struct{})
+	session, v := waitsForBudget(w, began, release)
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `1 done cancelled "" 0` {
+		t.Errorf("events: %v, want the waiting run cancelled", got)
+	}
+	w.submit(session, "third")
+	v.until(func(ev *runv1.Event) bool { return ev.GetWaiting() != nil })
+	close(release)
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `2 done stop "Second." 1` {
+		t.Errorf("events: %v, want the run to go on", got)
+	}
+}
+
+// A run that waits for a budget does not keep its runner from shutting down.
+func TestDrainWhileWaitingForBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.start(func(c *agentrunner.Config) { c.Drain = time.Minute })
+	began, release := make(chan struct{}), make(chan struct{})
+	_, v := waitsForBudget(w, began, release)
+	first.stop()
+	w.start()
+	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil }) // the second runner has it
+	close(release)
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `1 done stop "Second." 1` {
+		t.Errorf("events: %v, want the run to go on", got)
+	}
+}
+
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -14,8 +14,8 @@
 //	wait    the limit is reserved but not used up      the run waits until the other steps are committed
 //	ok      something is left                          the step begins
 //
-// If a runner dies, its reservation counts until the run is claimed again, which replaces it,
-// or has ended. Usage is never lost: it is in the transaction that commits the step.
+// If a runner dies, its reservation counts until the run is claimed again, which clears it,
+// or has ended. Runs that wait have no reservation, so they cannot wait for each other. Usage is never lost: it is in the transaction that commits the step.
 package budget
 
 import (
@@ -103,11 +103,13 @@ const period = `CASE WHEN b.scope IN ('workspace', 'member') THEN (clock_timesta
 // QueueSpent adds what a step has used to the budgets of its run, in the transaction that
 // commits the step. args has workspace, session, run and member.
 func QueueSpent(b *pgx.Batch, args pg.Args, a Amount) {
+	// FOR KEY SHARE: a budget that is deleted at the same time is gone or waits, instead of
+	// failing the commit by its foreign key.
 	args["spent_tokens"], args["spent_micros"], args["spent_steps"] = a.Tokens, a.CostMicros, a.Steps
 	b.Queue(`
 		INSERT INTO budget_use AS u (budget_id, subject, workspace_id, day, tokens, cost_micros, steps)
 		SELECT b.id, `+subject+`, b.workspace_id, `+period+`, @spent_tokens, @spent_micros, @spent_steps FROM budgets b WHERE `+concerns+`
-		ORDER BY b.id
+		ORDER BY b.id FOR KEY SHARE
 		ON CONFLICT (budget_id, subject) DO UPDATE SET
 			day = excluded.day,
 			tokens = excluded.tokens + CASE WHEN u.day = excluded.day THEN u.tokens ELSE 0 END,

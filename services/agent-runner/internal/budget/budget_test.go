@@ -3,10 +3,12 @@ package budget_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,6 +199,76 @@ func TestReserve(t *testing.T) {
 	w.set(budget.Budget{Scope: budget.Workspace, Tokens: new(int64(1000))})
 	if got := w.verdict(one); got != "" {
 		t.Errorf("after the owner raised it: %s, want none", got)
+	}
+}
+
+// Runs whose runner died hold no reservation once they are claimed again. Otherwise each of
+// them would wait for the other one's.
+func TestReservationsOfDeadRunner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set(budget.Budget{Scope: budget.Workspace, Tokens: new(int64(300))})
+	one, two, third := w.claim(w.owner.Member), w.claim(w.owner.Member), w.claim(w.owner.Member)
+	for _, c := range []*run.Claim{one, two} {
+		if got := w.verdict(c); got != "" {
+			t.Fatalf("first reservation: %s, want none", got)
+		}
+	}
+	w.take(third, 200)
+	for _, c := range []**run.Claim{&one, &two} {
+		r := &(*c).Run
+		if err := w.runs.Release(t.Context(), *c, -time.Second); err != nil {
+			t.Fatal(err)
+		}
+		again, err := w.runs.Claim(t.Context(), r.Workspace, r.Session, r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*c = again
+	}
+	if got := w.verdict(one); got != "" {
+		t.Errorf("after the new claims: %s, want none", got)
+	}
+}
+
+// Budgets come and go while steps are committed. No commit fails for it.
+func TestDeleteDuringCommits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var committed atomic.Bool
+	g, changes := errgroup.Group{}, errgroup.Group{}
+	for range 4 {
+		c := w.claim(w.owner.Member)
+		g.Go(func() error {
+			for range 100 {
+				if _, err := w.reserve(t.Context(), c, 1); err != nil {
+					return err
+				}
+				if err := w.step(t.Context(), c, 10); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for _, scope := range []string{budget.Workspace, budget.Member, budget.Run} {
+		changes.Go(func() error {
+			for !committed.Load() {
+				b, err := w.budgets.Set(t.Context(), w.owner, budget.Budget{Scope: scope, Tokens: new(int64(1 << 40))})
+				if err != nil {
+					return err
+				}
+				if err := w.budgets.Delete(t.Context(), w.owner, b.ID); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	committed.Store(true)
+	if err := errors.Join(err, changes.Wait()); err != nil {
+		t.Error(err)
 	}
 }
 

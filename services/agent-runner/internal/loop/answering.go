@@ -270,6 +270,8 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	index := a.claim.Run.Steps
 	spent, err := a.reserve(stoppable)
 	switch {
+	case errors.Is(err, errParkRequested):
+		return true, a.park(ctx)
 	case err != nil:
 		return a.callFailed(ctx, stoppable, index, nil, err)
 	case spent.Reason != "":

@@ -2,11 +2,15 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
+
+// errParkRequested means that the run must be parked at the step border where it waits.
+var errParkRequested = errors.New("the run must be parked")
 
 const (
 	// budgetRetry is how often a run looks whether steps of others have left something of a
@@ -18,7 +22,8 @@ const (
 )
 
 // reserve reserves the next step in the budgets. While steps in progress have reserved what
-// is left, it waits. The verdict has a reason if a budget is spent.
+// is left, it waits; it returns errParkRequested if the run must be parked meanwhile. The
+// verdict has a reason if a budget is spent.
 func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
 	if a.Budgets == nil {
 		return budget.Verdict{}, nil
@@ -41,7 +46,19 @@ func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
 				return v, err
 			}
 		}
-		if err := sleep(ctx, budgetRetry/2+a.cfg.Jitter(budgetRetry)); err != nil {
+		if a.active.yield.Load() {
+			return v, errParkRequested
+		}
+		timer := time.NewTimer(budgetRetry/2 + a.cfg.Jitter(budgetRetry))
+		select {
+		case <-timer.C:
+		case <-a.draining:
+			err = errParkRequested
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		timer.Stop()
+		if err != nil {
 			return v, err
 		}
 	}

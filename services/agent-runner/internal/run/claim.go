@@ -97,6 +97,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
 			lease_until = clock_timestamp() + @lease,
+			reserved_tokens = 0, reserved_cost_micros = 0,
 			last_event = greatest(last_event, 1),
 			started_at = coalesce(started_at, clock_timestamp()),
 			deadline = coalesce(deadline, clock_timestamp() + @wall)
