@@ -19,11 +19,16 @@ type calls struct {
 
 // ListTools implements ToolService.
 func (c *calls) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
-	if _, err := identity.Require(ctx, identity.Viewer); err != nil {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	all, err := c.catalogue.Of(ctx, actor.Workspace)
+	if err != nil {
 		return nil, err
 	}
 	res := &toolv1.ListToolsResponse{}
-	for _, e := range c.catalogue.All() {
+	for _, e := range all {
 		a := e.Tool.Available(ctx)
 		res.Tools = append(res.Tools, &toolv1.Tool{
 			Name: e.Spec.Name, Description: e.Spec.Description, InputSchemaJson: string(e.Spec.InputSchema),

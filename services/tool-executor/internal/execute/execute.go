@@ -89,9 +89,12 @@ var errActive = errors.New("the call is being run here already")
 // works on it. If ctx ends with the cause bus.ErrDraining, the call is handed to another
 // executor where its effect allows that.
 func (e *Executor) Handle(ctx context.Context, msg *toolv1.Call) error {
-	j, err := newJob(msg, e.cfg.Catalogue)
+	j, err := newJob(msg)
 	if err != nil {
 		return bus.Terminal(fmt.Errorf("tool call: %w", err))
+	}
+	if err := j.find(ctx, e.cfg.Catalogue); err != nil {
+		return err
 	}
 	work, cancel := context.WithCancelCause(identity.With(ctx, j.actor))
 	defer cancel(nil)

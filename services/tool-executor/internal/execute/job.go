@@ -43,7 +43,7 @@ type job struct {
 
 // newJob decodes a call. It trusts the call's identity, because the bus lets only
 // agent-runner publish calls and agent-runner has verified it.
-func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
+func newJob(msg *toolv1.Call) (*job, error) {
 	j := &job{msg: msg, effect: toolv1.Effect_EFFECT_PURE} // an unknown tool does nothing
 	var errs [5]error
 	j.Key, errs[0] = id.Parse[id.Operation](msg.GetKey())
@@ -62,10 +62,16 @@ func newJob(msg *toolv1.Call, catalogue *tool.Catalogue) (*job, error) {
 		return nil, fmt.Errorf("call id and tool name may have %d bytes at most", maxID)
 	}
 	j.actor.Workspace, j.actor.Role, j.actor.Run = j.Workspace, role, j.run
-	if j.entry, j.known = catalogue.Get(msg.GetToolName()); j.known {
+	return j, nil
+}
+
+// find looks up the call's tool.
+func (j *job) find(ctx context.Context, catalogue *tool.Catalogue) (err error) {
+	j.entry, j.known, err = catalogue.Lookup(ctx, j.Workspace, j.msg.GetToolName())
+	if j.known {
 		j.effect = j.entry.Spec.Effect
 	}
-	return j, nil
+	return err
 }
 
 // maxID bounds ids and names that come from a model and are stored.

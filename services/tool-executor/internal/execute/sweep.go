@@ -158,9 +158,12 @@ func (e *Executor) takeOver(ctx context.Context, o ledger.Open, why string) erro
 	if err := proto.Unmarshal(work, msg); err != nil {
 		return fmt.Errorf("decode the call: %w", err)
 	}
-	j, err := newJob(msg, e.cfg.Catalogue)
+	j, err := newJob(msg)
 	if err != nil {
 		return fmt.Errorf("tool call: %w", err)
+	}
+	if err := j.find(ctx, e.cfg.Catalogue); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(identity.With(ctx, j.actor))
 	defer cancel(nil)

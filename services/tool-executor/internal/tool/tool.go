@@ -102,9 +102,20 @@ type Summarizer interface {
 	Summary(args json.RawMessage) string
 }
 
-// Catalogue is the set of tools of this process, with compiled schemas. It is immutable.
+// Source has the tools that single workspaces have added. Both methods wait for the database
+// at most, and not for a remote side.
+type Source interface {
+	// Tools returns a workspace's tools, sorted by name.
+	Tools(ctx context.Context, ws id.Workspace) ([]Entry, error)
+	// Tool returns one of them; ok is false if there is none of that name.
+	Tool(ctx context.Context, ws id.Workspace, name string) (e Entry, ok bool, err error)
+}
+
+// Catalogue is the set of tools of this process, with compiled schemas, and the source of those
+// that workspaces have added. It is immutable.
 type Catalogue struct {
 	entries []Entry // by name
+	added   Source  // may be nil
 }
 
 // Entry is a tool of a catalogue.
@@ -119,42 +130,56 @@ func (e Entry) Check(args string) (json.RawMessage, error) { return e.schema.Che
 
 var nameForm = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// NewCatalogue compiles the tools' schemas. Its errors are programming errors.
+// NewEntry fills in a spec's defaults and compiles the schema that arguments are checked
+// against: checks, or the tool's own input schema if checks is nil.
+func NewEntry(t Tool, checks json.RawMessage) (Entry, error) {
+	s := t.Spec()
+	if !nameForm.MatchString(s.Name) {
+		return Entry{}, fmt.Errorf("tool %q: a name is 1 to 64 letters, digits, _ and -", s.Name)
+	}
+	if s.Effect == toolv1.Effect_EFFECT_UNSPECIFIED || s.Description == "" {
+		return Entry{}, fmt.Errorf("tool %s: effect and description are needed", s.Name)
+	}
+	if checks == nil {
+		checks = s.InputSchema
+	}
+	schema, err := CompileSchema(s.Name, checks)
+	if err != nil {
+		return Entry{}, fmt.Errorf("tool %s: %w", s.Name, err)
+	}
+	if s.Source == "" {
+		s.Source = BuiltIn
+	}
+	if s.Deadline == 0 {
+		s.Deadline = DefaultDeadline
+	}
+	if s.OutputCap == 0 {
+		s.OutputCap = DefaultOutputCap
+	}
+	if s.OutputCap > DefaultOutputCap {
+		return Entry{}, fmt.Errorf("tool %s: its output cap is over %d bytes", s.Name, DefaultOutputCap)
+	}
+	if s.Settle == 0 {
+		s.Settle = s.Deadline
+	}
+	if _, ok := t.(Verifier); !ok && s.Effect == toolv1.Effect_EFFECT_VERIFY {
+		return Entry{}, fmt.Errorf("tool %s: a tool of EFFECT_VERIFY must implement Verifier", s.Name)
+	}
+	return Entry{t, s, schema}, nil
+}
+
+// NewCatalogue returns a catalogue of tools that all workspaces have. Its errors are
+// programming errors.
 func NewCatalogue(tools ...Tool) (*Catalogue, error) {
 	c := &Catalogue{}
 	for _, t := range tools {
-		s := t.Spec()
-		if !nameForm.MatchString(s.Name) {
-			return nil, fmt.Errorf("tool %q: a name is 1 to 64 letters, digits, _ and -", s.Name)
-		}
-		if s.Effect == toolv1.Effect_EFFECT_UNSPECIFIED || s.Description == "" {
-			return nil, fmt.Errorf("tool %s: effect and description are needed", s.Name)
-		}
-		schema, err := CompileSchema(s.Name, s.InputSchema)
+		e, err := NewEntry(t, nil)
 		if err != nil {
-			return nil, fmt.Errorf("tool %s: %w", s.Name, err)
+			return nil, err
 		}
-		if s.Source == "" {
-			s.Source = BuiltIn
-		}
-		if s.Deadline == 0 {
-			s.Deadline = DefaultDeadline
-		}
-		if s.OutputCap == 0 {
-			s.OutputCap = DefaultOutputCap
-		}
-		if s.OutputCap > DefaultOutputCap {
-			return nil, fmt.Errorf("tool %s: its output cap is over %d bytes", s.Name, DefaultOutputCap)
-		}
-		if s.Settle == 0 {
-			s.Settle = s.Deadline
-		}
-		if _, ok := t.(Verifier); !ok && s.Effect == toolv1.Effect_EFFECT_VERIFY {
-			return nil, fmt.Errorf("tool %s: a tool of EFFECT_VERIFY must implement Verifier", s.Name)
-		}
-		c.entries = append(c.entries, Entry{t, s, schema})
+		c.entries = append(c.entries, e)
 	}
-	slices.SortFunc(c.entries, func(a, b Entry) int { return strings.Compare(a.Spec.Name, b.Spec.Name) })
+	SortEntries(c.entries)
 	for i := 1; i < len(c.entries); i++ {
 		if c.entries[i].Spec.Name == c.entries[i-1].Spec.Name {
 			return nil, fmt.Errorf("two tools are called %s", c.entries[i].Spec.Name)
@@ -163,14 +188,44 @@ func NewCatalogue(tools ...Tool) (*Catalogue, error) {
 	return c, nil
 }
 
-// All returns the tools, sorted by name. The caller must not change the slice.
+// With returns the catalogue with the tools of s, none of which may have the name of another
+// tool.
+func (c *Catalogue) With(s Source) *Catalogue { return &Catalogue{c.entries, s} }
+
+// SortEntries sorts entries by name.
+func SortEntries(all []Entry) {
+	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Spec.Name, b.Spec.Name) })
+}
+
+// All returns the tools that all workspaces have, sorted by name. The caller must not change
+// the slice.
 func (c *Catalogue) All() []Entry { return c.entries }
 
-// Get returns the tool with a name.
-func (c *Catalogue) Get(name string) (Entry, bool) {
-	i, ok := slices.BinarySearchFunc(c.entries, name, func(e Entry, n string) int { return strings.Compare(e.Spec.Name, n) })
+// Get returns the tool with a name among those that all workspaces have.
+func (c *Catalogue) Get(name string) (Entry, bool) { return Find(c.entries, name) }
+
+// Of returns all tools of a workspace: those that all have, then its own, each sorted by name.
+func (c *Catalogue) Of(ctx context.Context, ws id.Workspace) ([]Entry, error) {
+	if c.added == nil {
+		return c.entries, nil
+	}
+	own, err := c.added.Tools(ctx, ws)
+	return slices.Concat(c.entries, own), err
+}
+
+// Lookup returns a workspace's tool with a name; ok is false if there is none.
+func (c *Catalogue) Lookup(ctx context.Context, ws id.Workspace, name string) (e Entry, ok bool, err error) {
+	if e, ok := c.Get(name); ok || c.added == nil {
+		return e, ok, nil
+	}
+	return c.added.Tool(ctx, ws, name)
+}
+
+// Find returns the entry with a name among entries that are sorted by name.
+func Find(sorted []Entry, name string) (Entry, bool) {
+	i, ok := slices.BinarySearchFunc(sorted, name, func(e Entry, n string) int { return strings.Compare(e.Spec.Name, n) })
 	if !ok {
 		return Entry{}, false
 	}
-	return c.entries[i], true
+	return sorted[i], true
 }
