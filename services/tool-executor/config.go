@@ -31,6 +31,8 @@ type Config struct {
 
 	Tools tools.Settings
 
+	AllowPrivate string `env:"TOOL_EXECUTOR_ALLOW_PRIVATE" doc:"Private addresses at which MCP servers may be, separated by commas: ranges (10.1.0.0/16) and hosts with a port (10.1.2.3:8080, tools.internal:80). The owners of all workspaces can reach them. Empty: public addresses only."`
+
 	Telemetry telemetry.Config
 }
 

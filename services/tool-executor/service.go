@@ -3,8 +3,9 @@
 // Calls arrive over the bus (consume.go), each with a unique key, and take effect at most once
 // if the tool's effect allows it. Package execute runs them and explains what happens after a
 // crash at each point, package ledger records them, package tool defines what a tool is, and
-// package tools has the built-in ones. Other services list the tools and read outcomes over
-// Connect (rpc.go).
+// package tools has the built-in ones; package mcp has the tools of MCP servers that workspaces
+// have added (rpc_mcp.go). Other services list the tools and read outcomes over Connect
+// (rpc.go).
 //
 // Executors share a queue, and each can run any call. If an executor dies, the others notice
 // that its presence is gone (pg.Presence) and that its rows in the ledger no longer change,
@@ -32,6 +33,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
@@ -42,6 +44,7 @@ import (
 	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/execute"
 	"signalbox.dev/services/tool-executor/internal/ledger"
+	"signalbox.dev/services/tool-executor/internal/mcp"
 	"signalbox.dev/services/tool-executor/internal/tool"
 	"signalbox.dev/services/tool-executor/internal/tools"
 	"signalbox.dev/services/tool-executor/migrations"
@@ -94,6 +97,7 @@ type Service struct {
 	ledger   *ledger.Ledger
 	presence *pg.Presence
 	executor *execute.Executor
+	servers  *mcp.Servers
 	streams  *bus.Streams
 	handler  http.Handler
 }
@@ -115,10 +119,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg: cfg, deps: deps, ledger: ledger.New(deps.DB, name, cfg.Lease), presence: pg.NewPresence(deps.DB, name, deps.Log),
 		streams: deps.Bus.Owns(topology.Queue(subject.Tools)),
 	}
+	if s.servers, err = s.mcpServers(); err != nil {
+		return nil, fmt.Errorf("tool-executor: %w", err)
+	}
 	catalogue, err := s.catalogue()
 	if err != nil {
 		return nil, fmt.Errorf("tool-executor: %w", err)
 	}
+	catalogue = catalogue.With(s.servers)
 	metrics, err := execute.NewMetrics(deps.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("tool-executor: register metrics: %w", err)
@@ -136,12 +144,28 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(toolv1connect.NewToolServiceHandler(&calls{catalogue, s.ledger}, options...))
+	mux.Handle(toolv1connect.NewMcpServiceHandler(&servers{s.servers}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": s.streams.Ready},
 		Gatherer: deps.Gatherer,
 	}.Mount(mux)
 	s.handler = mux
 	return s, nil
+}
+
+func (s *Service) mcpServers() (*mcp.Servers, error) {
+	allowed, err := netguard.ParseAllowed(s.cfg.AllowPrivate)
+	if err != nil {
+		return nil, fmt.Errorf("TOOL_EXECUTOR_ALLOW_PRIVATE: %w", err)
+	}
+	broker := s.deps.HTTP.Transport
+	if broker == nil {
+		broker = http.DefaultTransport
+	}
+	return mcp.New(mcp.Config{
+		DB: s.deps.DB, Log: s.deps.Log, Guard: netguard.New(netguard.Config{Allowed: allowed, HeaderTimeout: mcp.HeaderTimeout}),
+		Broker: broker, BrokerURL: s.cfg.BrokerURL, Signer: s.deps.Signer,
+	}), nil
 }
 
 func (s *Service) catalogue() (*tool.Catalogue, error) {
@@ -197,6 +221,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("tool-executor: %w", err)
 	}
 	defer func() { _ = cancels.Unsubscribe() }() // fails only if the connection is gone
+	defer s.servers.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.work(ctx) })
 	g.Go(func() error {

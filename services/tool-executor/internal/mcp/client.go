@@ -1,0 +1,203 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"signalbox.dev/pkg/netguard"
+	"signalbox.dev/pkg/panics"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+const (
+	listTimeout = 10 * time.Second
+	callTimeout = time.Minute
+	// farewell is how long after its end an operation may tell the server that it is over.
+	farewell = 2 * time.Second
+
+	// HeaderTimeout is how long a server may take to begin its answer.
+	HeaderTimeout = callTimeout
+
+	// lastWords is how long a cancelled operation waits for its cancellation to be sent.
+	lastWords = 200 * time.Millisecond
+
+	maxPages = 32
+	maxTools = 256
+)
+
+// client runs operations on servers.
+type client struct {
+	// transport returns how a server is reached.
+	transport func(Server) (endpoint string, rt http.RoundTripper)
+	running   sync.WaitGroup // the SDK's work, which may last longer than its operation
+}
+
+// list returns the definitions of a server's tools.
+func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
+	return do(ctx, c, s, listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
+		params, seen := &mcp.ListToolsParams{}, map[string]bool{}
+		for range maxPages {
+			page, err := session.ListTools(ctx, params)
+			if err != nil {
+				return nil, err
+			}
+			for _, t := range page.Tools {
+				if len(all) == maxTools {
+					return nil, fmt.Errorf("%w: it has more than %d tools", errLimit, maxTools)
+				}
+				all = append(all, define(t))
+			}
+			if page.NextCursor == "" {
+				return all, nil
+			}
+			if seen[page.NextCursor] {
+				return nil, fmt.Errorf("%w: its list of tools has no end", errLimit)
+			}
+			seen[page.NextCursor] = true
+			params = &mcp.ListToolsParams{Cursor: page.NextCursor}
+		}
+		return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
+	})
+}
+
+// errSent is in the chain of an error after a call may have reached the server.
+var errSent = errors.New("the call was sent")
+
+// rejectedByTransport is the code of the SDK's own error for a request that HTTP did not carry.
+const rejectedByTransport = -32005
+
+// call calls a tool. An error without errSent means that the call did not reach the server.
+func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
+	return do(ctx, c, s, callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
+		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
+			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
+		}
+		if err != nil {
+			return tool.Result{}, errors.Join(errSent, err)
+		}
+		return resultOf(s, res), nil
+	})
+}
+
+// do connects to a server and runs f with a protocol session. It returns at the end of ctx or
+// timeout at the latest, even if the SDK does not.
+func do[T any](ctx context.Context, c *client, s Server, timeout time.Duration, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	opCtx, end := context.WithCancel(context.WithoutCancel(ctx))
+	endpoint, next := c.transport(s)
+	op := &operation{next: next, ctx: opCtx}
+	type answer struct {
+		result T
+		err    error
+	}
+	done := make(chan answer, 1) // buffered so that a late one can end
+	c.running.Go(func() {
+		defer end()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, end) })()
+		var a answer
+		a.err = panics.Try(func() (err error) {
+			a.result, err = run(ctx, op, endpoint, f)
+			return err
+		})
+		done <- a
+	})
+	select {
+	case a := <-done:
+		return a.result, op.explain(ctx, a.err)
+	case <-ctx.Done():
+		return result, op.explain(ctx, errors.Join(errSent, context.Cause(ctx)))
+	}
+}
+
+func run[T any](ctx context.Context, op *operation, endpoint string, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
+	protocol := mcp.NewClient(&mcp.Implementation{Name: "signalbox", Version: "1"}, &mcp.ClientOptions{
+		Logger: slog.New(slog.DiscardHandler), Capabilities: &mcp.ClientCapabilities{}, MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
+	})
+	session, err := protocol.Connect(ctx, &mcp.StreamableClientTransport{
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: op, CheckRedirect: netguard.CheckRedirect},
+		MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: maxBytes,
+	}, nil)
+	if err != nil {
+		return result, err
+	}
+	defer func() {
+		if ctx.Err() != nil {
+			// The SDK tells the server in the background that the call is cancelled, and
+			// closing the session would overtake that.
+			select {
+			case <-op.ctx.Done():
+			case <-time.After(lastWords):
+			}
+		}
+		_ = session.Close() // the server may be gone
+	}()
+	return f(ctx, session)
+}
+
+// explain returns err with what the HTTP layer knows about it.
+func (o *operation) explain(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if cause := o.cause(); cause != nil && ctx.Err() == nil {
+		return errors.Join(err, cause)
+	}
+	return err
+}
+
+// why explains an error to people. It shows nothing of the operator's network.
+func why(err error) string {
+	status, isStatus := errors.AsType[statusError](err)
+	_, isNetwork := errors.AsType[net.Error](err)
+	refusal, isRefusal := errors.AsType[*jsonrpc.Error](err)
+	switch {
+	case errors.Is(err, netguard.ErrRefused):
+		return "its address is not a public one, or it redirects to one that is not, and the operator has not allowed that"
+	case errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errLimit):
+		return clip(clean(limitOf(err)), maxSaid)
+	case isStatus && (status == http.StatusUnauthorized || status == http.StatusForbidden):
+		return status.Error() + ": it needs a valid credential"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it does not answer in time"
+	case isNetwork:
+		return "it cannot be reached"
+	case isRefusal && refusal.Code != rejectedByTransport:
+		return "it refuses: " + clip(clean(refusal.Message), maxSaid)
+	case isStatus:
+		return status.Error()
+	}
+	return "it does not speak MCP over streamable HTTP as expected"
+}
+
+// limitOf returns the message of the limit in err's chain.
+func limitOf(err error) string {
+	for _, e := range flatten(err) {
+		if errors.Is(e, errLimit) || errors.Is(e, netguard.ErrTooLarge) {
+			return e.Error()
+		}
+	}
+	return errLimit.Error()
+}
+
+// flatten returns the errors that errors.Join has joined.
+func flatten(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}

@@ -1,0 +1,26 @@
+// Package mcp offers the tools of MCP servers that workspaces have added (Servers).
+//
+// # Where things are
+//
+// Servers is the tool.Source that the executor and the listing ask. It answers from Postgres
+// (store.go): a server's row has the definitions of its tools as the server last sent them
+// (definition.go), and the digests of those that a member has approved. A definition that is
+// not approved is listed as unavailable, because its text goes into the model's context and may
+// tell it anything. Whoever adds a server approves what it offers then.
+//
+// A listing never waits for a server. It finds out which rows are due for a check, claims them
+// in Postgres, so that one replica checks each, and checks them in the background. A server
+// that fails is checked less and less often; its tools are unavailable meanwhile.
+//
+// # Untrusted servers
+//
+// The official SDK speaks the protocol; client.go and wire.go stand between it and the server.
+// They bound an operation's time, requests, bytes and JSON values, and the depth of JSON, all
+// before the SDK sees anything, and return on time whatever the SDK does. Connections go to
+// public addresses only (package netguard), or, for a server with a credential, through the
+// credential broker, which adds the secret and guards its own connections: no secret is ever in
+// this process. The client offers no capability, so that a server can ask for nothing.
+//
+// Each operation has a connection and a protocol session of its own. Nothing is shared between
+// calls, members or workspaces.
+package mcp

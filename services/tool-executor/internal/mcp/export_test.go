@@ -1,0 +1,38 @@
+package mcp
+
+import (
+	"context"
+	"net/http"
+
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// Client is the client by itself, without a store.
+type Client struct{ client }
+
+// NewClient returns a client that sends all requests over rt.
+func NewClient(rt http.RoundTripper) *Client {
+	return &Client{client{transport: func(s Server) (string, http.RoundTripper) { return s.URL, rt }}}
+}
+
+// List lists a server's tools.
+func (c *Client) List(ctx context.Context, s Server) ([]Definition, error) { return c.list(ctx, s) }
+
+// Call calls a tool.
+func (c *Client) Call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
+	return c.call(ctx, s, name, args)
+}
+
+// Wait waits for all work.
+func (c *Client) Wait() { c.running.Wait() }
+
+// Entries returns the tools that a server with these definitions has, all approved.
+func Entries(c *Client, s Server) []tool.Entry {
+	for _, d := range s.Tools {
+		s.Approved = append(s.Approved, d.Hash())
+	}
+	return s.entries(&c.client)
+}
+
+// Why is why.
+func Why(err error) string { return why(err) }

@@ -1,0 +1,133 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"signalbox.dev/pkg/fault"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// anyObject is the input schema of tools whose own cannot be used.
+const anyObject = `{"type":"object"}`
+
+// serverTool is a tool of a server.
+type serverTool struct {
+	client    *client
+	server    Server
+	name      string // the server's own
+	spec      tool.Spec
+	available tool.Availability
+}
+
+// approved reports whether a definition was approved.
+func (s Server) approved(d Definition) bool { return slices.Contains(s.Approved, d.Hash()) }
+
+// unavailable returns why a tool cannot be used; empty if it can.
+func (s Server) unavailable(d Definition) string {
+	switch {
+	case d.Problem != "":
+		return d.Problem
+	case !s.approved(d):
+		return "the MCP server " + s.Name + " has changed this tool's definition since it was approved: an editor looks at it and approves it again"
+	case s.Failure != "":
+		return "the MCP server " + s.Name + " cannot be used: " + s.Failure
+	}
+	return ""
+}
+
+// entries returns a server's tools for the catalogue. A definition that cannot be used is
+// listed without its schema.
+func (s Server) entries(c *client) []tool.Entry {
+	var all []tool.Entry
+	taken := map[string]bool{}
+	for _, d := range s.Tools {
+		name := toolName(s.Name, d.Name)
+		if taken[name] {
+			continue // a name that is listed twice means the first one
+		}
+		taken[name] = true
+		reason := s.unavailable(d)
+		e, err := s.entry(c, name, d, reason)
+		if err != nil {
+			d.InputSchema = nil
+			e, err = s.entry(c, name, d, cmp.Or(reason, "its input schema is not valid: "+clip(clean(err.Error()), maxSaid)))
+		}
+		if err == nil {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func (s Server) entry(c *client, name string, d Definition, unavailable string) (tool.Entry, error) {
+	effect := toolv1.Effect_EFFECT_UNSAFE
+	switch {
+	case d.ReadOnly:
+		effect = toolv1.Effect_EFFECT_PURE
+	case d.Idempotent:
+		effect = toolv1.Effect_EFFECT_KEYED // a second run has no further effect
+	}
+	t := &serverTool{
+		client: c, server: s, name: d.Name, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
+		spec: tool.Spec{
+			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
+			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
+			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: s.Credential, ActsOutside: !d.ReadOnly,
+		},
+	}
+	var checks json.RawMessage
+	switch {
+	case d.InputSchema == nil:
+		t.spec.InputSchema = json.RawMessage(anyObject)
+	case isComplex(d.InputSchema):
+		checks = json.RawMessage(anyObject) // the server checks them
+	}
+	if unavailable != "" { // an unapproved text does not go into the model's context
+		t.spec.Description = "A tool of the MCP server " + s.Name + "."
+		t.spec.InputSchema = json.RawMessage(anyObject)
+	}
+	return tool.NewEntry(t, checks)
+}
+
+// Spec implements tool.Tool.
+func (t *serverTool) Spec() tool.Spec { return t.spec }
+
+// Available implements tool.Tool.
+func (t *serverTool) Available(context.Context) tool.Availability { return t.available }
+
+// Run implements tool.Tool.
+func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) {
+	result, err := t.client.call(ctx, t.server, t.name, c.Args)
+	switch {
+	case err == nil:
+		return result, nil
+	case ctx.Err() != nil:
+		return tool.Result{}, context.Cause(ctx)
+	case errors.Is(err, errSent) && t.spec.Effect != toolv1.Effect_EFFECT_PURE:
+		return tool.Result{}, fault.Wrap(err, fault.Unavailable, "the MCP server "+t.server.Name+" broke off: "+why(err))
+	}
+	return tool.Errorf("unavailable", "the MCP server %s cannot be used: %s; do without it", t.server.Name, why(err)), nil
+}
+
+// Listed is a tool of a server for people.
+type Listed struct {
+	Name        string // in the catalogue
+	Definition  Definition
+	Changed     bool   // the definition is not approved
+	Unavailable string // why the tool cannot be used; empty if it can
+}
+
+// Listed returns a server's tools for people, with their texts, approved or not.
+func (s Server) Listed() []Listed {
+	var all []Listed
+	for _, d := range s.Tools {
+		d.Description = clip(clean(d.Description), maxDescription)
+		all = append(all, Listed{toolName(s.Name, d.Name), d, !s.approved(d), s.unavailable(d)})
+	}
+	return all
+}
