@@ -34,6 +34,8 @@ func Body(d profile.Dialect, e Error) []byte {
 		return fmt.Appendf(nil, `{"object":"error","status":%d,"code":"%s","message":"%s","additional_data":{"code":"%s"}}`, e.Status, name.notion, message, code)
 	case profile.GitHub:
 		return fmt.Appendf(nil, `{"message":"%s","code":"%s","status":"%d"}`, message, code, e.Status)
+	case profile.MCP:
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"%s","data":{"code":"%s"}}}`, message, code)
 	}
 	return fmt.Appendf(nil, `{"error":{"message":"%s","type":"%s","param":null,"code":"%s"}}`, message, name.openAI, code)
 }

@@ -9,7 +9,7 @@
 //
 //	name: anthropic-api-key         # unique; letters, digits and dashes
 //	default_for: anthropic          # the provider whose accounts use it by default
-//	dialect: anthropic              # anthropic, openai, google, notion or github
+//	dialect: anthropic              # anthropic, openai, google, notion, github or mcp
 //	base_url: https://api.anthropic.com
 //	mounts: []                      # paths that callers write for the base URL: see Profile.Below
 //	trim_base: /v1                  # removed from the end of an account's own base URL

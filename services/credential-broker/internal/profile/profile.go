@@ -25,12 +25,13 @@ const (
 	Google    Dialect = "google"
 	Notion    Dialect = "notion"
 	GitHub    Dialect = "github"
+	MCP       Dialect = "mcp" // the Model Context Protocol: JSON-RPC
 )
 
 // Models reports whether the dialect is spoken by model providers.
 func (d Dialect) Models() bool { return d == Anthropic || d == OpenAI }
 
-var dialects = []Dialect{Anthropic, OpenAI, Google, Notion, GitHub}
+var dialects = []Dialect{Anthropic, OpenAI, Google, Notion, GitHub, MCP}
 
 // Events is the form of a stream's events.
 type Events string

@@ -29,7 +29,7 @@ func shipped(t *testing.T) *profile.Set {
 func TestShipped(t *testing.T) {
 	t.Parallel()
 	s := shipped(t)
-	if diff := cmp.Diff([]string{"anthropic-api-key", "anthropic-oauth", "generic", "generic-header", "github", "google", "notion", "openai", "openrouter"}, s.Names()); diff != "" {
+	if diff := cmp.Diff([]string{"anthropic-api-key", "anthropic-oauth", "generic", "generic-header", "github", "google", "mcp", "notion", "openai", "openrouter"}, s.Names()); diff != "" {
 		t.Errorf("Names() (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"anthropic", "github", "google", "notion", "openai", "openrouter"}, s.Providers()); diff != "" {
@@ -281,7 +281,7 @@ func TestOpen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := s.Get("mine"); !ok || len(s.Names()) != 10 {
+	if _, ok := s.Get("mine"); !ok || len(s.Names()) != 11 {
 		t.Errorf("Open gives %v, want mine beside the shipped ones", s.Names())
 	}
 	write("other.yml", "name: other\n")
