@@ -600,6 +600,84 @@ func (fakeTools) GetOutcomes(context.Context, *toolv1.GetOutcomesRequest) (*tool
 	return &toolv1.GetOutcomesResponse{}, nil
 }
 
+// fakeMcp keeps MCP servers in memory, each with one tool that has changed.
+type fakeMcp struct {
+	mu      sync.Mutex // guards servers
+	servers []*toolv1.McpServer
+}
+
+func (f *fakeMcp) ListServers(ctx context.Context, _ *toolv1.ListServersRequest) (*toolv1.ListServersResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := may(ctx, identity.Viewer)
+	return &toolv1.ListServersResponse{Servers: f.servers}, err
+}
+
+func (f *fakeMcp) CreateServer(ctx context.Context, req *toolv1.CreateServerRequest) (*toolv1.CreateServerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	actor, err := may(ctx, identity.Owner)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range f.servers {
+		if s.GetId() == req.GetId() {
+			return &toolv1.CreateServerResponse{Server: s}, nil
+		}
+	}
+	s := &toolv1.McpServer{
+		Id: req.GetId(), Name: req.GetName(), Url: req.GetUrl(), Credential: req.GetCredential(), CreatedBy: actor.Member.String(), CreatedAt: timestamppb.Now(),
+		Tools: []*toolv1.McpTool{{Name: "mcp__x__t", OriginalName: "t", Changed: true, Hash: "h", UnavailableReason: "it has changed"}},
+	}
+	f.servers = append(f.servers, s)
+	return &toolv1.CreateServerResponse{Server: s}, nil
+}
+
+func (f *fakeMcp) find(server string) (*toolv1.McpServer, error) {
+	for _, s := range f.servers {
+		if s.GetId() == server {
+			return s, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "there is no such server")
+}
+
+func (f *fakeMcp) DeleteServer(ctx context.Context, req *toolv1.DeleteServerRequest) (*toolv1.DeleteServerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := may(ctx, identity.Owner); err != nil {
+		return nil, err
+	}
+	s, err := f.find(req.GetId())
+	f.servers = slices.DeleteFunc(f.servers, func(o *toolv1.McpServer) bool { return o == s })
+	return &toolv1.DeleteServerResponse{}, err
+}
+
+func (f *fakeMcp) TestServer(ctx context.Context, req *toolv1.TestServerRequest) (*toolv1.TestServerResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := may(ctx, identity.Editor); err != nil {
+		return nil, err
+	}
+	s, err := f.find(req.GetId())
+	return &toolv1.TestServerResponse{Server: s}, err
+}
+
+func (f *fakeMcp) ApproveTools(ctx context.Context, req *toolv1.ApproveToolsRequest) (*toolv1.ApproveToolsResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := may(ctx, identity.Editor); err != nil {
+		return nil, err
+	}
+	s, err := f.find(req.GetId())
+	for _, t := range s.GetTools() {
+		if slices.Contains(req.GetHashes(), t.GetHash()) {
+			t.Changed, t.UnavailableReason = false, ""
+		}
+	}
+	return &toolv1.ApproveToolsResponse{Server: s}, err
+}
+
 // fakeDocuments keeps documents in memory. A repeated operation key changes nothing.
 type fakeDocuments struct {
 	documentv1connect.UnimplementedDocumentServiceHandler

@@ -589,6 +589,43 @@ func TestApprovals(t *testing.T) {
 	call[object](t, in, viewer, "DELETE", "/api/approval-rules/"+noone, "", http.StatusForbidden)
 }
 
+func TestMcpServers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	editor, viewer := w.join(t, w.workspace, identity.Editor), w.join(t, w.workspace, identity.Viewer)
+	const path = "/api/mcp-servers"
+	body := `{"name":"linear","url":"https://mcp.example.org/mcp"}`
+	call[object](t, in, editor, "POST", path, body, http.StatusForbidden)
+	made := call[struct {
+		Server object `json:"mcp_server"`
+	}](t, in, w.owner, "POST", path, body, http.StatusCreated).Server
+	one := path + "/" + made["id"].(string)
+	want := object{
+		"id": made["id"], "name": "linear", "url": "https://mcp.example.org/mcp", "credential": false, "created_by": made["created_by"], "created_at": made["created_at"], "checked_at": nil, "failure": nil,
+		"tools": []any{object{"name": "mcp__x__t", "original_name": "t", "description": "", "changed": true, "hash": "h", "unavailable_reason": "it has changed"}},
+	}
+	got := call[object](t, in, viewer, "GET", one, "", http.StatusOK)
+	if diff := cmp.Diff(object{"mcp_server": want}, got); diff != "" {
+		t.Errorf("the server differs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(object{"mcp_servers": []any{want}, "next_cursor": nil}, call[object](t, in, viewer, "GET", path, "", http.StatusOK)); diff != "" {
+		t.Errorf("the list differs (-want +got):\n%s", diff)
+	}
+	call[object](t, in, viewer, "POST", one+"/test", "", http.StatusForbidden)
+	call[object](t, in, editor, "POST", one+"/test", "", http.StatusOK)
+	call[object](t, in, viewer, "POST", one+"/approve", `{"hashes":["h"]}`, http.StatusForbidden)
+	approved := call[struct {
+		Server struct{ Tools []object } `json:"mcp_server"`
+	}](t, in, editor, "POST", one+"/approve", `{"hashes":["h"]}`, http.StatusOK)
+	if tool := approved.Server.Tools[0]; tool["changed"] != false {
+		t.Errorf("an approved tool = %v", tool)
+	}
+	call[object](t, in, editor, "DELETE", one, "", http.StatusForbidden)
+	call[object](t, in, w.owner, "DELETE", one, "", http.StatusOK)
+	call[object](t, in, viewer, "GET", one, "", http.StatusNotFound)
+}
+
 func TestModels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

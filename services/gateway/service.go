@@ -161,7 +161,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s.api, err = api.New(api.Config{
-		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, Documents: peers.documents,
+		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
@@ -188,6 +188,7 @@ type peers struct {
 	usage         agentv1connect.UsageServiceClient
 	presets       agentv1connect.PresetServiceClient
 	tools         toolv1connect.ToolServiceClient
+	mcpServers    toolv1connect.McpServiceClient
 	documents     documentv1connect.DocumentServiceClient
 	accounts      credentialv1connect.AccountServiceClient
 	connections   credentialv1connect.ConnectionServiceClient
@@ -212,6 +213,7 @@ func (s *Service) connect() (p peers, err error) {
 		agentv1connect.NewUsageServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewPresetServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
+		toolv1connect.NewMcpServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
 		documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
 		credentialv1connect.NewAccountServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),
 		credentialv1connect.NewConnectionServiceClient(s.deps.HTTP, s.cfg.credentialBroker(), broker...),

@@ -143,6 +143,7 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.Handle(agentv1connect.NewUsageServiceHandler(fakeUsage{}, runner...))
 	mux.Handle(agentv1connect.NewPresetServiceHandler(fakePresets{}, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
+	mux.Handle(toolv1connect.NewMcpServiceHandler(&fakeMcp{}, tools...))
 	mux.Handle(documentv1connect.NewDocumentServiceHandler(w.docs, docs...))
 	mux.Handle(credentialv1connect.NewAccountServiceHandler(w.broker, broker...))
 	mux.Handle(credentialv1connect.NewConnectionServiceHandler(w.broker, broker...))

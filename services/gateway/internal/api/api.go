@@ -45,6 +45,7 @@ type Config struct {
 	Usage         agentv1connect.UsageServiceClient
 	Presets       agentv1connect.PresetServiceClient
 	Tools         toolv1connect.ToolServiceClient
+	McpServers    toolv1connect.McpServiceClient
 	Documents     documentv1connect.DocumentServiceClient
 	Accounts      credentialv1connect.AccountServiceClient
 	Connections   credentialv1connect.ConnectionServiceClient
@@ -107,6 +108,7 @@ func New(cfg Config) (*API, error) {
 	a.runs()
 	a.approvals()
 	a.tools()
+	a.mcpServers()
 	a.models()
 	a.usage()
 	a.presets()

@@ -144,6 +144,7 @@ var tags = []*huma.Tag{
 	{Name: "Documents", Description: "Documents as Markdown, with their history."},
 	{Name: "Live documents", Description: aboutSockets},
 	{Name: "Tools", Description: "Tools that agents can call."},
+	{Name: "MCP servers", Description: "Servers with further tools that the workspace has added."},
 	{Name: "Models", Description: "Models that the workspace can call."},
 	{Name: "Connections", Description: "Access to Google, Notion and GitHub for tools."},
 	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
