@@ -36,3 +36,20 @@ func Entries(c *Client, s Server) []tool.Entry {
 
 // Why is why.
 func Why(err error) string { return why(err) }
+
+// MaxDepth is maxDepth.
+const MaxDepth = maxDepth
+
+// Scan passes a body to a scanner in pieces and returns the number of values.
+func Scan(body []byte, sse bool, piece int) (values int64, err error) {
+	s := scanner{sse: sse, lineStart: true}
+	for len(body) > 0 {
+		n := min(piece, len(body))
+		v, _, err := s.scan(body[:n])
+		if err != nil {
+			return values, err
+		}
+		values, body = values+v, body[n:]
+	}
+	return values, nil
+}

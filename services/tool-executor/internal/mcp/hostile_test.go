@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -349,4 +350,37 @@ func misbehave(t *testing.T, c *mcp.Client, name string, h hostile) {
 	if err == nil && len(tool.OutputText(r.JSON())) > 5<<20 {
 		t.Errorf("%s: a result of %d bytes", name, len(r.JSON()))
 	}
+}
+
+// TestCancel cancels a call: the call and the server's request end.
+func TestCancel(t *testing.T) {
+	t.Parallel()
+	allowed, err := netguard.ParseAllowed("127.0.0.0/8")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := netguard.New(netguard.Config{Allowed: allowed})
+	c := mcp.NewClient(guard.Transport())
+	began, ended := make(chan struct{}), make(chan struct{})
+	h := hostile{call: func(_ http.ResponseWriter, r *http.Request, _ rpcRequest) {
+		close(began)
+		<-r.Context().Done()
+		close(ended)
+	}}
+	s := httptest.NewServer(h)
+	defer s.Close()
+	defer guard.Client(0).CloseIdleConnections()
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, mcp.Server{Name: "slow", URL: s.URL}, "t", map[string]any{})
+		result <- err
+	}()
+	<-began
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled call = %v", err)
+	}
+	<-ended
+	c.Wait()
 }
