@@ -85,5 +85,8 @@ func (s *server) missing(ctx context.Context, uri string, err error) error {
 }
 
 func contents(uri, mimeType, text string) *mcp.ReadResourceResult {
+	if text == "" {
+		text = "\n" // the SDK leaves out an empty text, which the schema requires
+	}
 	return &mcp.ReadResourceResult{Cacheable: private, Contents: []*mcp.ResourceContents{{URI: uri, MIMEType: mimeType, Text: text}}}
 }
