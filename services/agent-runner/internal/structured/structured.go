@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
+	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -26,6 +28,9 @@ const (
 type Schema struct {
 	text   string
 	schema *jsonschema.Schema
+
+	mu     sync.Mutex // guards effort, and allows one check at a time
+	effort *effort
 }
 
 // refuser is a loader that fails, so that a schema with external references does not compile.
@@ -48,13 +53,10 @@ func Compile(text []byte) (*Schema, error) {
 	if deeper(doc, maxDepth) {
 		return nil, fault.New(fault.Invalid, "response_format.schema is nested more than %d levels deep", maxDepth)
 	}
-	const url = "response:schema"
-	c := jsonschema.NewCompiler()
-	c.UseLoader(refuser{})
-	if err := c.AddResource(url, doc); err != nil {
+	if err := checkNumbers(doc); err != nil {
 		return nil, fault.New(fault.Invalid, "response_format.schema: %v", err)
 	}
-	compiled, err := c.Compile(url)
+	compiled, counted, err := compile(doc)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "response_format.schema is not a JSON Schema: %s", strings.Join(strings.Fields(err.Error()), " "))
 	}
@@ -62,7 +64,24 @@ func Compile(text []byte) (*Schema, error) {
 	if err := json.Compact(&compact, text); err != nil { // it was read above
 		return nil, fault.New(fault.Invalid, "response_format.schema is not JSON")
 	}
-	return &Schema{compact.String(), compiled}, nil
+	return &Schema{text: compact.String(), schema: compiled, effort: counted}, nil
+}
+
+// compile compiles a schema that counts the effort of its checks. A schema is itself checked, by
+// that of schemas, which the limit of its size bounds.
+func compile(doc any) (*jsonschema.Schema, *effort, error) {
+	const url = "response:schema"
+	e := &effort{left: math.MaxInt}
+	c := jsonschema.NewCompiler()
+	c.UseLoader(refuser{})
+	c.UseRegexpEngine(e.compile)
+	c.RegisterVocabulary(e.vocabulary())
+	c.AssertVocabs()
+	if err := c.AddResource(url, doc); err != nil {
+		return nil, nil, err
+	}
+	compiled, err := c.Compile(url)
+	return compiled, e, err
 }
 
 // deeper reports whether a JSON value is nested more than n levels deep.
@@ -100,7 +119,10 @@ func (s *Schema) Check(answer string) (json.RawMessage, error) {
 	if err != nil {
 		return nil, errors.New("it is not one JSON value")
 	}
-	if err := s.schema.Validate(v); err != nil {
+	if err := checkNumbers(v); err != nil {
+		return nil, err
+	}
+	if err := s.validate(v); err != nil {
 		problem := err.Error()
 		if _, rest, ok := strings.Cut(problem, "\n"); ok { // the first line names the schema's internal URL
 			problem = strings.Join(strings.Fields(rest), " ")
@@ -111,6 +133,23 @@ func (s *Schema) Check(answer string) (json.RawMessage, error) {
 		return nil, errors.New(problem)
 	}
 	return json.RawMessage(text), nil
+}
+
+// validate validates a value, with limited effort.
+func (s *Schema) validate(v any) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case errEffort:
+			err = errEffort
+		default:
+			panic(p)
+		}
+	}()
+	s.effort.left = maxEffort
+	return s.schema.Validate(v)
 }
 
 // Repair is what the model is told about an answer that Check refuses.
