@@ -9,9 +9,11 @@
 package mcpserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -24,6 +26,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/panics"
 	"signalbox.dev/proto/signalbox/agent/v1/agentv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 
@@ -60,6 +63,7 @@ func New(cfg Config) http.Handler {
 	})
 	s.addTools(m)
 	s.addResources(m)
+	m.AddReceivingMiddleware(s.recovered)
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return m }, &mcp.StreamableHTTPOptions{
 		Stateless: true, JSONResponse: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
 		// It would refuse what a reverse proxy on the same machine forwards; see allows.
@@ -75,6 +79,10 @@ func New(cfg Config) http.Handler {
 			if fault.KindOf(err) == fault.Unauthenticated {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="signalbox"`)
 			}
+			cfg.WriteError(w, err)
+			return
+		}
+		if err := refuseBatch(w, r); err != nil {
 			cfg.WriteError(w, err)
 			return
 		}
@@ -97,6 +105,38 @@ func (s *server) allows(origin, host string) bool {
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	return u.Hostname() == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// refuseBatch refuses a request with several messages, which protocol versions until 2025-03-26
+// have: it counts once against the rate limits, but could start thousands of runs.
+func refuseBatch(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return fault.New(fault.TooLarge, "the request is over %d KiB", maxBody>>10)
+	}
+	if err != nil {
+		return fault.New(fault.Invalid, "the request could not be read")
+	}
+	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+		return fault.New(fault.Invalid, "batches are not supported: send each message in a request of its own")
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
+}
+
+// recovered answers a request whose handler panics: the SDK calls handlers in goroutines of its
+// own, in which a panic would end the process.
+func (s *server) recovered(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+		err = panics.Try(func() (err error) {
+			res, err = next(ctx, method, req)
+			return err
+		})
+		if p, ok := errors.AsType[*panics.Error](err); ok {
+			return nil, s.shown(ctx, method, p)
+		}
+		return res, err
+	}
 }
 
 // authorize returns a context with the caller's identity.
