@@ -562,10 +562,16 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 func usageOf(res *llm.Response) run.Usage {
 	u := res.Usage
 	return run.Usage{
-		Input: u.InputTokens, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.OutputTokens, Reasoning: u.Reasoning,
-		Estimated: res.Estimated,
+		Input: boundedTokens(u.InputTokens), CacheRead: boundedTokens(u.CacheRead), CacheWrite: boundedTokens(u.CacheWrite),
+		Output: boundedTokens(u.OutputTokens), Reasoning: boundedTokens(u.Reasoning), Estimated: res.Estimated,
 	}
 }
+
+// maxTokens bounds the tokens of one call. A server that reports more, or less than none, would
+// make sums overflow, or give back what was spent of a budget.
+const maxTokens = 1 << 30
+
+func boundedTokens(tokens int64) int64 { return min(max(tokens, 0), maxTokens) }
 
 // cost returns the price of tokens of the run's model, as run.Answer.CostMicros.
 func (a *answering) cost(u run.Usage) *int64 {
