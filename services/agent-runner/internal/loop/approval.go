@@ -49,8 +49,10 @@ func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown}
-	next := a.log.Next()
+	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown, Events: a.log.Stamp(waitingForPerson(s.Index, merged(s.Calls, unknown)))}
+	r := &a.claim.Run
+	_, w.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
+	next := w.Events[0].GetNumber()
 	if err := a.retryUnavailable(ctx, func() (err error) {
 		parked, err = a.Store.Wait(ctx, a.claim, w, next)
 		return err
@@ -58,11 +60,8 @@ func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes
 		return false, err
 	}
 	if parked {
-		a.Log.InfoContext(ctx, "run waits for a person", "run", a.claim.Run.ID, "step", s.Index)
-		if err := a.log.Append(ctx, waitingForPerson(s.Index, merged(s.Calls, unknown))); err != nil {
-			return true, err
-		}
-		return true, a.log.Flush(ctx)
+		a.Log.InfoContext(ctx, "run waits for a person", "run", r.ID, "step", s.Index)
+		return true, nil
 	}
 	inbox, err := a.Store.ReadInbox(ctx, a.claim, false)
 	if err == nil && inbox.Stop {

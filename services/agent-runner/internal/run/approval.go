@@ -12,6 +12,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
@@ -118,6 +119,11 @@ type Wait struct {
 	Outcomes map[id.Operation]*Outcome
 	// Unknown are calls whose outcome is unknown, with the question about it.
 	Unknown []Call
+	// Events announce that the run waits. They are numbered by the caller and published through
+	// the outbox, since the claim is over once the run is parked.
+	Events []*runv1.Event
+	// Subject is the session's run log.
+	Subject string
 }
 
 // Wait parks a run until a person has answered for one of its calls. It wakes another waiting
@@ -157,11 +163,12 @@ func (s *Store) Wait(ctx context.Context, c *Claim, w Wait, lastEvent int64) (pa
 			return nil
 		}
 		queueWait(b, c, &w, lastEvent)
-		if len(others) == 0 {
-			return nil
+		out := EventMessages(c.Run.Workspace, w.Subject, w.Events)
+		if len(others) > 0 {
+			o := others[0]
+			out = append(out, wake(o.Workspace, o.Session, o.Run, fmt.Sprintf("after-%s-%d", c.Run.ID, c.Run.Epoch)))
 		}
-		o := others[0]
-		return outbox.Queue(ctx, b, wake(o.Workspace, o.Session, o.Run, fmt.Sprintf("after-%s-%d", c.Run.ID, c.Run.Epoch)))
+		return outbox.Queue(ctx, b, out...)
 	})
 	if err != nil {
 		return false, fmt.Errorf("park run %s until a person answers: %w", c.Run.ID, err)

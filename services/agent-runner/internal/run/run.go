@@ -68,7 +68,7 @@
 //
 //	Claim          the user message joins the conversation; announced by events 0 (user_message) and 1 (run_start)
 //	CommitAnswer   the model's message, its planned tool calls, usage
-//	Wait           the outcomes so far, and that the run waits; announced by a waiting event
+//	Wait           the outcomes so far, and that the run waits, its waiting event (outbox)
 //	CommitResults  the tool message, in call order
 //	Finish         the last answer, the run's end, its terminal events (outbox), a waiting run's wake-up (outbox)
 //

@@ -53,6 +53,7 @@ func (d *rows) wait(c *run.Claim, w run.Wait, lastEvent int64) (parked bool, err
 	}
 	row.LastEvent, row.Fruitless, row.State, row.runner = lastEvent, 0, run.Waiting, ""
 	row.lease = time.Time{}
+	d.say(run.EventMessages(row.Workspace, w.Subject, w.Events)...)
 	d.wakeOtherFor(s.ws, fmt.Sprintf(":after-%s-%d", row.ID, row.Epoch))
 	return true, nil
 }
