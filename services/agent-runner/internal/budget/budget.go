@@ -15,7 +15,8 @@
 //	ok      something is left                          the step begins
 //
 // If a runner dies, its reservation counts until the run is claimed again, which clears it,
-// or has ended. Runs that wait have no reservation, so they cannot wait for each other. Usage is never lost: it is in the transaction that commits the step.
+// or has ended. Runs that wait have no reservation, so they cannot wait for each other. Usage
+// is never lost: it is in the transaction that commits the step.
 package budget
 
 import (

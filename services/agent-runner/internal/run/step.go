@@ -67,7 +67,8 @@ type Outcome struct {
 func (o *Outcome) IsError() bool { return o.State != toolv1.OutcomeState_OUTCOME_STATE_OK }
 
 // CommitAnswer commits the model's answer and its tool calls. The caller dispatches those
-// without an outcome, unless they wait for a person. lastEvent is the number of the last event that announces the answer.
+// without an outcome, unless they wait for a person. lastEvent is the number of the last event
+// that announces the answer.
 //
 // Like the other commits it may be repeated if its result is unknown.
 func (s *Store) CommitAnswer(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
