@@ -71,8 +71,9 @@ func (a *answering) estimate() budget.Amount {
 		size += len(m.Content)
 	}
 	u := run.Usage{Input: int64(size / bytesPerToken), Output: guessedOutput}
-	if a.preset.MaxOutputTokens > 0 {
-		u.Output = int64(a.preset.MaxOutputTokens)
+	if limit := a.preset.MaxOutputTokens; limit > 0 {
+		model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
+		u.Output = int64(min(limit, model.MaxOutput)) // as the request has it
 	}
 	out := budget.Amount{Tokens: u.Input + u.Output}
 	if cost := a.cost(u); cost != nil {
