@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -27,7 +27,7 @@ const (
 	// HeaderTimeout is how long a server may take to begin its answer.
 	HeaderTimeout = callTimeout
 
-	// lastWords is how long a cancelled operation waits for its cancellation to be sent.
+	// lastWords is how long a cancelled operation's requests live on, to send the cancellation.
 	lastWords = 200 * time.Millisecond
 
 	maxPages = 32
@@ -38,12 +38,15 @@ const (
 type client struct {
 	// transport returns how a server is reached.
 	transport func(Server) (endpoint string, rt http.RoundTripper)
-	running   sync.WaitGroup // the SDK's work, which may last longer than its operation
+	// changed is called when a server announces that its tools have changed; may be nil.
+	changed func(Server)
+	links   links
+	running sync.WaitGroup // the SDK's work, which may last longer than its operation
 }
 
 // list returns the definitions of a server's tools.
 func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
-	return do(ctx, c, s, listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
+	return do(ctx, c, s, linkKey{workspace: s.Workspace, server: s.ID}, listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
 		params, seen := &mcp.ListToolsParams{}, map[string]bool{}
 		for range maxPages {
 			page, err := session.ListTools(ctx, params)
@@ -77,7 +80,8 @@ const rejectedByTransport = -32005
 
 // call calls a tool. An error without errSent means that the call did not reach the server.
 func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
-	return do(ctx, c, s, callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+	actor, _ := identity.From(ctx) // without one, nothing is remembered
+	return do(ctx, c, s, linkKey{s.Workspace, s.ID, actor.Session}, callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
 		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
 		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
 			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
@@ -89,14 +93,14 @@ func (c *client) call(ctx context.Context, s Server, name string, args any) (too
 	})
 }
 
-// do connects to a server and runs f with a protocol session. It returns at the end of ctx or
-// timeout at the latest, even if the SDK does not.
-func do[T any](ctx context.Context, c *client, s Server, timeout time.Duration, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
+// do runs f with a protocol session. It returns at the end of ctx or timeout at the latest, even
+// if the SDK does not.
+func do[T any](ctx context.Context, c *client, s Server, key linkKey, timeout time.Duration, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	opCtx, end := context.WithCancel(context.WithoutCancel(ctx))
-	endpoint, next := c.transport(s)
-	op := &operation{next: next, ctx: opCtx}
+	_, next := c.transport(s)
+	op := &operation{next: next, ctx: opCtx, end: end}
 	type answer struct {
 		result T
 		err    error
@@ -107,7 +111,7 @@ func do[T any](ctx context.Context, c *client, s Server, timeout time.Duration, 
 		defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, end) })()
 		var a answer
 		a.err = panics.Try(func() (err error) {
-			a.result, err = run(ctx, op, endpoint, f)
+			a.result, err = run(ctx, c, op, s, key, f)
 			return err
 		})
 		done <- a
@@ -120,18 +124,20 @@ func do[T any](ctx context.Context, c *client, s Server, timeout time.Duration, 
 	}
 }
 
-func run[T any](ctx context.Context, op *operation, endpoint string, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
-	protocol := mcp.NewClient(&mcp.Implementation{Name: "signalbox", Version: "1"}, &mcp.ClientOptions{
-		Logger: slog.New(slog.DiscardHandler), Capabilities: &mcp.ClientCapabilities{}, MultiRoundTrip: &mcp.MultiRoundTripOptions{Disabled: true},
-	})
-	session, err := protocol.Connect(ctx, &mcp.StreamableClientTransport{
-		Endpoint: endpoint, HTTPClient: &http.Client{Transport: op, CheckRedirect: netguard.CheckRedirect},
-		MaxRetries: -1, DisableStandaloneSSE: true, MaxEventSize: maxBytes,
-	}, nil)
-	if err != nil {
-		return result, err
-	}
-	defer func() {
+// run joins a session and runs f with it, again if the server has forgotten the session: then it
+// has done nothing.
+func run[T any](ctx context.Context, c *client, op *operation, s Server, key linkKey, f func(context.Context, *mcp.ClientSession) (T, error)) (result T, err error) {
+	for again := false; ; again = true {
+		l, err := c.join(ctx, s, key)
+		if err != nil {
+			return result, err
+		}
+		l.base.renew()
+		ended := context.AfterFunc(l.base.ctx, op.end) //nolint:contextcheck // the session ends its operations
+		result, err = f(context.WithValue(ctx, operationKey{}, op), l.session)
+		if err != nil && l.base.cause() != nil {
+			err = errors.Join(err, l.base.cause())
+		}
 		if ctx.Err() != nil {
 			// The SDK tells the server in the background that the call is cancelled, and
 			// closing the session would overtake that.
@@ -140,9 +146,17 @@ func run[T any](ctx context.Context, op *operation, endpoint string, f func(cont
 			case <-time.After(lastWords):
 			}
 		}
-		_ = session.Close() // the server may be gone
-	}()
-	return f(ctx, session)
+		ended()
+		forgotten := l.forgotten(op, err)
+		if forgotten {
+			c.retire(l)
+		}
+		c.release(l)
+		if again || !forgotten {
+			return result, err
+		}
+		op.forgive()
+	}
 }
 
 // explain returns err with what the HTTP layer knows about it.

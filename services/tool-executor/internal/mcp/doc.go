@@ -21,6 +21,9 @@
 // credential broker, which adds the secret and guards its own connections: no secret is ever in
 // this process. The client offers no capability, so that a server can ask for nothing.
 //
-// Each operation has a connection and a protocol session of its own. Nothing is shared between
-// calls, members or workspaces.
+// The calls of one conversation share a protocol session with a server (link.go), so that the
+// server can remember what it did before. It is kept for some minutes by the executor that ran
+// the call, so another executor has another session. Nothing is shared between conversations or
+// workspaces. A server may announce over a kept session that its tools have changed; it is then
+// checked at once.
 package mcp

@@ -26,6 +26,19 @@ func (c *Client) Call(ctx context.Context, s Server, name string, args any) (too
 // Wait waits for all work.
 func (c *Client) Wait() { c.running.Wait() }
 
+// Close closes the client.
+func (c *Client) Close() { c.close() }
+
+// Open returns the number of sessions that are kept.
+func (c *Client) Open() int {
+	c.links.mu.Lock()
+	defer c.links.mu.Unlock()
+	return len(c.links.open)
+}
+
+// MaxWorkspaceLinks is maxWorkspaceLinks.
+const MaxWorkspaceLinks = maxWorkspaceLinks
+
 // Entries returns the tools that a server with these definitions has, all approved.
 func Entries(c *Client, s Server) []tool.Entry {
 	for _, d := range s.Tools {

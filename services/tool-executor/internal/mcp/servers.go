@@ -71,7 +71,7 @@ type compiled struct {
 // New returns Servers. The caller closes them.
 func New(cfg Config) *Servers {
 	s := &Servers{cfg: cfg, store: store{cfg.DB}, slots: make(chan struct{}, maxChecks), known: map[id.Workspace]catalogue{}}
-	s.client = &client{transport: s.transport}
+	s.client = &client{transport: s.transport, changed: s.checkChanged}
 	s.background, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -80,7 +80,8 @@ func New(cfg Config) *Servers {
 func (s *Servers) Close() {
 	s.stop()
 	s.checks.Wait()
-	s.client.running.Wait()
+	s.client.close()
+	s.checks.Wait() // for changes that were announced meanwhile
 	s.cfg.Guard.Client(0).CloseIdleConnections()
 }
 
@@ -164,6 +165,22 @@ func (s *Servers) checkSoon(row Server) {
 	})
 }
 
+// checkChanged checks a server that says that its tools have changed: at once, or, if it was
+// checked a moment ago, with a listing a moment later.
+func (s *Servers) checkChanged(row Server) {
+	if s.background.Err() != nil {
+		return
+	}
+	s.checks.Go(func() {
+		err := panics.Try(func() error { return s.store.hasten(s.background, row) })
+		if err != nil && s.background.Err() == nil {
+			s.cfg.Log.WarnContext(s.background, "change of an MCP server not stored", "workspace", row.Workspace, "server", row.ID, "error", err)
+		}
+		s.forget(row.Workspace)
+		s.checkSoon(row)
+	})
+}
+
 // check asks a server for its tools and stores the answer or the failure. Its error is not the
 // server's.
 func (s *Servers) check(ctx context.Context, row Server) error {
@@ -238,6 +255,7 @@ func (s *Servers) checkURL(n Server) error {
 // Remove removes a server, or returns a NotFound fault.
 func (s *Servers) Remove(ctx context.Context, ws id.Workspace, server ServerID) error {
 	defer s.forget(ws)
+	defer s.client.dropWhere(func(k linkKey) bool { return k.server == server })
 	return s.store.remove(ctx, ws, server)
 }
 

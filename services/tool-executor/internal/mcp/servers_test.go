@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
@@ -22,6 +23,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
+	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	toolexecutor "signalbox.dev/services/tool-executor"
@@ -42,6 +44,19 @@ type world struct {
 	ws      id.Workspace
 	member  id.Member
 	signer  identity.Key
+	db      *pg.DB
+}
+
+// age makes it look as if all servers had been checked long ago, and were not due.
+func (w *world) age(t *testing.T) {
+	t.Helper()
+	err := w.db.InWorkspace(t.Context(), w.ws, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE mcp_servers SET checked_at = now() - interval '1 hour', next_check = now() + interval '1 hour'`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func newWorld(t *testing.T, brokerURL string) *world {
@@ -56,9 +71,9 @@ func newWorld(t *testing.T, brokerURL string) *world {
 	}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	w := &world{ws: id.New[id.Workspace](), member: id.New[id.Member](), signer: key}
+	w := &world{ws: id.New[id.Workspace](), member: id.New[id.Member](), signer: key, db: pgtest.New(t, toolexecutor.Migrations()).Open(t, toolexecutor.Migrations())}
 	w.servers = mcp.New(mcp.Config{
-		DB: pgtest.New(t, toolexecutor.Migrations()).Open(t, toolexecutor.Migrations()), Log: slog.New(slog.DiscardHandler),
+		DB: w.db, Log: slog.New(slog.DiscardHandler),
 		Guard: netguard.New(netguard.Config{Allowed: allowed}), Broker: transport, BrokerURL: brokerURL, Signer: identity.NewSigner("tool-executor", key),
 	})
 	t.Cleanup(w.servers.Close)
@@ -90,11 +105,17 @@ func (w *world) tools(t *testing.T) map[string]tool.Entry {
 
 func call(t *testing.T, e tool.Entry, args string) string {
 	t.Helper()
+	return callIn(t.Context(), t, e, args)
+}
+
+// callIn calls a tool in a conversation.
+func callIn(ctx context.Context, t *testing.T, e tool.Entry, args string) string {
+	t.Helper()
 	checked, err := e.Check(args)
 	if err != nil {
 		t.Fatalf("%s: %v", e.Spec.Name, err)
 	}
-	r, err := e.Tool.Run(t.Context(), tool.Call{Args: checked})
+	r, err := e.Tool.Run(ctx, tool.Call{Args: checked})
 	if err != nil {
 		t.Fatalf("%s: %v", e.Spec.Name, err)
 	}

@@ -165,6 +165,21 @@ func (s store) claim(ctx context.Context, n Server) (claimed bool, err error) {
 	return claimed, nil
 }
 
+// hasten makes the next check of a server due, though not right after the previous one.
+func (s store) hasten(ctx context.Context, n Server) error {
+	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE mcp_servers SET next_check = least(next_check, greatest(now(), checked_at + make_interval(secs => @pause)))
+			WHERE workspace_id = @workspace AND id = @id`,
+			pg.Args{"workspace": n.Workspace, "id": n.ID, "pause": firstBackoff.Seconds()})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("hasten the check of MCP server %s: %w", n.ID, err)
+	}
+	return nil
+}
+
 // answered stores the definitions that a server sent. The first ones are approved.
 func (s store) answered(ctx context.Context, n Server, tools []Definition) error {
 	text, err := json.Marshal(tools)

@@ -17,7 +17,7 @@ const (
 	maxBytes    = 4 << 20
 	maxValues   = 100_000 // JSON values, each of which takes some hundred bytes when decoded
 	maxDepth    = 64      // of JSON
-	maxEvents   = 2_000
+	maxEvents   = 500     // for each of which the SDK allocates some 64 KiB
 )
 
 // errLimit is in the chain of each error about a bound.
@@ -29,6 +29,7 @@ type operation struct {
 	// ctx ends the operation, with all its requests, also those that the SDK sends under
 	// contexts of its own.
 	ctx context.Context //nolint:containedctx // the operation's own
+	end context.CancelFunc
 
 	requests              atomic.Int64
 	bytes, values, events atomic.Int64
@@ -52,9 +53,30 @@ func (o *operation) RoundTrip(req *http.Request) (*http.Response, error) {
 	if res.StatusCode >= http.StatusBadRequest {
 		_ = o.fail(statusError(res.StatusCode)) // the SDK may go on
 	}
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // anything else is no event stream
-	res.Body = &body{ReadCloser: res.Body, operation: o, scanner: scanner{sse: kind == "text/event-stream", lineStart: true}, end: end}
+	res.Body = o.bounded(res, end)
 	return res, nil
+}
+
+// bounded returns an answer's body within the operation's bounds. Its end is called once it is
+// closed.
+func (o *operation) bounded(res *http.Response, end func()) *body {
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")) // anything else is no event stream
+	return &body{ReadCloser: res.Body, operation: o, scanner: scanner{sse: kind == "text/event-stream", lineStart: true}, end: end}
+}
+
+// renew lets the operation go on as if it had received nothing yet.
+func (o *operation) renew() {
+	o.requests.Store(0)
+	o.bytes.Store(0)
+	o.values.Store(0)
+	o.events.Store(0)
+}
+
+// forgive forgets a failure that had no consequences.
+func (o *operation) forgive() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failure = nil
 }
 
 // fail remembers the latest failure, because the SDK does not always return it.
