@@ -311,6 +311,34 @@ func TestTaint(t *testing.T) {
 	v.until(parked)
 }
 
+// What the provider's search finds counts for the calls that the model makes in the same answer.
+func TestTaintOfOneAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, spec := range map[string]*toolv1.Tool{"docs": {ReadsPrivate: true}, "post": {ActsOutside: true}} {
+		w.tools.add(name, func(context.Context, *toolv1.Call) string { return `{"result":"ok"}` })
+		w.tools.specs[name] = spec
+	}
+	w.model.then(calls([3]string{"a", "docs", "{}"}), func(a *answer) {
+		a.begin()
+		a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"server_tool_use","id":"srvtoolu_1","name":"web_search","input":{}}}`)
+		a.event("content_block_stop", `{"type":"content_block_stop","index":0}`)
+		a.event("content_block_start", `{"type":"content_block_start","index":1,"content_block":{"type":"web_search_tool_result","tool_use_id":"srvtoolu_1","content":[]}}`)
+		a.event("content_block_stop", `{"type":"content_block_stop","index":1}`)
+		a.blocks = 2
+		a.call("b", "post", "{}")
+		a.end()
+	})
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(parked)
+	if n := w.tools.timesRan("b"); n != 0 {
+		t.Errorf("call b ran %d times, want that it waits", n)
+	}
+}
+
 // An answer that comes while the step's other calls run is found before the run parks.
 func TestApprovalWhileOthersRun(t *testing.T) {
 	t.Parallel()

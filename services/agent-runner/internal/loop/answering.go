@@ -376,7 +376,7 @@ func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res 
 	}
 	a.Metrics.observeAnswer(a.claim.Run.Provider, answer.Usage, answer.CostMicros)
 	if len(answer.Calls) > 0 {
-		if err := a.applyRules(ctx, answer.Calls); err != nil {
+		if err := a.applyRules(ctx, &answer); err != nil {
 			return false, err
 		}
 		last := a.log.Next() + int64(len(answer.Calls)) - 1

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -98,7 +99,8 @@ func (a *answering) askOutcome(c *run.Call, o *run.Outcome) run.Call {
 
 // applyRules decides which of an answer's calls a person has to approve, and refuses those that
 // a rule forbids.
-func (a *answering) applyRules(ctx context.Context, calls []run.Call) error {
+func (a *answering) applyRules(ctx context.Context, answer *run.Answer) error {
+	calls := answer.Calls
 	var names []string
 	for i := range calls {
 		names = append(names, calls[i].Name)
@@ -110,7 +112,11 @@ func (a *answering) applyRules(ctx context.Context, calls []run.Call) error {
 	}); err != nil {
 		return err
 	}
+	a.taint.addTools(a.tools)
 	a.taint.add(a.history, a.catalogue)
+	if answer.Content != nil { // the provider may have searched the web before the model made these calls
+		a.taint.addMessage(string(llm.Assistant), answer.Content, a.catalogue)
+	}
 	for i := range calls {
 		if c := &calls[i]; c.Outcome == nil {
 			a.applyRulesTo(c, rules)
@@ -121,7 +127,7 @@ func (a *answering) applyRules(ctx context.Context, calls []run.Call) error {
 
 func (a *answering) applyRulesTo(c *run.Call, rules []run.Rule) {
 	tool := a.tool(c.Name)
-	v := judge(c, tool, rules, a.taint.both())
+	v := judge(c, tool, rules, a.taint.ask(tool))
 	switch limit := a.callTime(tool); {
 	case v.denied:
 		c.Outcome = refused("denied", "a rule of this workspace forbids this call: go on without it")
@@ -139,12 +145,11 @@ type verdict struct {
 	denied, allowed bool
 }
 
-// judge applies the rules to a call. One that denies wins over one that allows. If the
-// conversation is tainted, only a rule that names the call's arguments allows one that acts
-// outside: any other rule was made without knowing what a stranger would make of it.
+// judge applies the rules to a call. One that denies wins over one that allows. If the call is
+// tainted, only a rule that names its arguments allows it: any other rule was made without
+// knowing what a stranger would make of it.
 func judge(c *run.Call, tool *toolv1.Tool, rules []run.Rule, tainted bool) verdict {
 	var v verdict
-	tainted = tainted && tool.GetActsOutside()
 	ask := tool.GetNeedsApproval()
 	for i := range rules {
 		ok, exact := rules[i].Matches(c.Name, c.Args)

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -25,7 +26,7 @@ func TestJudge(t *testing.T) {
 		tainted bool
 		want    string // run, ask, rule or deny
 	}{
-		{"nothing to ask", plain, nil, true, "run"},
+		{"nothing to ask", plain, nil, false, "run"},
 		{"the tool needs it", needs, nil, false, "ask"},
 		{"the tool needs it, and is allowed", needs, allow, false, "rule"},
 		{"another tool is allowed", needs, []run.Rule{{ToolName: "get", Effect: run.Allow}}, false, "ask"},
@@ -59,35 +60,66 @@ func TestJudge(t *testing.T) {
 // may have read anything; that there was no such tool tells nothing.
 func TestTaint(t *testing.T) {
 	t.Parallel()
-	catalogue := []*toolv1.Tool{{Name: "web", ReadsUntrusted: true}, {Name: "docs", ReadsPrivate: true}, {Name: "time"}}
+	tools := map[string]*toolv1.Tool{}
+	var catalogue []*toolv1.Tool
+	for _, tool := range []*toolv1.Tool{
+		{Name: "web", ReadsUntrusted: true},
+		{Name: "docs", ReadsPrivate: true},
+		{Name: "time"},
+		{Name: "post", ActsOutside: true},
+		{Name: "mcp__a__get", Source: "a", ReadsUntrusted: true, ReadsPrivate: true, ActsOutside: true, Effect: toolv1.Effect_EFFECT_PURE},
+		{Name: "mcp__a__put", Source: "a", ReadsUntrusted: true, ReadsPrivate: true, ActsOutside: true, Effect: toolv1.Effect_EFFECT_UNSAFE},
+		{Name: "mcp__b__get", Source: "b", ReadsUntrusted: true, ActsOutside: true, Effect: toolv1.Effect_EFFECT_PURE},
+	} {
+		catalogue, tools[tool.GetName()] = append(catalogue, tool), tool
+	}
 	result := func(tool, output string) run.Message {
 		return run.Message{Role: "tool", Content: json.RawMessage(`[{"type":"tool-result","toolCallId":"a","toolName":"` + tool + `","output":{"type":"` + output + `","value":"x"}}]`)}
 	}
+	says := func(role, content string) run.Message {
+		return run.Message{Role: role, Content: json.RawMessage(content)}
+	}
 	text, fails := modelmsg.OutputText, modelmsg.OutputErrorText
-	search := run.Message{Role: "assistant", Content: json.RawMessage(`[{"type":"tool-result","toolCallId":"s","toolName":"web_search","output":{"type":"text","value":"x"}}]`)}
+	search := says("assistant", `[{"type":"tool-result","toolCallId":"s","toolName":"web_search","output":{"type":"text","value":"x"}}]`)
+	file := `[{"type":"text","text":"what is this?"},{"type":"file","mediaType":"image/png","data":"AAAA"}]`
 	for _, tt := range []struct {
-		name               string
-		messages           []run.Message
-		untrusted, private bool
+		name     string
+		messages []run.Message
+		offered  string
+		want     string // the tools that ask
 	}{
-		{"nothing", nil, false, false},
-		{"a harmless tool", []run.Message{result("time", text)}, false, false},
-		{"a stranger's text", []run.Message{result("web", text)}, true, false},
-		{"a stranger's error", []run.Message{result("web", fails)}, true, false},
-		{"private data", []run.Message{result("docs", text)}, false, true},
-		{"both", []run.Message{result("docs", text), result("time", text), result("web", text)}, true, true},
-		{"a tool that is gone", []run.Message{result("gone", text)}, true, true},
-		{"no such tool", []run.Message{result("nope", fails)}, false, false},
-		{"the provider's search", []run.Message{search}, true, false},
-		{"what nobody can read", []run.Message{{Role: "tool", Content: json.RawMessage(`{`)}}, true, true},
-		{"a person's message", []run.Message{{Role: "user", Content: json.RawMessage(`"hi"`)}}, false, false},
+		{"nothing", nil, "", ""},
+		{"a harmless tool", []run.Message{result("time", text)}, "", ""},
+		{"a stranger's text", []run.Message{result("web", text)}, "", ""},
+		{"private data", []run.Message{result("docs", text)}, "", ""},
+		{"both", []run.Message{result("docs", text), result("time", text), result("web", text)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"a stranger's error", []run.Message{result("docs", text), result("web", fails)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"a tool that is gone", []run.Message{result("gone", text)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"the error of a server that is gone", []run.Message{result("mcp__c__get", fails)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"no such tool", []run.Message{result("docs", text), result("nope", fails)}, "", ""},
+		{"the provider's search", []run.Message{result("docs", text), search}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"the search of a provider that is gone", []run.Message{says("assistant", `[{"type":"tool-result","toolCallId":"s","toolName":"find","output":{"type":"text","value":"x"}}]`)}, "", ""},
+		{"what nobody can read", []run.Message{says("tool", `{`)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"a person's message", []run.Message{result("docs", text), says("user", `"hi"`)}, "", ""},
+		{"a person's file", []run.Message{says("user", file)}, "", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"a definition that a stranger has written", []run.Message{result("docs", text)}, "mcp__b__get", "post mcp__a__get mcp__a__put mcp__b__get"},
+		{"a server's own data", []run.Message{result("mcp__a__get", text)}, "mcp__a__get", "post mcp__a__put mcp__b__get"},
 	} {
 		var got taint
+		if tt.offered != "" {
+			got.addTools([]*toolv1.Tool{tools[tt.offered]})
+		}
 		for i := range tt.messages {
 			got.add(tt.messages[:i+1], catalogue)
 		}
-		if got.untrusted != tt.untrusted || got.private != tt.private {
-			t.Errorf("%s: untrusted %v, private %v, want %v, %v", tt.name, got.untrusted, got.private, tt.untrusted, tt.private)
+		var asks []string
+		for _, tool := range catalogue {
+			if got.ask(tool) {
+				asks = append(asks, tool.GetName())
+			}
+		}
+		if strings.Join(asks, " ") != tt.want {
+			t.Errorf("%s: %v ask, want %s", tt.name, asks, tt.want)
 		}
 	}
 }
