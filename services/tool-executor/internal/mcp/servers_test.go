@@ -165,7 +165,7 @@ func TestTools(t *testing.T) {
 	if echo.Tool == nil || write.Tool == nil {
 		t.Fatalf("the tools are %v", names(all))
 	}
-	if s := echo.Spec; s.Effect != toolv1.Effect_EFFECT_PURE || s.NeedsApproval || s.ActsOutside || !s.ReadsUntrusted || s.Source != "good" || s.Description != "Echoes." {
+	if s := echo.Spec; s.Effect != toolv1.Effect_EFFECT_PURE || s.NeedsApproval || !s.ActsOutside || !s.ReadsUntrusted || s.Source != "good" || s.Description != "Echoes." {
 		t.Errorf("echo = %+v", s)
 	}
 	if s := write.Spec; s.Effect != toolv1.Effect_EFFECT_UNSAFE || !s.NeedsApproval || !s.ActsOutside {

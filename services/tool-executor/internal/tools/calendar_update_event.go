@@ -53,7 +53,7 @@ const (
 // late repetition cannot undo what others have changed.
 func calendarUpdateEvent(d Deps) (tool.Tool, error) {
 	spec, err := tool.Spec{
-		Name: "calendar_update_event", Effect: toolv1.Effect_EFFECT_VERIFY, NeedsApproval: true, ActsOutside: true,
+		Name: "calendar_update_event", Effect: toolv1.Effect_EFFECT_VERIFY, NeedsApproval: true, ReadsUntrusted: true, ReadsPrivate: true, ActsOutside: true,
 	}.Describe(calendarUpdateEventPage)
 	return tool.Define(spec, func(ctx context.Context, c tool.Call, a calendarUpdateArgs) (tool.Result, error) {
 		zone, err := zoneOf(c, a.Timezone)

@@ -30,7 +30,7 @@ type docEntry struct {
 }
 
 func docList(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{Name: "doc_list", Effect: toolv1.Effect_EFFECT_PURE, ReadsPrivate: true, Less: "use a smaller limit"}.Describe(docListPage)
+	spec, err := tool.Spec{Name: "doc_list", Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true, ReadsPrivate: true, Less: "use a smaller limit"}.Describe(docListPage)
 	return tool.Define(spec, func(ctx context.Context, _ tool.Call, a docListArgs) (tool.Result, error) {
 		res, err := d.Documents.List(ctx, &documentv1.ListRequest{PageSize: a.Limit, PageToken: a.PageToken})
 		if err != nil {

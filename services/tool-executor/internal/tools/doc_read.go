@@ -33,7 +33,7 @@ type docPage struct {
 const docReadRoom = 2 << 10
 
 func docRead(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{Name: "doc_read", Effect: toolv1.Effect_EFFECT_PURE, ReadsPrivate: true}.Describe(docReadPage)
+	spec, err := tool.Spec{Name: "doc_read", Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true, ReadsPrivate: true}.Describe(docReadPage)
 	return tool.Define(spec, func(ctx context.Context, c tool.Call, a docReadArgs) (tool.Result, error) {
 		var offset int
 		var sequence int64

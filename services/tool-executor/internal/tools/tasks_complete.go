@@ -22,7 +22,7 @@ type taskArgs struct {
 // tasksComplete can be looked up by its own effect: the task is completed.
 func tasksComplete(d Deps) (tool.Tool, error) {
 	spec, err := tool.Spec{
-		Name: "tasks_complete", Effect: toolv1.Effect_EFFECT_VERIFY, Settle: d.taskSettle(), NeedsApproval: true, ActsOutside: true,
+		Name: "tasks_complete", Effect: toolv1.Effect_EFFECT_VERIFY, Settle: d.taskSettle(), NeedsApproval: true, ReadsUntrusted: true, ReadsPrivate: true, ActsOutside: true,
 	}.Describe(tasksCompletePage)
 	return tool.Define(spec, func(ctx context.Context, _ tool.Call, a taskArgs) (tool.Result, error) {
 		t, reply, err := d.oneTask(ctx, http.MethodPatch, a, gtask{Status: taskCompleted})

@@ -360,6 +360,37 @@ func TestDocReadOfADocumentThatChanges(t *testing.T) {
 	}
 }
 
+// TestTrust lists what each tool means for the trust of a conversation (docs/security.md), so that
+// nobody adds a tool without having thought about it.
+func TestTrust(t *testing.T) {
+	t.Parallel()
+	const reads, acts = "untrusted private", "outside asks"
+	want := map[string]string{
+		"calendar_list_events": reads, "tasks_list": reads, "notion_search": reads, "notion_read_page": reads, "read_research": reads,
+		"doc_read": reads, "doc_list": reads, // agents may have copied text of strangers
+		"web_search":            "untrusted",
+		"calendar_create_event": acts, "calendar_delete_event": acts, "tasks_create": acts, "tasks_delete": acts, "notion_append": acts,
+		"calendar_update_event": reads + " " + acts, "tasks_complete": reads + " " + acts, // they return what is there
+		"doc_delete": "asks", "doc_create": "", "doc_edit": "", "doc_append": "", "get_current_datetime": "",
+	}
+	got := map[string]string{}
+	for _, e := range newWorld(t).catalogue.All() {
+		var all []string
+		for _, f := range []struct {
+			is   bool
+			name string
+		}{{e.Spec.ReadsUntrusted, "untrusted"}, {e.Spec.ReadsPrivate, "private"}, {e.Spec.ActsOutside, "outside"}, {e.Spec.NeedsApproval, "asks"}} {
+			if f.is {
+				all = append(all, f.name)
+			}
+		}
+		got[e.Spec.Name] = strings.Join(all, " ")
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("trust (-want +got):\n%s", diff)
+	}
+}
+
 // TestEveryToolAlwaysAnswersJSON calls every tool with arguments of every kind.
 func TestEveryToolAlwaysAnswersJSON(t *testing.T) {
 	t.Parallel()
