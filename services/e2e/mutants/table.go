@@ -29,6 +29,8 @@ const (
 	messageBus = "pkg/bus"
 	slots      = "pkg/fair"
 	subjects   = "pkg/subject"
+	hostile    = "services/e2e/hostile" // running programs: a model that obeys strangers
+	mcp        = "services/tool-executor/internal/mcp"
 	nats       = "pkg/natsd"
 )
 
@@ -116,8 +118,29 @@ var mutants = []mutant{
 		name: "taint-ignored", what: "with private data and a stranger's text, a rule about any arguments does not allow what acts outside",
 		file:   "services/agent-runner/internal/loop/approval.go",
 		old:    `v.allowed = v.allowed || exact || !tainted`,
-		new:    `v.allowed = v.allowed || ok`,
-		inside: test{loop, "^TestJudge$"}, outside: test{runner, "^TestTaint$"},
+		new:    `v.allowed = v.allowed || exact || ok`,
+		inside: test{loop, "^TestJudge$"}, outside: test{hostile, "^TestHostileModel$"},
+	},
+	{
+		name: "files-trusted", what: "strangers may have written a file that a person attaches",
+		file:   "services/agent-runner/internal/loop/taint.go",
+		old:    `case p.Type != modelmsg.Text && role == string(llm.User):`,
+		new:    `case p.Type != modelmsg.Text && p.Type != modelmsg.File && role == string(llm.User):`,
+		inside: test{loop, "^TestTaint$"}, outside: test{hostile, "^TestHostileModel$"},
+	},
+	{
+		name: "hint-trusted", what: "an MCP tool that claims to read gets the arguments all the same",
+		file:   "services/tool-executor/internal/mcp/tool.go",
+		old:    `ActsOutside: true,`,
+		new:    `ActsOutside: !d.ReadOnly,`,
+		inside: test{mcp, "^TestTools$"}, outside: test{hostile, "^TestHostileModel$"},
+	},
+	{
+		name: "documents-trusted", what: "a document may have text that an agent has copied from a stranger",
+		file:   "services/tool-executor/internal/tools/doc_read.go",
+		old:    `ReadsUntrusted: true, ReadsPrivate: true`,
+		new:    `ReadsPrivate: true`,
+		inside: test{tools, "^TestTrust$"}, outside: test{hostile, "^TestHostileModel$"},
 	},
 	// The run log and its delivery to viewers.
 	{
