@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,7 +174,8 @@ func TestSessions(t *testing.T) {
 	c.Close()
 	far.mu.Lock()
 	defer far.mu.Unlock()
-	if diff := cmp.Diff([]string{"session-4", "session-5", "session-3"}, far.ended); diff != "" {
+	slices.Sort(far.ended)
+	if diff := cmp.Diff([]string{"session-3", "session-4", "session-5"}, far.ended); diff != "" {
 		t.Errorf("sessions that the client has ended (-want +got):\n%s", diff)
 	}
 }
