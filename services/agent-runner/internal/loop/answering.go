@@ -89,7 +89,7 @@ func (a *answering) run(ctx context.Context) error {
 		}
 	}
 	if last != nil {
-		a.text = lastText(a.history)
+		a.text = lastText(a.claim.Run.ID, a.history)
 		a.paused = last.State == "complete" && last.FinishReason == pausedReason
 		if a.schema != nil && last.State == "complete" && last.FinishReason == repairReason {
 			a.repaired = true
@@ -596,10 +596,10 @@ func (a *answering) allText(last *run.Answer) string {
 	return modelmsg.PlainTexts(contents)
 }
 
-// lastText returns the text of the conversation's last answer.
-func lastText(history []run.Message) string {
+// lastText returns the text of a run's last answer.
+func lastText(r id.Run, history []run.Message) string {
 	for _, h := range slices.Backward(history) {
-		if h.Role == string(llm.Assistant) {
+		if h.Run == r && h.Role == string(llm.Assistant) {
 			return modelmsg.PlainText(h.Content)
 		}
 	}
