@@ -76,7 +76,7 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 		return nil, err
 	}
 	if n.ResponseSchema != "" {
-		if _, err := structured.Compile([]byte(n.ResponseSchema)); err != nil {
+		if _, err := structured.Compile(structured.ResponseFormat, []byte(n.ResponseSchema)); err != nil {
 			return nil, err
 		}
 	}

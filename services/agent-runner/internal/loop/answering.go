@@ -116,7 +116,7 @@ func (a *answering) load(ctx context.Context) (err error) {
 		return err
 	}
 	if s := a.claim.Run.ResponseSchema; s != nil {
-		if a.schema, err = structured.Compile(s); err != nil {
+		if a.schema, err = structured.Compile(structured.ResponseFormat, s); err != nil {
 			return err
 		}
 	}

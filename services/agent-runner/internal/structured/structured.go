@@ -1,4 +1,5 @@
-// Package structured checks answers that have to be JSON of a given schema.
+// Package structured checks values against JSON Schemas that come from outside: a run's final
+// answer, and the arguments of the tools that clients run.
 package structured
 
 import (
@@ -41,28 +42,32 @@ func (refuser) Load(url string) (any, error) {
 	return nil, fmt.Errorf("it refers to %s: references outside of the schema are not allowed", url)
 }
 
-// Compile compiles a schema. Its errors are Invalid faults for the caller of the API.
-func Compile(text []byte) (*Schema, error) {
+// ResponseFormat is the field of the API that has the schema of an answer.
+const ResponseFormat = "response_format.schema"
+
+// Compile compiles a schema. Its errors are Invalid faults for the caller of the API, and
+// name the field that has the schema.
+func Compile(field string, text []byte) (*Schema, error) {
 	if len(text) > maxSchema {
-		return nil, fault.New(fault.Invalid, "response_format.schema has %d bytes; at most %d are allowed", len(text), maxSchema)
+		return nil, fault.New(fault.Invalid, "%s has %d bytes; at most %d are allowed", field, len(text), maxSchema)
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "response_format.schema is not JSON")
+		return nil, fault.New(fault.Invalid, "%s is not JSON", field)
 	}
-	if deeper(doc, maxDepth) {
-		return nil, fault.New(fault.Invalid, "response_format.schema is nested more than %d levels deep", maxDepth)
+	if Deeper(doc, maxDepth) {
+		return nil, fault.New(fault.Invalid, "%s is nested more than %d levels deep", field, maxDepth)
 	}
 	if err := checkNumbers(doc); err != nil {
-		return nil, fault.New(fault.Invalid, "response_format.schema: %v", err)
+		return nil, fault.New(fault.Invalid, "%s: %v", field, err)
 	}
 	compiled, counted, err := compile(doc)
 	if err != nil {
-		return nil, fault.New(fault.Invalid, "response_format.schema is not a JSON Schema: %s", strings.Join(strings.Fields(err.Error()), " "))
+		return nil, fault.New(fault.Invalid, "%s is not a JSON Schema: %s", field, strings.Join(strings.Fields(err.Error()), " "))
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, text); err != nil { // it was read above
-		return nil, fault.New(fault.Invalid, "response_format.schema is not JSON")
+		return nil, fault.New(fault.Invalid, "%s is not JSON", field)
 	}
 	return &Schema{text: compact.String(), schema: compiled, effort: counted}, nil
 }
@@ -84,21 +89,21 @@ func compile(doc any) (*jsonschema.Schema, *effort, error) {
 	return compiled, e, err
 }
 
-// deeper reports whether a JSON value is nested more than n levels deep.
-func deeper(v any, n int) bool {
+// Deeper reports whether a decoded JSON value is nested more than n levels deep.
+func Deeper(v any, n int) bool {
 	if n < 0 {
 		return true
 	}
 	switch v := v.(type) {
 	case map[string]any:
 		for _, e := range v {
-			if deeper(e, n-1) {
+			if Deeper(e, n-1) {
 				return true
 			}
 		}
 	case []any:
 		for _, e := range v {
-			if deeper(e, n-1) {
+			if Deeper(e, n-1) {
 				return true
 			}
 		}
@@ -115,12 +120,20 @@ func (s *Schema) Prompt() string {
 // The JSON may be in a Markdown code fence.
 func (s *Schema) Check(answer string) (json.RawMessage, error) {
 	text := unfenced(answer)
+	if err := s.CheckValue(text); err != nil {
+		return nil, err
+	}
+	return json.RawMessage(text), nil
+}
+
+// CheckValue returns an error that tells the model what is wrong with a JSON value, or nil.
+func (s *Schema) CheckValue(text string) error {
 	v, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 	if err != nil {
-		return nil, errors.New("it is not one JSON value")
+		return errors.New("it is not one JSON value")
 	}
 	if err := checkNumbers(v); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.validate(v); err != nil {
 		problem := err.Error()
@@ -130,9 +143,9 @@ func (s *Schema) Check(answer string) (json.RawMessage, error) {
 		if len(problem) > maxProblem {
 			problem = strings.ToValidUTF8(problem[:maxProblem], "") + "…"
 		}
-		return nil, errors.New(problem)
+		return errors.New(problem)
 	}
-	return json.RawMessage(text), nil
+	return nil
 }
 
 // validate validates a value, with limited effort.

@@ -13,7 +13,7 @@ const person = `{"type": "object", "properties": {"name": {"type": "string"}, "a
 
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	s, err := structured.Compile([]byte(person))
+	s, err := structured.Compile(structured.ResponseFormat, []byte(person))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestCompileRefuses(t *testing.T) {
 		"large":    {`{"description":"` + strings.Repeat("x", 70_000) + `"}`, "at most"},
 		"loop":     {`{"$ref":"#"}`, ""},
 	} {
-		s, err := structured.Compile([]byte(tt.schema))
+		s, err := structured.Compile(structured.ResponseFormat, []byte(tt.schema))
 		if name == "loop" && err == nil { // it compiles; an answer must still end in an error or a value
 			_, _ = s.Check(`{}`)
 			continue
@@ -101,7 +101,7 @@ func TestEffort(t *testing.T) {
 			"[" + strings.Repeat(`{"a":"x","b":1},`, 50_000) + `{"a":"x"}]`, "",
 		},
 	} {
-		s, err := structured.Compile([]byte(tt.schema))
+		s, err := structured.Compile(structured.ResponseFormat, []byte(tt.schema))
 		if err != nil {
 			t.Errorf("%s: Compile() = %v", name, err)
 			continue
@@ -114,7 +114,7 @@ func TestEffort(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{strings.Repeat("a{1000}", 140), strings.Repeat("a", 1001)} {
-		if _, err := structured.Compile([]byte(`{"pattern":"` + pattern + `"}`)); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "pattern") {
+		if _, err := structured.Compile(structured.ResponseFormat, []byte(`{"pattern":"`+pattern+`"}`)); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "pattern") {
 			t.Errorf("Compile() of a pattern of %d bytes = %v, want it refused", len(pattern), err)
 		}
 	}
