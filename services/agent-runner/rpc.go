@@ -3,6 +3,7 @@ package agentrunner
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -28,6 +29,7 @@ type conversations struct {
 	// cancelTools asks the executors to stop a run's calls.
 	cancelTools func(context.Context, id.Run)
 	presets     *presets
+	log         *slog.Logger
 }
 
 func (c *conversations) CreateSession(ctx context.Context, req *agentv1.CreateSessionRequest) (*agentv1.CreateSessionResponse, error) {
@@ -129,7 +131,7 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(), ResponseSchema: req.GetResponseSchemaJson(),
-		Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
+		ClientTools: req.GetClientTools(), Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
 	})
 	if err != nil {
 		return nil, err
@@ -141,6 +143,25 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 		c.nudge(ctx, out.Run.ID)
 	}
 	return &agentv1.SubmitResponse{Run: out.Run.Proto(), MessageId: out.Message.String(), Created: out.Created}, nil
+}
+
+// SendToolResult implements ConversationService.
+func (c *conversations) SendToolResult(ctx context.Context, req *agentv1.SendToolResultRequest) (*agentv1.SendToolResultResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	in := conversation.ClientResult{Session: session, ToolCallID: req.GetToolCallId(), Output: json.RawMessage(req.GetOutputJson()), Error: req.GetError()}
+	if in.Error == "" && len(in.Output) == 0 {
+		return nil, fault.New(fault.Invalid, "output: want either output or error, and neither empty")
+	}
+	run, call, err := c.store.SendResult(ctx, actor, in)
+	if err != nil {
+		return nil, err
+	}
+	c.log.InfoContext(ctx, "tool call answered by a client", "workspace", actor.Workspace, "session", session, "run", run, "key", call.Key,
+		"tool", call.ToolName, "ok", in.Error == "", "bytes", len(*call.Result), "member", actor.Member)
+	return &agentv1.SendToolResultResponse{RunId: run.String(), ToolCall: callOf(run, call)}, nil
 }
 
 func modeOf(m agentv1.SubmitMode) conversation.Mode {
@@ -343,7 +364,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		res.Steps = append(res.Steps, stepOf(&s))
 	}
 	for _, c := range v.Calls {
-		call := callOf(&v.Run, &c)
+		call := callOf(v.Run.ID, &c)
 		if i := slices.IndexFunc(v.Approvals, func(p conversation.Approval) bool { return p.Key == c.Key }); i >= 0 {
 			call.Approval = approvalOf(&v.Approvals[i])
 		}
@@ -398,14 +419,17 @@ func stepOf(s *conversation.Step) *agentv1.Step {
 	return out
 }
 
-func callOf(r *run.Run, c *conversation.ToolCall) *agentv1.ToolCall {
+func callOf(r id.Run, c *conversation.ToolCall) *agentv1.ToolCall {
 	out := &agentv1.ToolCall{
 		StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, ToolName: c.ToolName, ArgsJson: string(c.Args), Phase: c.Phase,
 		Effect: toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(c.Effect)]),
 	}
+	if c.ClientUntil != nil {
+		out.ClientUntil = timestamppb.New(*c.ClientUntil)
+	}
 	if c.Result != nil {
 		out.Outcome = &toolv1.Outcome{
-			Key: c.Key.String(), RunId: r.ID.String(), ToolCallId: c.ToolCallID, ToolName: c.ToolName,
+			Key: c.Key.String(), RunId: r.String(), ToolCallId: c.ToolCallID, ToolName: c.ToolName,
 			State:      toolv1.OutcomeState(toolv1.OutcomeState_value["OUTCOME_STATE_"+strings.ToUpper(c.State)]),
 			ResultJson: string(*c.Result), DurationMs: c.DurationMS, ErrorType: c.ErrorType, Summary: c.Summary,
 		}

@@ -219,7 +219,7 @@ func (s *Service) wireHandlers(shipped *preset.Set) error {
 	kinds := &presets{preset.NewStore(s.deps.DB, shipped), s.tools.Catalogue, s.catalogue}
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewConversationServiceHandler(&conversations{
-		store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel, presets: kinds,
+		store: sessions, nudge: s.nudge, starter: s.starter, cancelTools: s.tools.Cancel, presets: kinds, log: s.deps.Log,
 	}, options...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(&runs{store: sessions, archive: s.archive}, options...))
 	mux.Handle(agentv1connect.NewApprovalServiceHandler(&approvals{store: sessions, log: s.deps.Log}, options...))

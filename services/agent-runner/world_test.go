@@ -305,6 +305,8 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return fmt.Sprintf("%sask %s %s %v", p, b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetArgsJson(), b.ToolApprovalRequest.GetOutcomeUnknown()), ""
 	case *runv1.Event_ToolApprovalResponse:
 		return fmt.Sprintf("%sanswer %s %s %s", p, b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetDecision(), b.ToolApprovalResponse.GetReason()), ""
+	case *runv1.Event_ToolClientRequest:
+		return fmt.Sprintf("%sclient %s %s %s", p, b.ToolClientRequest.GetToolCallId(), b.ToolClientRequest.GetArgsJson(), b.ToolClientRequest.GetReason()), ""
 	case *runv1.Event_StepComplete:
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:

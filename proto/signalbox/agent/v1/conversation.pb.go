@@ -95,8 +95,10 @@ type Session struct {
 	MaxSteps int32 `protobuf:"varint,10,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
 	Archived bool  `protobuf:"varint,11,opt,name=archived,proto3" json:"archived,omitempty"`
 	// Unique in its workspace, to the microsecond, so that it serves as a page's cursor.
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	UpdatedAt     *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// The names of the tools that clients run.
+	ClientTools   []string `protobuf:"bytes,14,rep,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -218,6 +220,13 @@ func (x *Session) GetCreatedAt() *timestamppb.Timestamp {
 func (x *Session) GetUpdatedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Session) GetClientTools() []string {
+	if x != nil {
+		return x.ClientTools
 	}
 	return nil
 }
@@ -406,6 +415,7 @@ type CreateSessionRequest struct {
 	Tools          *ToolSelection         `protobuf:"bytes,6,opt,name=tools,proto3" json:"tools,omitempty"`
 	MaxSteps       int32                  `protobuf:"varint,7,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,8,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	ClientTools    *ClientTools           `protobuf:"bytes,9,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -496,6 +506,122 @@ func (x *CreateSessionRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *CreateSessionRequest) GetClientTools() *ClientTools {
+	if x != nil {
+		return x.ClientTools
+	}
+	return nil
+}
+
+// Tools that clients run. The model's calls of them wait until a client has sent the result.
+type ClientTools struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 64, and 256 KiB in all.
+	Tools         []*ClientTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientTools) Reset() {
+	*x = ClientTools{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientTools) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientTools) ProtoMessage() {}
+
+func (x *ClientTools) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientTools.ProtoReflect.Descriptor instead.
+func (*ClientTools) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClientTools) GetTools() []*ClientTool {
+	if x != nil {
+		return x.Tools
+	}
+	return nil
+}
+
+type ClientTool struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 64 letters, digits, _ and -. It must not be the name of another tool.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the model is told.
+	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	// A JSON Schema of the type object, of at most 64 KiB, without references outside of it.
+	InputSchemaJson string `protobuf:"bytes,3,opt,name=input_schema_json,json=inputSchemaJson,proto3" json:"input_schema_json,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ClientTool) Reset() {
+	*x = ClientTool{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientTool) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientTool) ProtoMessage() {}
+
+func (x *ClientTool) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientTool.ProtoReflect.Descriptor instead.
+func (*ClientTool) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ClientTool) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClientTool) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *ClientTool) GetInputSchemaJson() string {
+	if x != nil {
+		return x.InputSchemaJson
+	}
+	return ""
+}
+
 type CreateSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -505,7 +631,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +643,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +656,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateSessionResponse) GetSession() *Session {
@@ -555,7 +681,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +693,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +706,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListSessionsRequest) GetBefore() *timestamppb.Timestamp {
@@ -622,7 +748,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +760,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +773,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -674,7 +800,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +812,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +825,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetSessionRequest) GetId() string {
@@ -735,7 +861,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -747,7 +873,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -760,7 +886,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -809,7 +935,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -821,7 +947,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -834,7 +960,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -862,14 +988,16 @@ type UpdateSessionRequest struct {
 	// Absent: unchanged, unless reset_tools.
 	Tools *ToolSelection `protobuf:"bytes,7,opt,name=tools,proto3" json:"tools,omitempty"`
 	// Resets to the preset's tools.
-	ResetTools    bool `protobuf:"varint,8,opt,name=reset_tools,json=resetTools,proto3" json:"reset_tools,omitempty"`
+	ResetTools bool `protobuf:"varint,8,opt,name=reset_tools,json=resetTools,proto3" json:"reset_tools,omitempty"`
+	// Absent: unchanged.
+	ClientTools   *ClientTools `protobuf:"bytes,9,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1009,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1022,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -953,6 +1081,13 @@ func (x *UpdateSessionRequest) GetResetTools() bool {
 	return false
 }
 
+func (x *UpdateSessionRequest) GetClientTools() *ClientTools {
+	if x != nil {
+		return x.ClientTools
+	}
+	return nil
+}
+
 type UpdateSessionResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -962,7 +1097,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1109,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1122,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1006,7 +1141,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1153,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1166,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1049,7 +1184,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1196,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1209,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 type SubmitRequest struct {
@@ -1096,13 +1231,15 @@ type SubmitRequest struct {
 	// A JSON Schema that the final answer has to satisfy; empty for free text. Not with
 	// SUBMIT_MODE_STEER.
 	ResponseSchemaJson string `protobuf:"bytes,10,opt,name=response_schema_json,json=responseSchemaJson,proto3" json:"response_schema_json,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Absent for the session's. Not with SUBMIT_MODE_STEER.
+	ClientTools   *ClientTools `protobuf:"bytes,11,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1251,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1264,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1200,6 +1337,13 @@ func (x *SubmitRequest) GetResponseSchemaJson() string {
 	return ""
 }
 
+func (x *SubmitRequest) GetClientTools() *ClientTools {
+	if x != nil {
+		return x.ClientTools
+	}
+	return nil
+}
+
 type SubmitResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Run       *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1212,7 +1356,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1368,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1381,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -1261,6 +1405,158 @@ func (x *SubmitResponse) GetCreated() bool {
 	return false
 }
 
+type SendToolResultRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	SessionId  string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	ToolCallId string                 `protobuf:"bytes,2,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	// Types that are valid to be assigned to Result:
+	//
+	//	*SendToolResultRequest_OutputJson
+	//	*SendToolResultRequest_Error
+	Result        isSendToolResultRequest_Result `protobuf_oneof:"result"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendToolResultRequest) Reset() {
+	*x = SendToolResultRequest{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendToolResultRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendToolResultRequest) ProtoMessage() {}
+
+func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
+func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SendToolResultRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *SendToolResultRequest) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *SendToolResultRequest) GetResult() isSendToolResultRequest_Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *SendToolResultRequest) GetOutputJson() string {
+	if x != nil {
+		if x, ok := x.Result.(*SendToolResultRequest_OutputJson); ok {
+			return x.OutputJson
+		}
+	}
+	return ""
+}
+
+func (x *SendToolResultRequest) GetError() string {
+	if x != nil {
+		if x, ok := x.Result.(*SendToolResultRequest_Error); ok {
+			return x.Error
+		}
+	}
+	return ""
+}
+
+type isSendToolResultRequest_Result interface {
+	isSendToolResultRequest_Result()
+}
+
+type SendToolResultRequest_OutputJson struct {
+	// JSON, of at most 64 KiB.
+	OutputJson string `protobuf:"bytes,3,opt,name=output_json,json=outputJson,proto3,oneof"`
+}
+
+type SendToolResultRequest_Error struct {
+	// What went wrong, for the model; at most 64 KiB.
+	Error string `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
+}
+
+func (*SendToolResultRequest_OutputJson) isSendToolResultRequest_Result() {}
+
+func (*SendToolResultRequest_Error) isSendToolResultRequest_Result() {}
+
+type SendToolResultResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	RunId         string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	ToolCall      *ToolCall              `protobuf:"bytes,2,opt,name=tool_call,json=toolCall,proto3" json:"tool_call,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SendToolResultResponse) Reset() {
+	*x = SendToolResultResponse{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SendToolResultResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SendToolResultResponse) ProtoMessage() {}
+
+func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
+func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SendToolResultResponse) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *SendToolResultResponse) GetToolCall() *ToolCall {
+	if x != nil {
+		return x.ToolCall
+	}
+	return nil
+}
+
 type CancelRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -1277,7 +1573,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1585,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1598,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -1343,7 +1639,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1651,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1664,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -1382,7 +1678,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xc8\x03\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xeb\x03\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1400,7 +1696,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
 	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
-	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\"%\n" +
+	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12!\n" +
+	"\fclient_tools\x18\x0e \x03(\tR\vclientTools\"%\n" +
 	"\rToolSelection\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"\x8b\x03\n" +
 	"\aMessage\x12\x0e\n" +
@@ -1423,7 +1720,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\v_step_indexB\f\n" +
 	"\n" +
 	"_tokens_inB\r\n" +
-	"\v_tokens_out\"\x9a\x02\n" +
+	"\v_tokens_out\"\xde\x02\n" +
 	"\x14CreateSessionRequest\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1a\n" +
@@ -1432,7 +1729,15 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x06preset\x18\x05 \x01(\tR\x06preset\x127\n" +
 	"\x05tools\x18\x06 \x01(\v2!.signalbox.agent.v1.ToolSelectionR\x05tools\x12\x1b\n" +
 	"\tmax_steps\x18\a \x01(\x05R\bmaxSteps\x12'\n" +
-	"\x0fidempotency_key\x18\b \x01(\tR\x0eidempotencyKey\"N\n" +
+	"\x0fidempotency_key\x18\b \x01(\tR\x0eidempotencyKey\x12B\n" +
+	"\fclient_tools\x18\t \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\"C\n" +
+	"\vClientTools\x124\n" +
+	"\x05tools\x18\x01 \x03(\v2\x1e.signalbox.agent.v1.ClientToolR\x05tools\"n\n" +
+	"\n" +
+	"ClientTool\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
+	"\x11input_schema_json\x18\x03 \x01(\tR\x0finputSchemaJson\"N\n" +
 	"\x15CreateSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"\x91\x01\n" +
 	"\x13ListSessionsRequest\x122\n" +
@@ -1457,7 +1762,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rEventPosition\x12\x1f\n" +
 	"\vrun_ordinal\x18\x01 \x01(\x03R\n" +
 	"runOrdinal\x12\x16\n" +
-	"\x06number\x18\x02 \x01(\x03R\x06number\"\xe2\x02\n" +
+	"\x06number\x18\x02 \x01(\x03R\x06number\"\xa6\x03\n" +
 	"\x14UpdateSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\x05title\x18\x02 \x01(\tH\x00R\x05title\x88\x01\x01\x12\x1f\n" +
@@ -1467,7 +1772,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rsystem_prompt\x18\x06 \x01(\tH\x04R\fsystemPrompt\x88\x01\x01\x127\n" +
 	"\x05tools\x18\a \x01(\v2!.signalbox.agent.v1.ToolSelectionR\x05tools\x12\x1f\n" +
 	"\vreset_tools\x18\b \x01(\bR\n" +
-	"resetToolsB\b\n" +
+	"resetTools\x12B\n" +
+	"\fclient_tools\x18\t \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientToolsB\b\n" +
 	"\x06_titleB\v\n" +
 	"\t_archivedB\b\n" +
 	"\x06_modelB\v\n" +
@@ -1477,7 +1783,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"&\n" +
 	"\x14DeleteSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x17\n" +
-	"\x15DeleteSessionResponse\"\x95\x03\n" +
+	"\x15DeleteSessionResponse\"\xd9\x03\n" +
 	"\rSubmitRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12!\n" +
@@ -1490,12 +1796,25 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x04mode\x18\b \x01(\x0e2\x1e.signalbox.agent.v1.SubmitModeR\x04mode\x12\x1a\n" +
 	"\btimezone\x18\t \x01(\tR\btimezone\x120\n" +
 	"\x14response_schema_json\x18\n" +
-	" \x01(\tR\x12responseSchemaJson\"t\n" +
+	" \x01(\tR\x12responseSchemaJson\x12B\n" +
+	"\fclient_tools\x18\v \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\"t\n" +
 	"\x0eSubmitResponse\x12)\n" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x18\n" +
-	"\acreated\x18\x03 \x01(\bR\acreated\"t\n" +
+	"\acreated\x18\x03 \x01(\bR\acreated\"\x9d\x01\n" +
+	"\x15SendToolResultRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12 \n" +
+	"\ftool_call_id\x18\x02 \x01(\tR\n" +
+	"toolCallId\x12!\n" +
+	"\voutput_json\x18\x03 \x01(\tH\x00R\n" +
+	"outputJson\x12\x16\n" +
+	"\x05error\x18\x04 \x01(\tH\x00R\x05errorB\b\n" +
+	"\x06result\"j\n" +
+	"\x16SendToolResultResponse\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x129\n" +
+	"\ttool_call\x18\x02 \x01(\v2\x1c.signalbox.agent.v1.ToolCallR\btoolCall\"t\n" +
 	"\rCancelRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n" +
@@ -1509,7 +1828,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x17SUBMIT_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SUBMIT_MODE_QUEUE\x10\x01\x12\x15\n" +
 	"\x11SUBMIT_MODE_STEER\x10\x02\x12\x16\n" +
-	"\x12SUBMIT_MODE_REJECT\x10\x032\xb3\x05\n" +
+	"\x12SUBMIT_MODE_REJECT\x10\x032\x9c\x06\n" +
 	"\x13ConversationService\x12d\n" +
 	"\rCreateSession\x12(.signalbox.agent.v1.CreateSessionRequest\x1a).signalbox.agent.v1.CreateSessionResponse\x12f\n" +
 	"\fListSessions\x12'.signalbox.agent.v1.ListSessionsRequest\x1a(.signalbox.agent.v1.ListSessionsResponse\"\x03\x90\x02\x01\x12`\n" +
@@ -1518,7 +1837,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rUpdateSession\x12(.signalbox.agent.v1.UpdateSessionRequest\x1a).signalbox.agent.v1.UpdateSessionResponse\x12d\n" +
 	"\rDeleteSession\x12(.signalbox.agent.v1.DeleteSessionRequest\x1a).signalbox.agent.v1.DeleteSessionResponse\x12O\n" +
 	"\x06Submit\x12!.signalbox.agent.v1.SubmitRequest\x1a\".signalbox.agent.v1.SubmitResponse\x12O\n" +
-	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
+	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponse\x12g\n" +
+	"\x0eSendToolResult\x12).signalbox.agent.v1.SendToolResultRequest\x1a*.signalbox.agent.v1.SendToolResultResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_signalbox_agent_v1_conversation_proto_rawDescOnce sync.Once
@@ -1533,69 +1853,81 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
-	(SubmitMode)(0),               // 0: signalbox.agent.v1.SubmitMode
-	(*Session)(nil),               // 1: signalbox.agent.v1.Session
-	(*ToolSelection)(nil),         // 2: signalbox.agent.v1.ToolSelection
-	(*Message)(nil),               // 3: signalbox.agent.v1.Message
-	(*CreateSessionRequest)(nil),  // 4: signalbox.agent.v1.CreateSessionRequest
-	(*CreateSessionResponse)(nil), // 5: signalbox.agent.v1.CreateSessionResponse
-	(*ListSessionsRequest)(nil),   // 6: signalbox.agent.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),  // 7: signalbox.agent.v1.ListSessionsResponse
-	(*GetSessionRequest)(nil),     // 8: signalbox.agent.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),    // 9: signalbox.agent.v1.GetSessionResponse
-	(*EventPosition)(nil),         // 10: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),  // 11: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil), // 12: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),  // 13: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil), // 14: signalbox.agent.v1.DeleteSessionResponse
-	(*SubmitRequest)(nil),         // 15: signalbox.agent.v1.SubmitRequest
-	(*SubmitResponse)(nil),        // 16: signalbox.agent.v1.SubmitResponse
-	(*CancelRequest)(nil),         // 17: signalbox.agent.v1.CancelRequest
-	(*CancelResponse)(nil),        // 18: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
-	(*Run)(nil),                   // 20: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),       // 21: signalbox.agent.v1.UnavailableTool
+	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
+	(*Session)(nil),                // 1: signalbox.agent.v1.Session
+	(*ToolSelection)(nil),          // 2: signalbox.agent.v1.ToolSelection
+	(*Message)(nil),                // 3: signalbox.agent.v1.Message
+	(*CreateSessionRequest)(nil),   // 4: signalbox.agent.v1.CreateSessionRequest
+	(*ClientTools)(nil),            // 5: signalbox.agent.v1.ClientTools
+	(*ClientTool)(nil),             // 6: signalbox.agent.v1.ClientTool
+	(*CreateSessionResponse)(nil),  // 7: signalbox.agent.v1.CreateSessionResponse
+	(*ListSessionsRequest)(nil),    // 8: signalbox.agent.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),   // 9: signalbox.agent.v1.ListSessionsResponse
+	(*GetSessionRequest)(nil),      // 10: signalbox.agent.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),     // 11: signalbox.agent.v1.GetSessionResponse
+	(*EventPosition)(nil),          // 12: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 13: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 14: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 15: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 16: signalbox.agent.v1.DeleteSessionResponse
+	(*SubmitRequest)(nil),          // 17: signalbox.agent.v1.SubmitRequest
+	(*SubmitResponse)(nil),         // 18: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 19: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 20: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 21: signalbox.agent.v1.CancelRequest
+	(*CancelResponse)(nil),         // 22: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*Run)(nil),                    // 24: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 25: signalbox.agent.v1.UnavailableTool
+	(*ToolCall)(nil),               // 26: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	19, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	19, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	19, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	23, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	23, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	23, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	1,  // 5: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	19, // 6: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
-	1,  // 7: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
-	1,  // 8: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	3,  // 9: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	20, // 10: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	10, // 11: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	21, // 12: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	2,  // 13: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	1,  // 14: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 15: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 16: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	20, // 17: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	4,  // 18: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	6,  // 19: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	8,  // 20: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	11, // 21: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	13, // 22: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	15, // 23: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	17, // 24: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	5,  // 25: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	7,  // 26: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	9,  // 27: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	12, // 28: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	14, // 29: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	16, // 30: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	18, // 31: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	5,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	6,  // 6: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
+	1,  // 7: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	23, // 8: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	1,  // 9: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
+	1,  // 10: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	3,  // 11: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
+	24, // 12: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	12, // 13: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	25, // 14: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	2,  // 15: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	5,  // 16: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 17: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 18: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 19: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	5,  // 20: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	24, // 21: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	26, // 22: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	4,  // 23: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	8,  // 24: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	10, // 25: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	13, // 26: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	15, // 27: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	17, // 28: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	21, // 29: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	19, // 30: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	7,  // 31: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	9,  // 32: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	11, // 33: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	14, // 34: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	16, // 35: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	18, // 36: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	22, // 37: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	20, // 38: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	31, // [31:39] is the sub-list for method output_type
+	23, // [23:31] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -1606,14 +1938,18 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[10].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[18].OneofWrappers = []any{
+		(*SendToolResultRequest_OutputJson)(nil),
+		(*SendToolResultRequest_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -498,7 +498,9 @@ type ToolCall struct {
 	// Set when done.
 	Outcome *v1.Outcome `protobuf:"bytes,7,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// Set if a person is or was asked about it.
-	Approval      *Approval `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
+	Approval *Approval `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
+	// Set while it waits for the result of a client: when a missing one becomes an error.
+	ClientUntil   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=client_until,json=clientUntil,proto3" json:"client_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +587,13 @@ func (x *ToolCall) GetOutcome() *v1.Outcome {
 func (x *ToolCall) GetApproval() *Approval {
 	if x != nil {
 		return x.Approval
+	}
+	return nil
+}
+
+func (x *ToolCall) GetClientUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ClientUntil
 	}
 	return nil
 }
@@ -931,7 +940,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\rfinish_reason\x18\x02 \x01(\tR\ffinishReason\x12/\n" +
 	"\x05usage\x18\x03 \x01(\v2\x19.signalbox.agent.v1.UsageR\x05usage\x121\n" +
 	"\x06wasted\x18\x04 \x01(\v2\x19.signalbox.agent.v1.UsageR\x06wasted\x12=\n" +
-	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\xbe\x02\n" +
+	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\xfd\x02\n" +
 	"\bToolCall\x12\x1d\n" +
 	"\n" +
 	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12 \n" +
@@ -942,7 +951,8 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x06effect\x18\x05 \x01(\x0e2\x19.signalbox.tool.v1.EffectR\x06effect\x12\x14\n" +
 	"\x05phase\x18\x06 \x01(\tR\x05phase\x124\n" +
 	"\aoutcome\x18\a \x01(\v2\x1a.signalbox.tool.v1.OutcomeR\aoutcome\x128\n" +
-	"\bapproval\x18\b \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\"\x1f\n" +
+	"\bapproval\x18\b \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\x12=\n" +
+	"\fclient_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vclientUntil\"\x1f\n" +
 	"\rGetRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa8\x01\n" +
 	"\x0eGetRunResponse\x12)\n" +
@@ -1022,21 +1032,22 @@ var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	11, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
 	12, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
 	13, // 10: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
-	2,  // 11: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
-	3,  // 12: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
-	4,  // 13: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
-	9,  // 14: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
-	14, // 15: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
-	10, // 16: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
-	5,  // 17: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
-	7,  // 18: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
-	6,  // 19: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
-	8,  // 20: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
-	19, // [19:21] is the sub-list for method output_type
-	17, // [17:19] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	10, // 11: signalbox.agent.v1.ToolCall.client_until:type_name -> google.protobuf.Timestamp
+	2,  // 12: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
+	3,  // 13: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
+	4,  // 14: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
+	9,  // 15: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
+	14, // 16: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
+	10, // 17: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
+	5,  // 18: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
+	7,  // 19: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
+	6,  // 20: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
+	8,  // 21: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
+	20, // [20:22] is the sub-list for method output_type
+	18, // [18:20] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_run_proto_init() }

@@ -58,6 +58,7 @@ type Event struct {
 	//	*Event_Error
 	//	*Event_Waiting
 	//	*Event_ToolApprovalResponse
+	//	*Event_ToolClientRequest
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -286,6 +287,15 @@ func (x *Event) GetToolApprovalResponse() *ToolApprovalResponse {
 	return nil
 }
 
+func (x *Event) GetToolClientRequest() *ToolClientRequest {
+	if x != nil {
+		if x, ok := x.Body.(*Event_ToolClientRequest); ok {
+			return x.ToolClientRequest
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -354,6 +364,10 @@ type Event_ToolApprovalResponse struct {
 	ToolApprovalResponse *ToolApprovalResponse `protobuf:"bytes,25,opt,name=tool_approval_response,json=toolApprovalResponse,proto3,oneof"`
 }
 
+type Event_ToolClientRequest struct {
+	ToolClientRequest *ToolClientRequest `protobuf:"bytes,26,opt,name=tool_client_request,json=toolClientRequest,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -385,6 +399,8 @@ func (*Event_Error) isEvent_Body() {}
 func (*Event_Waiting) isEvent_Body() {}
 
 func (*Event_ToolApprovalResponse) isEvent_Body() {}
+
+func (*Event_ToolClientRequest) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -997,6 +1013,87 @@ func (x *ToolApprovalResponse) GetOutcomeUnknown() bool {
 	return false
 }
 
+// A call of a tool that the session's client runs. A tool_result follows when the client has
+// sent its result.
+type ToolClientRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ToolCallId string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolName   string                 `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
+	// A JSON object that satisfies the tool's schema.
+	ArgsJson string `protobuf:"bytes,3,opt,name=args_json,json=argsJson,proto3" json:"args_json,omitempty"`
+	// Why the client has to ask its user first; empty if it need not.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When a missing result becomes an error.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolClientRequest) Reset() {
+	*x = ToolClientRequest{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolClientRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolClientRequest) ProtoMessage() {}
+
+func (x *ToolClientRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolClientRequest.ProtoReflect.Descriptor instead.
+func (*ToolClientRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ToolClientRequest) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *ToolClientRequest) GetToolName() string {
+	if x != nil {
+		return x.ToolName
+	}
+	return ""
+}
+
+func (x *ToolClientRequest) GetArgsJson() string {
+	if x != nil {
+		return x.ArgsJson
+	}
+	return ""
+}
+
+func (x *ToolClientRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ToolClientRequest) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
 // The outcome of a tool call.
 type ToolResult struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1012,7 +1109,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1121,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[10]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1134,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ToolResult) GetToolCallId() string {
@@ -1086,7 +1183,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1195,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1208,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Source) GetUrl() string {
@@ -1141,7 +1238,7 @@ type StepComplete struct {
 
 func (x *StepComplete) Reset() {
 	*x = StepComplete{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1250,7 @@ func (x *StepComplete) String() string {
 func (*StepComplete) ProtoMessage() {}
 
 func (x *StepComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1263,7 @@ func (x *StepComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepComplete.ProtoReflect.Descriptor instead.
 func (*StepComplete) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StepComplete) GetTokensIn() int64 {
@@ -1200,7 +1297,7 @@ type StepRetry struct {
 
 func (x *StepRetry) Reset() {
 	*x = StepRetry{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1309,7 @@ func (x *StepRetry) String() string {
 func (*StepRetry) ProtoMessage() {}
 
 func (x *StepRetry) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1322,7 @@ func (x *StepRetry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRetry.ProtoReflect.Descriptor instead.
 func (*StepRetry) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepRetry) GetReason() string {
@@ -1236,7 +1333,7 @@ func (x *StepRetry) GetReason() string {
 }
 
 // The model call will be retried, not before a time that the provider gave, or the run is
-// parked until a person has answered.
+// parked until a person or a client has answered.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A sentence for people.
@@ -1244,14 +1341,16 @@ type Waiting struct {
 	// Absent when unknown.
 	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
 	// The run is parked until a ToolApprovalRequest is answered, and until that time at most.
-	ForPerson     bool `protobuf:"varint,3,opt,name=for_person,json=forPerson,proto3" json:"for_person,omitempty"`
+	ForPerson bool `protobuf:"varint,3,opt,name=for_person,json=forPerson,proto3" json:"for_person,omitempty"`
+	// The run is parked until a ToolClientRequest has its result, and until that time at most.
+	ForClient     bool `protobuf:"varint,4,opt,name=for_client,json=forClient,proto3" json:"for_client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1362,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1375,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1296,6 +1395,13 @@ func (x *Waiting) GetUntil() *timestamppb.Timestamp {
 func (x *Waiting) GetForPerson() bool {
 	if x != nil {
 		return x.ForPerson
+	}
+	return false
+}
+
+func (x *Waiting) GetForClient() bool {
+	if x != nil {
+		return x.ForClient
 	}
 	return false
 }
@@ -1324,7 +1430,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1442,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1455,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Done) GetText() string {
@@ -1419,7 +1525,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1537,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1550,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Error) GetMessage() string {
@@ -1465,7 +1571,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\n" +
 	"\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
@@ -1495,7 +1601,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x04done\x18\x16 \x01(\v2\x16.signalbox.run.v1.DoneH\x00R\x04done\x12/\n" +
 	"\x05error\x18\x17 \x01(\v2\x17.signalbox.run.v1.ErrorH\x00R\x05error\x125\n" +
 	"\awaiting\x18\x18 \x01(\v2\x19.signalbox.run.v1.WaitingH\x00R\awaiting\x12^\n" +
-	"\x16tool_approval_response\x18\x19 \x01(\v2&.signalbox.run.v1.ToolApprovalResponseH\x00R\x14toolApprovalResponseB\x06\n" +
+	"\x16tool_approval_response\x18\x19 \x01(\v2&.signalbox.run.v1.ToolApprovalResponseH\x00R\x14toolApprovalResponse\x12U\n" +
+	"\x13tool_client_request\x18\x1a \x01(\v2#.signalbox.run.v1.ToolClientRequestH\x00R\x11toolClientRequestB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1548,7 +1655,15 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1d\n" +
 	"\n" +
 	"decided_by\x18\x05 \x01(\tR\tdecidedBy\x12'\n" +
-	"\x0foutcome_unknown\x18\x06 \x01(\bR\x0eoutcomeUnknown\"\xb4\x01\n" +
+	"\x0foutcome_unknown\x18\x06 \x01(\bR\x0eoutcomeUnknown\"\xc2\x01\n" +
+	"\x11ToolClientRequest\x12 \n" +
+	"\ftool_call_id\x18\x01 \x01(\tR\n" +
+	"toolCallId\x12\x1b\n" +
+	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x1b\n" +
+	"\targs_json\x18\x03 \x01(\tR\bargsJson\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x129\n" +
+	"\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xb4\x01\n" +
 	"\n" +
 	"ToolResult\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
@@ -1567,12 +1682,14 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"tokens_out\x18\x02 \x01(\x03R\ttokensOut\x12#\n" +
 	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\"#\n" +
 	"\tStepRetry\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"r\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x91\x01\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
 	"\n" +
-	"for_person\x18\x03 \x01(\bR\tforPerson\"\x89\x02\n" +
+	"for_person\x18\x03 \x01(\bR\tforPerson\x12\x1d\n" +
+	"\n" +
+	"for_client\x18\x04 \x01(\bR\tforClient\"\x89\x02\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +
@@ -1599,7 +1716,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1611,17 +1728,18 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*ToolCallComplete)(nil),      // 7: signalbox.run.v1.ToolCallComplete
 	(*ToolApprovalRequest)(nil),   // 8: signalbox.run.v1.ToolApprovalRequest
 	(*ToolApprovalResponse)(nil),  // 9: signalbox.run.v1.ToolApprovalResponse
-	(*ToolResult)(nil),            // 10: signalbox.run.v1.ToolResult
-	(*Source)(nil),                // 11: signalbox.run.v1.Source
-	(*StepComplete)(nil),          // 12: signalbox.run.v1.StepComplete
-	(*StepRetry)(nil),             // 13: signalbox.run.v1.StepRetry
-	(*Waiting)(nil),               // 14: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 15: signalbox.run.v1.Done
-	(*Error)(nil),                 // 16: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*ToolClientRequest)(nil),     // 10: signalbox.run.v1.ToolClientRequest
+	(*ToolResult)(nil),            // 11: signalbox.run.v1.ToolResult
+	(*Source)(nil),                // 12: signalbox.run.v1.Source
+	(*StepComplete)(nil),          // 13: signalbox.run.v1.StepComplete
+	(*StepRetry)(nil),             // 14: signalbox.run.v1.StepRetry
+	(*Waiting)(nil),               // 15: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 16: signalbox.run.v1.Done
+	(*Error)(nil),                 // 17: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	17, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	18, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1630,22 +1748,24 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	6,  // 6: signalbox.run.v1.Event.tool_call_delta:type_name -> signalbox.run.v1.ToolCallDelta
 	7,  // 7: signalbox.run.v1.Event.tool_call_complete:type_name -> signalbox.run.v1.ToolCallComplete
 	8,  // 8: signalbox.run.v1.Event.tool_approval_request:type_name -> signalbox.run.v1.ToolApprovalRequest
-	10, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
-	11, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
-	12, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
-	13, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	15, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	16, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	14, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	11, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
+	12, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
+	13, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
+	14, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
+	16, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	17, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	15, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
-	17, // 17: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	17, // 18: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	17, // 19: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
+	18, // 18: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	18, // 19: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	18, // 20: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	18, // 21: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1670,6 +1790,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_Error)(nil),
 		(*Event_Waiting)(nil),
 		(*Event_ToolApprovalResponse)(nil),
+		(*Event_ToolClientRequest)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1677,7 +1798,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -46,7 +46,7 @@ const selectApprovals = `
 		c.phase = 'planned' AND r.state IN ('running', 'waiting') AS planned, coalesce(c.expires_at < clock_timestamp(), false) AS late,
 		EXISTS (SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.kind = 'stop' AND i.read_at IS NULL) AS stopping
 	FROM tool_calls c JOIN runs r ON r.id = c.run_id JOIN sessions s ON s.id = c.session_id
-	WHERE c.workspace_id = @workspace AND c.question <> '' `
+	WHERE c.workspace_id = @workspace AND c.question IN ('approval', 'outcome') `
 
 // Answer is a person's answer to the question about a tool call.
 type Answer struct {
@@ -88,7 +88,7 @@ func (s *Store) Decide(ctx context.Context, a identity.Actor, d Answer) (*Approv
 			return err
 		}
 		v := run.Verdict{
-			Workspace: a.Workspace, Session: out.Session, Run: out.Run, Key: out.Key, Decision: d.Decision, Reason: strings.TrimSpace(d.Reason), By: &a.Member,
+			Workspace: a.Workspace, Session: out.Session, Run: out.Run, Key: out.Key, Question: out.Question, Decision: d.Decision, Reason: strings.TrimSpace(d.Reason), By: &a.Member,
 		}
 		if out.Planned && out.Late { // before the sweeper has seen it
 			v.Decision, v.Reason, v.By = run.Expired, "", nil

@@ -8,6 +8,8 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/provider"
 )
 
@@ -51,4 +53,23 @@ func (s *Store) checkTools(ctx context.Context, asked []string) error {
 		return fault.Coded(fault.Invalid, "UNKNOWN_TOOL", "tools[%d]: there is no tool %q: use %s", i, asked[i], strings.Join(available, ", "))
 	}
 	return nil
+}
+
+// clientTools returns the tools of a request, or nil if it has none, and refuses names that
+// other tools of the workspace have.
+func (s *Store) clientTools(ctx context.Context, in *agentv1.ClientTools) ([]clienttool.Tool, error) {
+	tools, err := clienttool.Declared(in)
+	if err != nil || len(tools) == 0 {
+		return tools, err
+	}
+	taken, err := s.cfg.Tools(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	for i := range tools {
+		if slices.Contains(taken, tools[i].Name) {
+			return nil, fault.Coded(fault.Invalid, "TOOL_NAME_TAKEN", "client_tools[%d].name: the workspace has a tool %q already: use another name", i, tools[i].Name)
+		}
+	}
+	return tools, nil
 }

@@ -119,7 +119,13 @@ type ToolCall struct {
 	ErrorType  string
 	Summary    string
 	DurationMS int64
+	// ClientUntil is set while the call waits for the result of a client: when a missing one
+	// becomes an error.
+	ClientUntil *time.Time
 }
+
+const callColumns = `key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms,
+	CASE WHEN phase = 'planned' AND question = 'client' THEN expires_at END AS client_until`
 
 // RunView is a run with its committed steps and tool calls.
 type RunView struct {
@@ -165,8 +171,8 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 			return err
 		}
 		rows, err = tx.Query(ctx, `
-			SELECT key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms
-			FROM tool_calls WHERE workspace_id = @workspace AND run_id = @run ORDER BY step_index, call_index`, args)
+			SELECT `+callColumns+` FROM tool_calls
+			WHERE workspace_id = @workspace AND run_id = @run ORDER BY step_index, call_index`, args)
 		if err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -43,19 +44,20 @@ type Session struct {
 	Preset       string
 	Tools        []string // nil: the preset's
 	MaxSteps     *int     // nil: the preset's
+	ClientTools  []string // the names of the tools that clients run
 	Archived     bool
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
 }
 
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
-	archived, created_at, updated_at`
+	ARRAY(SELECT tool ->> 'name' FROM json_array_elements(client_tools) tool) AS client_tools, archived, created_at, updated_at`
 
 // Proto returns the session as other services see it.
 func (s *Session) Proto() *agentv1.Session {
 	out := &agentv1.Session{
 		Id: s.ID.String(), WorkspaceId: s.Workspace.String(), CreatedBy: s.CreatedBy.String(), Title: s.Title, Model: s.Model,
-		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived,
+		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived, ClientTools: s.ClientTools,
 		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.UpdatedAt),
 	}
 	if s.Tools != nil {
@@ -127,6 +129,7 @@ type newSession struct {
 	Tools                                        []string
 	MaxSteps                                     int
 	IdempotencyKey                               string
+	ClientTools                                  []clienttool.Tool `json:",omitempty"` // the hash of a request without them is that of versions before
 }
 
 func (n *newSession) validate() error {
@@ -207,6 +210,10 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.Creat
 	if err := n.validate(); err != nil {
 		return nil, err
 	}
+	var err error
+	if n.ClientTools, err = s.clientTools(ctx, req.GetClientTools()); err != nil {
+		return nil, err
+	}
 	hash, err := n.hash()
 	if err != nil {
 		return nil, err
@@ -226,6 +233,7 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.Creat
 		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
 		"title": n.Title, "source": sourceOf(n.Title), "model": model, "provider": provider,
 		"prompt": n.SystemPrompt, "preset": presetName, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
+		"clienttools": n.ClientTools,
 	}
 	var session Session
 	// created_at is the cursor of List and therefore unique in a workspace. If two sessions
@@ -251,8 +259,9 @@ func insert(ctx context.Context, tx pgx.Tx, args pg.Args) (Session, error) {
 			SELECT greatest(clock_timestamp(), (
 				SELECT max(created_at) + interval '1 microsecond' FROM sessions WHERE workspace_id = @workspace)) AS at)
 		INSERT INTO sessions (id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools,
-			max_steps, idempotency_key, request_hash, created_at, updated_at)
-		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools, @steps, @key, @hash, at, at FROM moment
+			max_steps, client_tools, idempotency_key, request_hash, created_at, updated_at)
+		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools,
+			@steps, @clienttools::json, @key, @hash, at, at FROM moment
 		RETURNING `+columns, args)
 	if err != nil {
 		return Session{}, err
@@ -381,8 +390,12 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 	if err := s.checkTools(ctx, tools); err != nil {
 		return nil, err
 	}
+	clientTools, err := s.clientTools(ctx, req.GetClientTools())
+	if err != nil {
+		return nil, err
+	}
 	args := pg.Args{
-		"workspace": a.Workspace, "session": session, "title": req.Title, "model": req.Model,
+		"workspace": a.Workspace, "session": session, "clienttools": clientTools, "title": req.Title, "model": req.Model,
 		"provider": req.Provider, "prompt": req.SystemPrompt, "archived": req.Archived,
 		"tools": tools, "reset": req.GetResetTools(),
 	}
@@ -394,7 +407,7 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 		args["provider"], args["model"] = provider, model
 	}
 	var changed Session
-	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, `
 			UPDATE sessions SET
 				title = coalesce(@title, title),
@@ -402,6 +415,7 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 				model = coalesce(@model, model), provider = coalesce(@provider, provider),
 				system_prompt = coalesce(@prompt, system_prompt), archived = coalesce(@archived, archived),
 				tools = CASE WHEN @reset::boolean THEN NULL ELSE coalesce(@tools::text[], tools) END,
+				client_tools = coalesce(@clienttools::json, client_tools),
 				updated_at = clock_timestamp()
 			WHERE workspace_id = @workspace AND id = @session
 			RETURNING `+columns, args)

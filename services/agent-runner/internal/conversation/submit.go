@@ -13,6 +13,8 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -38,12 +40,16 @@ type NewMessage struct {
 	Tools            []string // nil: the session's
 	CollectToolStats bool
 	ResponseSchema   string // JSON Schema of the final answer; empty for free text
-	IdempotencyKey   string
-	Mode             Mode
-	Timezone         string
+	// ClientTools are the tools that clients run; absent: the session's.
+	ClientTools    *agentv1.ClientTools
+	IdempotencyKey string
+	Mode           Mode
+	Timezone       string
 	// PreClaim, if it is not nil, claims the new run in the transaction that creates it,
 	// provided that no other run of the session comes first.
 	PreClaim *run.PreClaim
+
+	clientTools []clienttool.Tool // checked
 }
 
 // Submitted is the result of Submit.
@@ -82,6 +88,9 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 	}
 	n.Content = content
 	if err := s.checkTools(ctx, n.Tools); err != nil {
+		return nil, err
+	}
+	if n.clientTools, err = s.clientTools(ctx, n.ClientTools); err != nil {
 		return nil, err
 	}
 	if n.Provider != "" || n.Model != "" {
@@ -178,7 +187,7 @@ func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Ba
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset FROM sessions s
+		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, client_tools, `+preset.Own+` AS own_preset FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
 		queueDuplicate(b, args, &found.same)
@@ -240,7 +249,11 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": cmp.Or(n.Provider, session.Provider), "model": cmp.Or(n.Model, session.Model),
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "schema": orNil(n.ResponseSchema), "title": title,
-		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
+		"clienttools": n.clientTools,
+		"state":       run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
+	}
+	if n.clientTools != nil {
+		session.ClientTools = n.clientTools
 	}
 	preClaimed := first && n.PreClaim.Ready()
 	var position *int64
@@ -253,9 +266,9 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	queueMessage(b, a, n, message, newRun, position).QueryRow(func(row pgx.Row) error { return row.Scan(&asked.CreatedAt) })
 	b.Queue(`
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, response_schema, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
+			timezone, collect_tool_stats, response_schema, client_tools, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
 		VALUES (@run, @workspace, @session, @ordinal, @state, @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, @schema::json, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
+			@timezone, @stats, @schema::json, @clienttools::json, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
 			clock_timestamp() + @wall::interval, CASE WHEN @epoch::bigint > 0 THEN clock_timestamp() END)
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
 		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && preClaimed {

@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/price"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -471,8 +472,25 @@ func (a *answering) plan(step, i int, c llm.ToolCall, now time.Time) run.Call {
 	default:
 		call.Effect = tool.GetEffect()
 		call.Deadline = now.Add(a.callTime(tool))
+		if problem := a.checkArgs(c); problem != nil {
+			call.Outcome = refused("invalid_arguments", "the arguments do not satisfy the schema of %s: %v", c.Name, problem)
+		}
 	}
 	return call
+}
+
+// checkArgs returns what is wrong with the arguments of a client's tool. Executors check those
+// of the others.
+func (a *answering) checkArgs(c llm.ToolCall) error {
+	i := slices.IndexFunc(a.session.ClientTools, func(t clienttool.Tool) bool { return t.Name == c.Name })
+	if i < 0 || !clienttool.Is(a.tool(c.Name)) {
+		return nil
+	}
+	schema, err := a.session.ClientTools[i].Schema()
+	if err != nil {
+		return err
+	}
+	return schema.CheckValue(string(c.Args))
 }
 
 // tool returns the enabled tool of a name, or nil.

@@ -2,27 +2,36 @@ package loop
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// tellApprovals emits the questions about a step's calls and their answers, unless viewers
-// have them already.
-func (a *answering) tellApprovals(ctx context.Context, s *run.OpenStep, told *told) error {
+// tellQuestions emits the questions about a step's calls and the answers of people, unless
+// viewers have them already. The answer of a client is the call's result.
+func (a *answering) tellQuestions(ctx context.Context, s *run.OpenStep, told *told) error {
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		if c.Ask == nil || c.Ask.Decision == run.ByRule {
 			continue
 		}
-		key := askKey(c.ID, c.Ask.Question == run.AskOutcome)
+		key := question{c.Ask.Question, c.ID}
 		if c.Announced == run.AnnouncedNothing && !told.asked[key] {
-			if err := a.log.Append(ctx, approvalRequest(s.Index, c)); err != nil {
+			request := approvalRequest
+			if c.Ask.Question == run.AskClient {
+				request = clientRequest
+			}
+			if err := a.log.Append(ctx, request(s.Index, c)); err != nil {
 				return err
 			}
 			told.asked[key] = true
+		}
+		if c.Ask.Question == run.AskClient {
+			continue
 		}
 		if c.Ask.Decision != "" && c.Announced != run.AnnouncedAll && !told.answered[key] {
 			if err := a.log.Append(ctx, approvalResponse(s.Index, c)); err != nil {
@@ -34,11 +43,11 @@ func (a *answering) tellApprovals(ctx context.Context, s *run.OpenStep, told *to
 	return nil
 }
 
-// waitForPerson parks the run until a person answers for one of its calls. It returns false if
-// a person has answered or stopped the run in the meantime.
-func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes outcomes, unknown []run.Call, told *told) (parked bool, err error) {
+// wait parks the run until a person or a client answers for one of its calls. It returns false
+// if that has happened in the meantime, or a person has stopped the run.
+func (a *answering) wait(ctx context.Context, s *run.OpenStep, outcomes outcomes, unknown []run.Call, told *told) (parked bool, err error) {
 	for i := range unknown {
-		key := askKey(unknown[i].ID, true)
+		key := question{run.AskOutcome, unknown[i].ID}
 		if told.asked[key] {
 			continue
 		}
@@ -50,7 +59,7 @@ func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown, Events: a.log.Stamp(waitingForPerson(s.Index, merged(s.Calls, unknown)))}
+	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown, Events: a.log.Stamp(parkedFor(s.Index, waits(s.Calls, unknown)))}
 	r := &a.claim.Run
 	_, w.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
 	next := w.Events[0].GetNumber()
@@ -61,7 +70,7 @@ func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes
 		return false, err
 	}
 	if parked {
-		a.Log.InfoContext(ctx, "run waits for a person", "run", r.ID, "step", s.Index)
+		a.Log.InfoContext(ctx, "run waits for a person or a client", "run", r.ID, "step", s.Index)
 		return true, nil
 	}
 	inbox, err := a.Store.ReadInbox(ctx, a.claim, false)
@@ -71,21 +80,19 @@ func (a *answering) waitForPerson(ctx context.Context, s *run.OpenStep, outcomes
 	return false, err
 }
 
-// merged returns calls with the ones that have changed.
-func merged(calls, changed []run.Call) []run.Call {
-	out := append([]run.Call{}, calls...)
-	for _, c := range changed {
-		for i := range out {
-			if out[i].Key == c.Key {
-				out[i] = c
-			}
+// waits returns the calls that wait, and those that will because their outcome is unknown.
+func waits(calls, unknown []run.Call) []run.Call {
+	out := slices.Clone(unknown)
+	for i := range calls {
+		if calls[i].Waits() {
+			out = append(out, calls[i])
 		}
 	}
 	return out
 }
 
-// question returns a question to a person about a call.
-func (a *answering) question(q run.Question, why string, c *run.Call, limit time.Duration) *run.Ask {
+// ask returns a question about a call.
+func (a *answering) ask(q run.Question, why string, c *run.Call, limit time.Duration) *run.Ask {
 	return &run.Ask{Question: q, Why: why, Until: time.Now().Add(a.cfg.ApprovalTime), TimeLimit: limit, ArgsHash: run.HashArgs(c.Args)}
 }
 
@@ -93,7 +100,7 @@ func (a *answering) question(q run.Question, why string, c *run.Call, limit time
 func (a *answering) askOutcome(c *run.Call, o *run.Outcome) run.Call {
 	asked := *c
 	asked.Outcome = o
-	asked.Ask = a.question(run.AskOutcome, "it is unknown whether this call took effect", c, c.Ask.TimeLimit)
+	asked.Ask = a.ask(run.AskOutcome, "it is unknown whether this call took effect", c, c.Ask.TimeLimit)
 	return asked
 }
 
@@ -131,11 +138,17 @@ func (a *answering) applyRulesTo(c *run.Call, rules []run.Rule) {
 	switch limit := a.callTime(tool); {
 	case v.denied:
 		c.Outcome = refused("denied", "a rule of this workspace forbids this call: go on without it")
+	case clienttool.Is(tool):
+		// The client asks its user: it runs the call, and may refuse it.
+		if v.allowed {
+			v.why = ""
+		}
+		c.Ask = a.ask(run.AskClient, v.why, c, limit)
 	case v.why == "":
 	case v.allowed:
 		c.Ask = &run.Ask{Question: run.AskApproval, Why: v.why, Decision: run.ByRule, TimeLimit: limit, ArgsHash: run.HashArgs(c.Args)}
 	default:
-		c.Ask = a.question(run.AskApproval, v.why, c, limit)
+		c.Ask = a.ask(run.AskApproval, v.why, c, limit)
 	}
 }
 

@@ -53,16 +53,35 @@ func approvalResponse(step int, c *run.Call) *runv1.Event {
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolApprovalResponse{ToolApprovalResponse: answer}}
 }
 
-// waitingForPerson announces that a run is parked until a person answers.
-func waitingForPerson(step int, calls []run.Call) *runv1.Event {
+// clientRequest returns the event for a call that a client runs.
+func clientRequest(step int, c *run.Call) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{
+		ToolCallId: c.ID, ToolName: c.Name, ArgsJson: string(c.Args), Reason: c.Ask.Why,
+		ExpiresAt: timestamppb.New(c.Ask.Until.Truncate(time.Millisecond)),
+	}}}
+}
+
+// parkedFor announces that a run is parked until calls of a step have their answers.
+func parkedFor(step int, waits []run.Call) *runv1.Event {
 	var until time.Time
-	for i := range calls {
-		if ask := calls[i].Ask; ask != nil && !ask.Until.IsZero() && (until.IsZero() || ask.Until.Before(until)) {
+	var person, client bool
+	for i := range waits {
+		ask := waits[i].Ask
+		if until.IsZero() || ask.Until.Before(until) {
 			until = ask.Until
 		}
+		client = client || ask.Question == run.AskClient
+		person = person || ask.Question != run.AskClient
 	}
-	ev := waiting(step, "a tool call waits for a person's approval", until)
-	ev.GetWaiting().ForPerson = true
+	reason := "a tool call waits for a person's approval"
+	switch {
+	case person && client:
+		reason = "tool calls wait for a person's approval and for a client's result"
+	case client:
+		reason = "a tool call waits for a client's result"
+	}
+	ev := waiting(step, reason, until)
+	ev.GetWaiting().ForPerson, ev.GetWaiting().ForClient = person, client
 	return ev
 }
 

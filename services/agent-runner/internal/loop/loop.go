@@ -5,7 +5,7 @@
 //	claim → open the run log → ┌ border: drain? stop? steering? step limit? time?
 //	                           │ model call, streamed into the log
 //	                           │ flush the log, commit the answer and its tool calls
-//	                           │ wait for the tools; park if calls wait for a person
+//	                           │ wait for the tools; park if calls wait for a person or a client
 //	                           │ commit the results
 //	                           └ …until the model asks for no tool
 //	      → commit the end → ack
@@ -19,7 +19,7 @@
 // During the model call: nothing of the step is committed. The next claim emits step-retry
 // and calls the model again. After the answer's commit: the calls are in the table
 // tool_calls. The next claim dispatches them, perhaps again, and waits for their outcomes,
-// which the executors record under the same keys. Calls that wait for a person are told to
+// which the executors record under the same keys. Calls that wait for a person or a client are told to
 // viewers and are not dispatched: the next claim tells what the log lacks, and parks the run.
 // Between an answer of a person and its claim, the sweeper finds the run, which is running
 // without a lease. After the claim, the next one tells the answer if the log lacks it, and
@@ -106,7 +106,7 @@ type Config struct {
 	ToolTime time.Duration
 	// Queueing is how long a call may wait for an executor before its own time begins.
 	Queueing time.Duration
-	// ApprovalTime is how long a person has to approve a call.
+	// ApprovalTime is how long a person has to approve a call, and a client to send its result.
 	ApprovalTime time.Duration
 	// Patience is how long a run waits for an unavailable dependency before it is left to
 	// another runner.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/fault"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/prompt"
@@ -92,9 +94,23 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	if a.claim.Run.Tools != nil {
 		selected = a.claim.Run.Tools
 	}
-	a.catalogue, a.tools = catalogue, prompt.Tools(catalogue, selected, a.preset)
+	client := a.clientTools(catalogue)
+	a.catalogue = append(slices.Clip(catalogue), client...)
+	a.tools = append(prompt.Tools(catalogue, selected, a.preset), client...)
 	a.dialect, a.model, err = a.Models.For(ctx, a.claim.Run.Provider)
 	return err
+}
+
+// clientTools returns the tools that clients have declared, except for those whose names are in
+// the catalogue by now.
+func (a *answering) clientTools(catalogue []*toolv1.Tool) (tools []*toolv1.Tool) {
+	for i := range a.session.ClientTools {
+		t := a.session.ClientTools[i].Proto()
+		if !slices.ContainsFunc(catalogue, func(o *toolv1.Tool) bool { return o.GetName() == t.GetName() }) {
+			tools = append(tools, t)
+		}
+	}
+	return tools
 }
 
 // attempt makes one model call. streamed reports whether any of it went to the run log.

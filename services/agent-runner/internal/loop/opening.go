@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"slices"
+
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/runlog"
@@ -56,30 +58,40 @@ func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep
 	case last.State == "complete":
 		return []*runv1.Event{stepComplete(last.Index, last.InputTokens, last.OutputTokens, last.FinishReason)}
 	case last.Waited:
-		return []*runv1.Event{waitingForPerson(last.Index, last.Calls)}
+		return []*runv1.Event{parkedFor(last.Index, announcedAs(run.AnnouncedQuestion, last.Calls))}
 	default:
 		return callsComplete(last.Index, last.Calls)
 	}
 }
 
+// announcedAs returns the calls of which the run's last event covers this.
+func announcedAs(a run.Announced, calls []run.Call) []run.Call {
+	return slices.DeleteFunc(slices.Clone(calls), func(c run.Call) bool { return c.Announced != a })
+}
+
 // told is what the run log holds of a step's calls beyond what the run's last commit covers.
 type told struct {
 	results map[string]*runv1.ToolResult // by call id
-	// asked and answered have the questions to people and their answers, by askKey.
-	asked, answered map[string]bool
+	// asked and answered have the questions to people and clients, and the answers of people.
+	asked, answered map[question]bool
 }
 
-// askKey identifies one of the questions about a call.
-func askKey(callID string, outcomeUnknown bool) string {
+// question identifies one of the questions about a call.
+type question struct {
+	of   run.Question
+	call string
+}
+
+func questionOf(callID string, outcomeUnknown bool) question {
 	if outcomeUnknown {
-		return "outcome " + callID
+		return question{run.AskOutcome, callID}
 	}
-	return "approval " + callID
+	return question{run.AskApproval, callID}
 }
 
 // toldOf returns what the log holds of a step's calls after the event with the given number.
 func toldOf(tail runlog.Tail, step int, after int64) *told {
-	t := &told{map[string]*runv1.ToolResult{}, map[string]bool{}, map[string]bool{}}
+	t := &told{map[string]*runv1.ToolResult{}, map[question]bool{}, map[question]bool{}}
 	for _, ev := range tail.Events {
 		if int(ev.GetStepIndex()) != step || ev.GetNumber() <= after {
 			continue
@@ -90,9 +102,11 @@ func toldOf(tail runlog.Tail, step int, after int64) *told {
 				t.results[b.ToolResult.GetToolCallId()] = b.ToolResult
 			}
 		case *runv1.Event_ToolApprovalRequest:
-			t.asked[askKey(b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetOutcomeUnknown())] = true
+			t.asked[questionOf(b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetOutcomeUnknown())] = true
+		case *runv1.Event_ToolClientRequest:
+			t.asked[question{run.AskClient, b.ToolClientRequest.GetToolCallId()}] = true
 		case *runv1.Event_ToolApprovalResponse:
-			t.answered[askKey(b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())] = true
+			t.answered[questionOf(b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())] = true
 		}
 	}
 	return t

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -92,8 +93,8 @@ func (t *taint) addResult(p *modelmsg.Part, byProvider bool, catalogue []*toolv1
 			t.addPrivate(catalogue[i].GetSource())
 		}
 	case byProvider:
-	case !p.Output.IsError() || strings.HasPrefix(p.ToolName, "mcp__"): // another error is ours: there is no such tool
-		t.addAnything()
+	case !p.Output.IsError() || strings.HasPrefix(p.ToolName, "mcp__") || clienttool.IsError(p.Output.Value):
+		t.addAnything() // another error is ours: there is no such tool
 	}
 }
 

@@ -23,12 +23,12 @@ import (
 const afterDeadline = 5 * time.Second
 
 // runTools runs the calls of an answered step, emits each result as it comes, and completes
-// the step, or parks the run if calls wait for a person. told has what the run log holds
+// the step, or parks the run if calls wait for a person or a client. told has what the run log holds
 // already. again is true if another claim may have dispatched the calls; an executor that has
 // run one answers with what it recorded. ended is true if the run has ended or is parked.
 func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, told *told, again bool) (ended bool, err error) {
 	for outcomes := (outcomes{}); ; again = true {
-		if err := a.tellApprovals(ctx, s, told); err != nil {
+		if err := a.tellQuestions(ctx, s, told); err != nil {
 			return false, err
 		}
 		unknown, interrupted, err := a.runCalls(ctx, stoppable, s, told, outcomes, again)
@@ -38,7 +38,7 @@ func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, to
 		if interrupted || len(outcomes) == len(s.Calls) {
 			return a.completeStep(ctx, stoppable, s, outcomes, interrupted)
 		}
-		if parked, err := a.waitForPerson(ctx, s, outcomes, unknown, told); parked || err != nil {
+		if parked, err := a.wait(ctx, s, outcomes, unknown, told); parked || err != nil {
 			return parked, err
 		}
 		if s, err = a.Store.LastStep(ctx, a.claim); err != nil {
@@ -50,7 +50,7 @@ func (a *answering) runTools(ctx, stoppable context.Context, s *run.OpenStep, to
 // outcomes are the outcomes of a step's calls.
 type outcomes map[id.Operation]*run.Outcome
 
-// runCalls runs the calls that have no outcome and need not wait for a person, and collects
+// runCalls runs the calls that have no outcome and need not wait, and collects
 // the outcomes. unknown are calls with an unknown outcome that a person is asked about. If the
 // run is interrupted, every call has an outcome afterwards.
 func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, told *told, outcomes outcomes, again bool) (unknown []run.Call, interrupted bool, err error) {
@@ -248,6 +248,10 @@ func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
 // abandonedOutcome returns the outcome of a call that the run no longer waits for.
 func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 	switch {
+	case c.Waits() && c.Ask.Question == run.AskClient:
+		o := refused("cancelled", "the run was stopped before a client had sent the result of this call, and it is unknown whether one has run it")
+		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED
+		return o
 	case c.Waits():
 		o := refused("cancelled", "the run was stopped before a person had approved this call, so it was not made")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_CANCELLED

@@ -17,13 +17,14 @@ import (
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
-// Question is what a person is asked about a tool call.
+// Question is what a person or a client is asked about a tool call.
 type Question string
 
 // The questions.
 const (
 	AskApproval Question = "approval" // may the call run?
 	AskOutcome  Question = "outcome"  // its outcome is unknown: did it happen?
+	AskClient   Question = "client"   // a client runs the call: what is the result?
 )
 
 // Decision is the answer to a Question.
@@ -33,18 +34,19 @@ type Decision string
 const (
 	Approved Decision = "approved"
 	Refused  Decision = "refused"
+	Answered Decision = "answered" // to AskClient: a client sent the result
 	Expired  Decision = "expired"  // nobody answered in time
 	Happened Decision = "happened" // to AskOutcome: the call took effect
 	Repeat   Decision = "repeat"   // to AskOutcome: run it again
 	ByRule   Decision = "rule"     // a rule approved it, so that nobody was asked
 )
 
-// Ask is a question to a person about a call, and the answer.
+// Ask is a question to a person or a client about a call, and the answer.
 type Ask struct {
 	Question Question
-	// Why says in a sentence why a person is asked.
+	// Why says in a sentence why a person is asked. It may be empty if a client is.
 	Why string
-	// Until is when a missing answer counts as a refusal.
+	// Until is when a missing answer counts as a refusal, and a missing result as an error.
 	Until time.Time
 	// TimeLimit becomes the call's deadline once it is dispatched.
 	TimeLimit time.Duration
@@ -67,7 +69,7 @@ const (
 	AnnouncedAll      Announced = "all"
 )
 
-// Waits reports whether a call waits for a person.
+// Waits reports whether a call waits for a person or a client.
 func (c *Call) Waits() bool { return c.Ask != nil && c.Ask.Decision == "" && c.Outcome == nil }
 
 // MayRun reports whether a call may be dispatched: nobody has to be asked about it, or it was
@@ -112,7 +114,7 @@ func queueAsk(b *pgx.Batch, c *Claim, call *Call) {
 		WHERE workspace_id = @workspace AND key = @key`, args)
 }
 
-// Wait is a step whose calls have ended, except for those that wait for a person.
+// Wait is a step whose calls have ended, except for those that wait for a person or a client.
 type Wait struct {
 	Step int
 	// Outcomes are the outcomes of all calls that have ended.
@@ -126,7 +128,7 @@ type Wait struct {
 	Subject string
 }
 
-// Wait parks a run until a person has answered for one of its calls. It wakes another waiting
+// Wait parks a run until a person or a client has answered for one of its calls. It wakes another waiting
 // run of the workspace, because this one holds no slot any more. lastEvent is the number of
 // the event that announces it. If a person has answered or stopped the run in the meantime,
 // Wait commits nothing and returns false.
@@ -228,9 +230,12 @@ type Verdict struct {
 	Session   id.Session
 	Run       id.Run
 	Key       id.Operation
+	Question  Question
 	Decision  Decision
 	Reason    string
 	By        *id.Member // nil if nobody decided
+	// Outcome is the result that a client has sent, for Answered.
+	Outcome *Outcome
 }
 
 // Decide stores the answer to the question about a planned call and resumes its run if that
@@ -247,7 +252,7 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 	case Repeat:
 		// The executors answer the old key with the outcome that they have recorded.
 		args["phase"], args["next"] = "dispatched", id.Derive(v.Key.UUID, "again")
-	case Refused, Expired, Happened:
+	case Refused, Expired, Happened, Answered:
 		if o := decidedOutcome(v); o != nil {
 			args["state"], args["result"], args["errortype"] = outcomeName(o.State), string(o.Result), o.ErrorType
 		}
@@ -260,7 +265,8 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 			state = CASE WHEN question = 'outcome' AND @decision = 'expired' THEN state ELSE coalesce(@state, '') END,
 			result = CASE WHEN question = 'outcome' AND @decision = 'expired' THEN result ELSE @result::json END,
 			error_type = CASE WHEN question = 'outcome' AND @decision = 'expired' THEN error_type ELSE coalesce(@errortype, '') END,
-			done_at = CASE @phase WHEN 'done' THEN clock_timestamp() END
+			done_at = CASE @phase WHEN 'done' THEN clock_timestamp() END,
+			duration_ms = CASE question WHEN 'client' THEN extract(epoch FROM clock_timestamp() - asked_at) * 1000 ELSE duration_ms END
 		WHERE workspace_id = @workspace AND key = @key AND phase = 'planned'`, args)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
@@ -272,11 +278,15 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 func decidedOutcome(v Verdict) *Outcome {
 	o := &Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_ERROR, ErrorType: string(v.Decision)}
 	name, text := "error", ""
-	switch v.Decision {
-	case Happened:
+	switch {
+	case v.Decision == Answered:
+		return v.Outcome
+	case v.Decision == Happened:
 		o.State, o.ErrorType = toolv1.OutcomeState_OUTCOME_STATE_OK, ""
 		name, text = "result", "a person has checked that this call took effect"
-	case Expired:
+	case v.Decision == Expired && v.Question == AskClient:
+		text = "no client has sent the result of this call in time, and it is unknown whether one has run it: go on without it"
+	case v.Decision == Expired:
 		text = "nobody approved this call in time, so it was not made: go on without it, or say what you would have done"
 	default:
 		text = "a person refused this call, so it was not made"
@@ -288,18 +298,18 @@ func decidedOutcome(v Verdict) *Outcome {
 	return o
 }
 
-// ExpireApprovals refuses at most limit calls whose question has expired, and resumes their
-// runs. It returns how many it has refused.
+// ExpireApprovals refuses at most limit calls whose question has expired, or ends them if they
+// wait for a client, and resumes their runs. It returns how many these were.
 func (s *Store) ExpireApprovals(ctx context.Context, limit int) (int, error) {
 	var expired []Verdict
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT workspace_id, session_id, run_id, key FROM tool_calls
+		SELECT workspace_id, session_id, run_id, key, question FROM tool_calls
 		WHERE phase = 'planned' AND expires_at < clock_timestamp() ORDER BY expires_at LIMIT @limit`, pg.Args{"limit": limit}).
 		Query(func(rows pgx.Rows) (err error) {
 			expired, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (v Verdict, err error) {
 				v.Decision = Expired
-				return v, row.Scan(&v.Workspace, &v.Session, &v.Run, &v.Key)
+				return v, row.Scan(&v.Workspace, &v.Session, &v.Run, &v.Key, &v.Question)
 			})
 			return err
 		})

@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/preset"
 )
 
@@ -17,6 +18,8 @@ type Settings struct {
 	Preset       string
 	Tools        []string
 	MaxSteps     *int
+	// ClientTools are the run's, if it has its own.
+	ClientTools []clienttool.Tool
 	// OwnPreset is the workspace's own preset with the name Preset, or nil.
 	OwnPreset *preset.Preset
 }
@@ -38,7 +41,9 @@ const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coale
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
-	b.Queue(`SELECT system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset FROM sessions s
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset,
+			coalesce((SELECT client_tools FROM runs WHERE workspace_id = @workspace AND id = @run), client_tools) AS client_tools
+		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
 	b.Queue(`SELECT CASE WHEN `+condition+` THEN `+sizeOfMessages+` ELSE 0 END`, args).QueryRow(func(row pgx.Row) error { return row.Scan(&h.size) })
 	queueMessages(b, condition, args, &h.messages)

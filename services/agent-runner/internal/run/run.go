@@ -61,6 +61,10 @@
 // with the question whether it happened. If a person lets it run again, it gets a new key,
 // because executors answer the old key with the outcome that they have recorded.
 //
+// A call of a client's tool (package clienttool) is planned in the same way, from the commit of
+// the answer on, with the question what the result is. Whatever a client sends becomes the
+// outcome.
+//
 // A runner of the previous version that takes over a running run dispatches planned calls.
 // Their deadline has passed then, so executors do not run them.
 //

@@ -34,7 +34,7 @@ func (w *world) observe() {
 			w.violation("run %s was %s and is %s", runLabel(&r.Run), before, r.State)
 		}
 		if r.State == run.Waiting && (r.runner != "" || !r.lease.IsZero()) {
-			w.violation("run %s waits for a person and has the runner %q", runLabel(&r.Run), r.runner)
+			w.violation("run %s waits for a person or a client and has the runner %q", runLabel(&r.Run), r.runner)
 		}
 		if r.State != run.Running && r.State != run.Waiting {
 			continue
@@ -84,7 +84,7 @@ func (w *world) checkPlanned(c *toolv1.Call) {
 		return
 	}
 	row := w.pg.calls[key]
-	if row != nil && !row.MayRun() && !row.done {
+	if c.GetToolName() == clientTool || row != nil && !row.MayRun() && !row.done {
 		w.violation("call %s of run %s was dispatched without an approval", c.GetToolCallId(), c.GetRunId())
 	}
 	if w.pg.sessions[session] != nil && row == nil && !w.pg.retired[key] {
@@ -175,7 +175,7 @@ func (w *world) checkWaiting() {
 // checkAsked checks that a run that waits for a person has a question, and not for ever.
 func (w *world) checkAsked(r *runRow, waits func(since time.Time, limit time.Duration, format string, args ...any), limit limits) {
 	if !r.stop.IsZero() {
-		waits(r.stop, limit.stop, "run %s waits for a person and does not stop", runLabel(&r.Run))
+		waits(r.stop, limit.stop, "run %s waits for a person or a client and does not stop", runLabel(&r.Run))
 	}
 	asked := false
 	for _, c := range w.pg.calls {
@@ -186,7 +186,7 @@ func (w *world) checkAsked(r *runRow, waits func(since time.Time, limit time.Dur
 		waits(c.Ask.Until.Add(-w.pg.ahead), 5*time.Second+limit.orphan+w.pg.ahead.Abs(), "run %s waits for an answer about %s for ever", runLabel(&r.Run), c.ID)
 	}
 	if !asked {
-		w.violation("run %s waits for a person, and nobody is asked", runLabel(&r.Run))
+		w.violation("run %s waits for a person or a client, and nobody is asked", runLabel(&r.Run))
 	}
 }
 
@@ -239,7 +239,7 @@ func (w *world) checkEnd(people []*person) {
 		}
 		w.checkLog(s)
 	}
-	w.checkCalls()
+	w.checkCalls(people)
 }
 
 // checkAccepted checks that every accepted message is stored once.
@@ -356,7 +356,7 @@ func (w *world) checkConversation(s *sessionRow) {
 }
 
 // checkCalls checks that no effect happened twice and that the outcome is ok only if it happened.
-func (w *world) checkCalls() {
+func (w *world) checkCalls(people []*person) {
 	for _, key := range slices.Sorted(maps.Keys(w.executors.happened)) {
 		row, n := w.executors.ledger[key], w.executors.happened[key]
 		if row == nil {
@@ -378,6 +378,10 @@ func (w *world) checkCalls() {
 		if c.Ask != nil && c.Ask.Question == run.AskApproval && !c.MayRun() && w.executors.happened[key.String()] > 0 {
 			w.violation("call %s is %q by a person and happened", c.ID, c.Ask.Decision)
 		}
+		if c.Name == clientTool {
+			w.checkResult(c, people)
+			continue
+		}
 		if c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK || c.Ask != nil && c.Ask.Decision == run.Happened {
 			continue
 		}
@@ -388,6 +392,24 @@ func (w *world) checkCalls() {
 		if w.executors.happened[key.String()] == 0 {
 			w.violation("call %s is told to be ok and never happened", c.ID)
 		}
+	}
+}
+
+// checkResult checks that a result that was taken from a client is the call's, and that the call
+// is ok only if a client has said so.
+func (w *world) checkResult(c *callRow, people []*person) {
+	var sent json.RawMessage
+	for _, p := range people {
+		if r := p.results[c.Key]; r != nil {
+			sent = r
+		}
+	}
+	ok := c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK
+	switch {
+	case sent != nil && (!ok || string(c.Outcome.Result) != `{"output":`+string(sent)+`}`):
+		w.violation("call %s has the result %s, and its client has sent %s", c.ID, c.Outcome.Result, sent)
+	case ok && c.Ask.Decision != run.Answered:
+		w.violation("call %s is ok, and no client has said so", c.ID)
 	}
 }
 

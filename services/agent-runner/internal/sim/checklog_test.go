@@ -161,6 +161,8 @@ func readStep(v *shown, step int) *viewedStep {
 			t.asked[fmt.Sprint("asked ", b.ToolApprovalRequest.GetToolCallId(), b.ToolApprovalRequest.GetOutcomeUnknown())]++
 		case *runv1.Event_ToolApprovalResponse:
 			t.asked[fmt.Sprint("answered ", b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())]++
+		case *runv1.Event_ToolClientRequest:
+			t.asked[fmt.Sprint("client ", b.ToolClientRequest.GetToolCallId())]++
 		case *runv1.Event_StepComplete:
 			t.completed++
 		}
@@ -202,7 +204,7 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 		case c.Outcome == nil:
 		case cancelled == nil:
 			w.violation("the result of call %s of run %s is never told", c.ID, name)
-		case c.Ask != nil && endedEarly(r) && cancelled.GetIsError() && c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK:
+		case c.Ask != nil && endedEarly(r) && cancelled.GetIsError() && (c.Ask.Question == run.AskClient || c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK):
 		case cancelled.GetIsError() == (c.Outcome.State == toolv1.OutcomeState_OUTCOME_STATE_OK) || cancelled.GetResultJson() != string(c.Outcome.Result):
 			w.violation("call %s of run %s ended with %s, viewers are told %s", c.ID, name, c.Outcome.Result, cancelled.GetResultJson())
 		}
@@ -212,6 +214,12 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 // checkAskedInLog checks that viewers are told of the question about a call and of its answer.
 func (w *world) checkAskedInLog(r *runRow, c *run.Call, t *viewedStep) {
 	name := runLabel(&r.Run)
+	if c.Ask.Question == run.AskClient {
+		if n := t.asked["client "+c.ID]; n != 1 {
+			w.violation("viewers of run %s are told %d times that call %s waits for a client", name, n, c.ID)
+		}
+		return
+	}
 	unknown := c.Ask.Question == run.AskOutcome
 	asked, answered := t.asked[fmt.Sprint("asked ", c.ID, unknown)], t.asked[fmt.Sprint("answered ", c.ID, unknown)]
 	switch {

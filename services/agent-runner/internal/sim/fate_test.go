@@ -15,7 +15,7 @@ type shape struct {
 	slots                      int
 	together                   bool          // everybody is of one workspace
 	perWorkspace               int           // runs that runners may have of one; 0: no limit
-	asks                       bool          // some tools need a person's approval
+	asks                       bool          // some tools need a person's approval, and clients run one
 	fruitless                  int           // claims, before a run is given up
 	chaos                      time.Duration // how long there are faults
 	pace                       time.Duration // between two

@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -24,10 +26,12 @@ type person struct {
 	session id.Session
 	// accepted are the messages for which Submit returned a run, by key.
 	accepted map[string]*conversation.Submitted
+	// results are those that were taken, by the call's key.
+	results map[id.Operation]json.RawMessage
 }
 
 func (w *world) newPerson(n int, ws id.Workspace) *person {
-	p := &person{w: w, name: fmt.Sprintf("person %d", n), accepted: map[string]*conversation.Submitted{}}
+	p := &person{w: w, name: fmt.Sprintf("person %d", n), accepted: map[string]*conversation.Submitted{}, results: map[id.Operation]json.RawMessage{}}
 	p.actor = identity.Actor{Workspace: ws, Member: newID[id.Member](w.pg.rows), Role: identity.Editor}
 	p.session = w.pg.createSession(p.actor, 2+w.pick(p.name, 4))
 	return p
@@ -143,14 +147,22 @@ func (p *person) stop(ctx context.Context) {
 	})
 }
 
-// answer answers for some of the calls that wait for this person, and sometimes again.
+// answer answers for some of the calls that wait for this person or its client, and sometimes
+// again.
 func (p *person) answer(ctx context.Context) {
 	var asked []conversation.Answer
+	results := map[id.Operation]conversation.ClientResult{}
+	var keys []id.Operation
 	p.w.locked(func() {
 		for _, r := range p.w.pg.runsOf(p.session) {
 			for i := range p.w.pg.maxStep(r.ID) + 1 {
 				for _, c := range p.w.pg.callsOf(r.ID, i) {
 					if !c.Waits() || p.w.pick(p.name, 3) == 0 {
+						continue
+					}
+					if c.Ask.Question == run.AskClient {
+						keys = append(keys, c.Key)
+						results[c.Key] = conversation.ClientResult{Session: p.session, ToolCallID: c.ID, Output: p.output(&c)}
 						continue
 					}
 					choice := [...]run.Decision{run.Approved, run.Refused, run.Approved}
@@ -165,6 +177,33 @@ func (p *person) answer(ctx context.Context) {
 	for _, a := range asked {
 		_ = p.untilAnswered(ctx, func(ctx context.Context, at *process) error { return at.people.Decide(ctx, p.actor, a) })
 	}
+	for _, key := range keys {
+		p.send(ctx, key, results[key])
+		if p.draw(3) == 0 { // another result, which must not be taken
+			again := results[key]
+			again.Output = json.RawMessage(`"another"`)
+			p.send(ctx, key, again)
+		}
+	}
+}
+
+// output is what this person's client answers to a call.
+func (p *person) output(c *run.Call) json.RawMessage {
+	return quoted(p.name + " " + c.Key.String())
+}
+
+// send sends a result until it is taken or refused.
+func (p *person) send(ctx context.Context, key id.Operation, in conversation.ClientResult) {
+	err := p.untilAnswered(ctx, func(ctx context.Context, at *process) error { return at.people.SendResult(ctx, p.actor, in) })
+	p.w.locked(func() {
+		switch before := p.results[key]; {
+		case err != nil:
+		case before != nil && !bytes.Equal(before, in.Output):
+			p.w.violation("the results %s and %s of call %s were both taken", before, in.Output, in.ToolCallID)
+		default:
+			p.results[key] = in.Output
+		}
+	})
 }
 
 func (p *person) leave(ctx context.Context) {

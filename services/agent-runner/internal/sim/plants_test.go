@@ -28,6 +28,8 @@ const (
 	forgetsAnswers  plant = "an answer does not resume the run"
 	asksForever     plant = "approvals do not expire"
 	plansNothing    plant = "calls that need approval are dispatched"
+	losesResults    plant = "a client's result is taken and not stored"
+	changesResults  plant = "a client's result is replaced by another"
 )
 
 // TestPlantsAreFound plants one bug at a time and checks that some world finds it.
@@ -41,6 +43,7 @@ func TestPlantsAreFound(t *testing.T) {
 	for _, planted := range []plant{
 		noFence, sameEpoch, claimsHeld, claimsBlocked, claimsEarly, commitsOnce, dispatchesFirst, forgetsStops, forgetsKeys,
 		leavesQueued, sweepsNothing, deletesFirst, logsUnfenced, acksUnstored, runsTwice, wakesEarly, waitsDeaf, forgetsAnswers, asksForever, plansNothing,
+		losesResults, changesResults,
 	} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()

@@ -364,7 +364,7 @@ func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 	return err
 }
 
-// Submit, Cancel, Decide and Delete do what the service does with a request.
+// Submit, Cancel, Decide, SendResult and Delete do what the service does with a request.
 
 // Submit also claims the run if it can start and the process has a slot for it; the caller then
 // works on it.
@@ -407,6 +407,12 @@ func (s store) Cancel(ctx context.Context, a identity.Actor, session id.Session,
 
 func (s store) Decide(ctx context.Context, a identity.Actor, in conversation.Answer) error {
 	_, err := ask(ctx, s, "decide "+in.ToolCallID+" "+string(in.Decision), func() (run.Decision, error) { return s.w.pg.decide(a, in) })
+	s.p.out.Poke()
+	return err
+}
+
+func (s store) SendResult(ctx context.Context, a identity.Actor, in conversation.ClientResult) error {
+	_, err := ask(ctx, s, "send the result of "+in.ToolCallID, func() (bool, error) { return true, s.w.pg.sendResult(a, in) })
 	s.p.out.Poke()
 	return err
 }

@@ -181,6 +181,9 @@ func (w *world) compose(name string, call int, asked *modelRequest) composed {
 	}
 	for i := range tools {
 		tool := toolNames[w.pick(name, len(toolNames))]
+		if w.shape.asks && w.pick(name, 6) == 0 {
+			tool = clientTool
+		}
 		c.event(wait(), "content_block_start", fmt.Sprintf(`{"type":"content_block_start","index":%d,"content_block":{"type":"tool_use","id":"toolu_%d_%d","name":"%s","input":{}}}`, block, call, i, tool))
 		c.event(wait(), "content_block_delta", fmt.Sprintf(`{"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":"{\"n\":%d}"}}`, block, i))
 		c.event(wait(), "content_block_stop", fmt.Sprintf(`{"type":"content_block_stop","index":%d}`, block))

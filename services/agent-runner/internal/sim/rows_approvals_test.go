@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -96,8 +98,8 @@ func (d *rows) resume(r *runRow, occasion string) {
 	d.wake(r, ":"+occasion)
 }
 
-// decideCall is run.Decide.
-func (d *rows) decideCall(c *callRow, decision run.Decision, reason string, by *id.Member) {
+// decideCall is run.Decide. sent is the result of a client.
+func (d *rows) decideCall(c *callRow, decision run.Decision, reason string, by *id.Member, sent *run.Outcome) {
 	ask := *c.Ask
 	ask.Decision, ask.DecisionReason, ask.DecidedBy = decision, reason, by
 	c.Ask = &ask
@@ -117,6 +119,11 @@ func (d *rows) decideCall(c *callRow, decision run.Decision, reason string, by *
 		d.calls[c.Key] = c
 	case decision == run.Happened:
 		outcome(toolv1.OutcomeState_OUTCOME_STATE_OK, "result", "a person has checked that this call took effect", "")
+	case decision == run.Answered:
+		c.Outcome, c.done = sent, true
+	case decision == run.Expired && ask.Question == run.AskClient:
+		outcome(toolv1.OutcomeState_OUTCOME_STATE_ERROR, "error",
+			"no client has sent the result of this call in time, and it is unknown whether one has run it: go on without it", "expired")
 	case decision == run.Refused:
 		outcome(toolv1.OutcomeState_OUTCOME_STATE_ERROR, "error", "a person refused this call, so it was not made", "refused")
 	case decision == run.Expired && ask.Question == run.AskOutcome:
@@ -133,17 +140,18 @@ func (d *rows) decideCall(c *callRow, decision run.Decision, reason string, by *
 // asked reports whether a person can answer the question about a call.
 func (d *rows) asked(c *callRow) bool { return c.Waits() && !d.runs[c.run].State.Ended() }
 
-// decide is conversation.Decide.
-func (d *rows) decide(a identity.Actor, in conversation.Answer) (run.Decision, error) {
-	s := d.session(a.Workspace, in.Session)
+// findAsked returns a session's call with a question to a client, or to a person: the one that
+// waits, or else the newest.
+func (d *rows) findAsked(ws id.Workspace, session id.Session, callID string, client bool) (*callRow, error) {
+	s := d.session(ws, session)
 	if s == nil {
-		return "", notFound()
+		return nil, notFound()
 	}
 	var c *callRow
 	for _, r := range d.runsOf(s.id) {
 		for i := range d.maxStep(r.ID) + 1 {
 			for _, call := range d.rowsOf(r.ID, i) {
-				if call.ID != in.ToolCallID || call.Ask == nil {
+				if call.ID != callID || call.Ask == nil || (call.Ask.Question == run.AskClient) != client {
 					continue
 				}
 				if c == nil || !d.asked(c) && (d.asked(call) || call.run != c.run || call.step > c.step) {
@@ -153,11 +161,62 @@ func (d *rows) decide(a identity.Actor, in conversation.Answer) (run.Decision, e
 		}
 	}
 	if c == nil {
-		return "", fault.New(fault.NotFound, "this session has no such call")
+		return nil, fault.New(fault.NotFound, "this session has no such call")
+	}
+	return c, nil
+}
+
+// stopping reports whether a stop of a call's run is unread.
+func (d *rows) stopping(c *callRow) bool {
+	return slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == c.run && i.kind == "stop" && !i.read })
+}
+
+// sendResult is conversation.SendResult.
+func (d *rows) sendResult(a identity.Actor, in conversation.ClientResult) error {
+	c, err := d.findAsked(a.Workspace, in.Session, in.ToolCallID, true)
+	if err != nil {
+		return err
+	}
+	envelope, isError, err := clienttool.Result(in.Output, in.Error)
+	if err != nil {
+		return err
+	}
+	sent := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: envelope}
+	if isError {
+		sent.State, sent.ErrorType = toolv1.OutcomeState_OUTCOME_STATE_ERROR, "client"
+	}
+	switch ask := c.Ask; {
+	case d.asked(c) && ask.Until.Before(d.cfg.now()):
+		d.decideCall(c, run.Expired, "", nil, nil)
+		return fault.Coded(fault.Conflict, "RESULT_EXPIRED", "too late")
+	case ask.Decision == run.Answered && bytes.Equal(c.Outcome.Result, envelope), d.cfg.plant == losesResults:
+		return nil
+	case ask.Decision == run.Answered && d.cfg.plant == changesResults:
+		c.Outcome = sent
+		return nil
+	case ask.Decision == run.Answered:
+		return fault.Coded(fault.Conflict, "RESULT_SENT", "decided")
+	case ask.Decision == run.Expired:
+		return fault.Coded(fault.Conflict, "RESULT_EXPIRED", "too late")
+	case !d.asked(c):
+		return fault.Coded(fault.Conflict, "RUN_ENDED", "ended")
+	case d.stopping(c):
+		return fault.Coded(fault.Conflict, "RUN_STOPPING", "stopping")
+	}
+	member := a.Member
+	d.decideCall(c, run.Answered, "", &member, sent)
+	return nil
+}
+
+// decide is conversation.Decide.
+func (d *rows) decide(a identity.Actor, in conversation.Answer) (run.Decision, error) {
+	c, err := d.findAsked(a.Workspace, in.Session, in.ToolCallID, false)
+	if err != nil {
+		return "", err
 	}
 	switch ask := c.Ask; {
 	case c.Waits() && !d.runs[c.run].State.Ended() && ask.Until.Before(d.cfg.now()):
-		d.decideCall(c, run.Expired, "", nil)
+		d.decideCall(c, run.Expired, "", nil, nil)
 		return "", fault.Coded(fault.Conflict, "APPROVAL_EXPIRED", "too late")
 	case ask.Decision == in.Decision:
 		return ask.Decision, nil
@@ -167,13 +226,13 @@ func (d *rows) decide(a identity.Actor, in conversation.Answer) (run.Decision, e
 		return "", fault.Coded(fault.Conflict, "APPROVAL_DECIDED", "decided")
 	case !c.Waits() || d.runs[c.run].State.Ended():
 		return "", fault.Coded(fault.Conflict, "RUN_ENDED", "ended")
-	case slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == c.run && i.kind == "stop" && !i.read }):
+	case d.stopping(c):
 		return "", fault.Coded(fault.Conflict, "RUN_STOPPING", "stopping")
 	case (ask.Question == run.AskOutcome) != (in.Decision == run.Happened || in.Decision == run.Repeat):
 		return "", fault.New(fault.Invalid, "the question is another one")
 	}
 	member := a.Member
-	d.decideCall(c, in.Decision, in.Reason, &member)
+	d.decideCall(c, in.Decision, in.Reason, &member, nil)
 	return in.Decision, nil
 }
 
@@ -190,7 +249,7 @@ func (d *rows) expireApprovals(limit int) int {
 	})
 	late = late[:min(limit, len(late))]
 	for _, c := range late {
-		d.decideCall(c, run.Expired, "", nil)
+		d.decideCall(c, run.Expired, "", nil, nil)
 	}
 	return len(late)
 }

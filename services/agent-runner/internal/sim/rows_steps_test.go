@@ -163,5 +163,5 @@ func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Settings, error) {
 	for _, m := range d.conversation(s.id) {
 		out = append(out, m.Message)
 	}
-	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps}, nil
+	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps, ClientTools: d.cfg.clientTools}, nil
 }

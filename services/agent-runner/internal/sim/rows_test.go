@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -50,6 +51,8 @@ type rowsConfig struct {
 	now       func() time.Time
 	salt      uint32 // of ids
 	plant     plant
+	// clientTools are those of each session.
+	clientTools []clienttool.Tool
 }
 
 type sessionRow struct {

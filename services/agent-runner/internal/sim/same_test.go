@@ -250,6 +250,8 @@ var acts = []act{
 	{"decide", (*both).decide},
 	{"decide", (*both).decide},
 	{"decide", (*both).decide},
+	{"send a result", (*both).sendResult},
+	{"send a result", (*both).sendResult},
 	{"expire approvals", (*both).expireApprovals},
 	{"complete a step", (*both).completeStep},
 	{"complete a step", (*both).completeStep},
@@ -469,9 +471,11 @@ func (b *both) calls(a *run.Answer) {
 			Key: id.New[id.Operation](), Index: i, ID: fmt.Sprint("call ", i), Name: "keyed", Args: json.RawMessage("{}"),
 			Effect: toolv1.Effect_EFFECT_KEYED, Deadline: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC),
 		}
-		switch b.rng.IntN(4) {
+		switch b.rng.IntN(5) {
 		case 0:
 			call.Ask = b.ask(run.AskApproval)
+		case 4:
+			call.Ask = b.ask(run.AskClient)
 		case 1:
 			call.Outcome = &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_ERROR, Result: json.RawMessage(`{"error":"no"}`), ErrorType: "no"}
 		}
@@ -535,6 +539,18 @@ func (b *both) decide() (here, there []string) {
 		got2 = &conversation.Approval{}
 	}
 	return []string{string(got1), why(err1)}, []string{string(got2.Decision), why(err2)}
+}
+
+func (b *both) sendResult() (here, there []string) {
+	s := b.spaces[b.rng.IntN(len(b.spaces))]
+	in := conversation.ClientResult{Session: s.here, ToolCallID: fmt.Sprint("call ", b.rng.IntN(2)), Output: json.RawMessage(fmt.Sprint(b.rng.IntN(2)))}
+	if b.rng.IntN(3) == 0 {
+		in.Output, in.Error = nil, "no"
+	}
+	err1 := b.rows.sendResult(b.actor[0], in)
+	in.Session = s.there
+	_, _, err2 := b.people.SendResult(b.t.Context(), b.actor[1], in)
+	return []string{why(err1)}, []string{why(err2)}
 }
 
 func (b *both) expireApprovals() (here, there []string) {
@@ -673,13 +689,16 @@ func callLine(c *run.Call) string {
 	if c.Outcome != nil {
 		o = *c.Outcome
 	}
-	deadline, asked := fmt.Sprint(c.Deadline.UTC()), "nothing"
+	deadline, asked, duration := fmt.Sprint(c.Deadline.UTC()), "nothing", o.DurationMS
 	if c.Ask != nil {
 		deadline = "an answer" // its clock differs
+		if c.Ask.Question == run.AskClient {
+			duration = 0 // likewise
+		}
 		asked = fmt.Sprintf("%s %s: %s %s %v", c.Ask.Question, c.Ask.Why, c.Ask.Decision, c.Ask.DecisionReason, c.Ask.DecidedBy != nil)
 	}
 	return fmt.Sprintf("%s %d %s %s %s %s until %s: %v %v %s %q %q %d, asked %s, told %q", c.Key, c.Index, c.ID, c.Name, c.Args, c.Effect, deadline,
-		c.Outcome != nil, o.State, o.Result, o.ErrorType, o.Summary, o.DurationMS, asked, c.Announced)
+		c.Outcome != nil, o.State, o.Result, o.ErrorType, o.Summary, duration, asked, c.Announced)
 }
 
 func (b *both) runOut() (here, there []string) {
@@ -844,7 +863,7 @@ func (b *both) dumpPostgres() []string {
 	add(`SELECT format('call %s %s %s %s %s EFFECT_%s until %s: %s OUTCOME_STATE_%s %s "%s" "%s" %s, asked %s, told "%s"', key, call_index, tool_call_id, tool_name, args, upper(effect),
 		CASE question WHEN '' THEN to_char(deadline AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS +0000 "UTC"') ELSE 'an answer' END,
 		phase = 'done', CASE WHEN phase = 'done' THEN upper(coalesce(nullif(state, ''), 'unspecified')) ELSE 'UNSPECIFIED' END,
-		CASE phase WHEN 'done' THEN result END, CASE phase WHEN 'done' THEN error_type END, summary, duration_ms,
+		CASE phase WHEN 'done' THEN result END, CASE phase WHEN 'done' THEN error_type END, summary, CASE question WHEN 'client' THEN 0 ELSE duration_ms END,
 		CASE question WHEN '' THEN 'nothing' ELSE format('%s %s: %s %s %s', question, asked_why, decision, decided_why, (decided_by IS NOT NULL)::text) END,
 		announced) FROM tool_calls`, func(rows pgx.Rows) (string, error) {
 		s, err := text(rows)

@@ -76,6 +76,9 @@ func newWorld(k *kit, seed uint64, p plant, out io.Writer) *world {
 		run: run.Config{Lease: lease, WallTime: wallTime, Partitions: partitions, PerWorkspace: w.shape.perWorkspace}, maxQueued: 4, now: func() time.Time { return time.Now().Add(w.pg.ahead) },
 		salt: uint32(mix(seed)), plant: p,
 	})}
+	if w.shape.asks {
+		w.pg.cfg.clientTools = clientTools
+	}
 	w.nats = newJet(w, partitions)
 	return w
 }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"signalbox.dev/pkg/subject"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/agent-runner/internal/clienttool"
 )
 
 // executors is the state that tool executors share: their ledger in Postgres, and the remote
@@ -38,6 +40,11 @@ var toolNames = [...]string{"pure", "same_tx", "keyed", "verify", "unsafe"}
 
 // needApproval are the tools that need a person's approval in worlds that have such tools.
 var needApproval = map[string]bool{"verify": true, "unsafe": true}
+
+// clientTool is a tool that people's clients run, in worlds that have tools that need approval.
+const clientTool = "client"
+
+var clientTools = []clienttool.Tool{{Name: clientTool, InputSchema: json.RawMessage(`{"type":"object"}`)}}
 
 func effectOf(tool string) toolv1.Effect {
 	return toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(tool)])

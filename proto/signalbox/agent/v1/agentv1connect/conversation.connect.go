@@ -54,6 +54,9 @@ const (
 	// ConversationServiceCancelProcedure is the fully-qualified name of the ConversationService's
 	// Cancel RPC.
 	ConversationServiceCancelProcedure = "/signalbox.agent.v1.ConversationService/Cancel"
+	// ConversationServiceSendToolResultProcedure is the fully-qualified name of the
+	// ConversationService's SendToolResult RPC.
+	ConversationServiceSendToolResultProcedure = "/signalbox.agent.v1.ConversationService/SendToolResult"
 )
 
 // ConversationServiceClient is a client for the signalbox.agent.v1.ConversationService service.
@@ -73,6 +76,10 @@ type ConversationServiceClient interface {
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
+	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
+	// one that comes too late.
+	SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error)
 }
 
 // NewConversationServiceClient constructs a client for the signalbox.agent.v1.ConversationService
@@ -130,18 +137,25 @@ func NewConversationServiceClient(httpClient connect.HTTPClient, baseURL string,
 			connect.WithSchema(conversationServiceMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		sendToolResult: connect.NewClient[v1.SendToolResultRequest, v1.SendToolResultResponse](
+			httpClient,
+			baseURL+ConversationServiceSendToolResultProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("SendToolResult")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // conversationServiceClient implements ConversationServiceClient.
 type conversationServiceClient struct {
-	createSession *connect.Client[v1.CreateSessionRequest, v1.CreateSessionResponse]
-	listSessions  *connect.Client[v1.ListSessionsRequest, v1.ListSessionsResponse]
-	getSession    *connect.Client[v1.GetSessionRequest, v1.GetSessionResponse]
-	updateSession *connect.Client[v1.UpdateSessionRequest, v1.UpdateSessionResponse]
-	deleteSession *connect.Client[v1.DeleteSessionRequest, v1.DeleteSessionResponse]
-	submit        *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
-	cancel        *connect.Client[v1.CancelRequest, v1.CancelResponse]
+	createSession  *connect.Client[v1.CreateSessionRequest, v1.CreateSessionResponse]
+	listSessions   *connect.Client[v1.ListSessionsRequest, v1.ListSessionsResponse]
+	getSession     *connect.Client[v1.GetSessionRequest, v1.GetSessionResponse]
+	updateSession  *connect.Client[v1.UpdateSessionRequest, v1.UpdateSessionResponse]
+	deleteSession  *connect.Client[v1.DeleteSessionRequest, v1.DeleteSessionResponse]
+	submit         *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
+	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
+	sendToolResult *connect.Client[v1.SendToolResultRequest, v1.SendToolResultResponse]
 }
 
 // CreateSession calls signalbox.agent.v1.ConversationService.CreateSession.
@@ -207,6 +221,15 @@ func (c *conversationServiceClient) Cancel(ctx context.Context, req *v1.CancelRe
 	return nil, err
 }
 
+// SendToolResult calls signalbox.agent.v1.ConversationService.SendToolResult.
+func (c *conversationServiceClient) SendToolResult(ctx context.Context, req *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
+	response, err := c.sendToolResult.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ConversationServiceHandler is an implementation of the signalbox.agent.v1.ConversationService
 // service.
 type ConversationServiceHandler interface {
@@ -225,6 +248,10 @@ type ConversationServiceHandler interface {
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
+	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
+	// one that comes too late.
+	SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error)
 }
 
 // NewConversationServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -278,6 +305,12 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 		connect.WithSchema(conversationServiceMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	conversationServiceSendToolResultHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceSendToolResultProcedure,
+		svc.SendToolResult,
+		connect.WithSchema(conversationServiceMethods.ByName("SendToolResult")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/signalbox.agent.v1.ConversationService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ConversationServiceCreateSessionProcedure:
@@ -294,6 +327,8 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 			conversationServiceSubmitHandler.ServeHTTP(w, r)
 		case ConversationServiceCancelProcedure:
 			conversationServiceCancelHandler.ServeHTTP(w, r)
+		case ConversationServiceSendToolResultProcedure:
+			conversationServiceSendToolResultHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -329,4 +364,8 @@ func (UnimplementedConversationServiceHandler) Submit(context.Context, *v1.Submi
 
 func (UnimplementedConversationServiceHandler) Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Cancel is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.SendToolResult is not implemented"))
 }
