@@ -115,7 +115,7 @@ func (r *fakeRunner) CreateSession(ctx context.Context, req *agentv1.CreateSessi
 		Id: uuid.NewString(), WorkspaceId: a.Workspace.String(), CreatedBy: a.Member.String(), Title: req.GetTitle(),
 		Model: cmp.Or(req.GetModel(), "claude-sonnet-4-5-20250929"), Provider: cmp.Or(req.GetProvider(), "anthropic"),
 		SystemPrompt: req.GetSystemPrompt(), Preset: cmp.Or(req.GetPreset(), "workspace"), Tools: req.GetTools(), MaxSteps: req.GetMaxSteps(),
-		CreatedAt: r.now(),
+		CreatedAt: r.now(), ClientTools: toolNames(req.GetClientTools()),
 	}
 	s.UpdatedAt = s.CreatedAt
 	r.sessions[s.Id] = &fakeSession{Session: s}
@@ -186,7 +186,36 @@ func (r *fakeRunner) UpdateSession(ctx context.Context, req *agentv1.UpdateSessi
 	if req.Tools != nil || req.GetResetTools() {
 		s.Tools = req.Tools
 	}
+	if req.ClientTools != nil {
+		s.ClientTools = toolNames(req.ClientTools)
+	}
 	return &agentv1.UpdateSessionResponse{Session: proto.CloneOf(s.Session)}, nil
+}
+
+func toolNames(in *agentv1.ClientTools) (names []string) {
+	for _, t := range in.GetTools() {
+		if t.GetInputSchemaJson() != "" {
+			names = append(names, t.GetName())
+		}
+	}
+	return names
+}
+
+// SendToolResult knows the call c1, and answers with what was sent.
+func (r *fakeRunner) SendToolResult(ctx context.Context, req *agentv1.SendToolResultRequest) (*agentv1.SendToolResultResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, err := r.session(ctx, req.GetSessionId(), identity.Editor); err != nil {
+		return nil, err
+	}
+	if req.GetToolCallId() != "c1" {
+		return nil, fault.New(fault.NotFound, "no such call")
+	}
+	result := req.GetOutputJson()
+	if req.GetError() != "" {
+		result = "!" + req.GetError()
+	}
+	return &agentv1.SendToolResultResponse{RunId: noone, ToolCall: &agentv1.ToolCall{ToolCallId: "c1", Outcome: &toolv1.Outcome{ResultJson: result}}}, nil
 }
 
 func (r *fakeRunner) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {

@@ -71,6 +71,12 @@ func TestErrors(t *testing.T) {
 		{"answer nothing", "POST", "/api/sessions/" + session + "/approvals/c1", `{}`, 400, "approved: want either"},
 		{"answer twice", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true,"outcome":"happened"}`, 400, "approved: want either"},
 		{"unknown outcome", "POST", "/api/sessions/" + session + "/approvals/c1", `{"outcome":"perhaps"}`, 400, "outcome"},
+		{"result of nothing", "POST", "/api/sessions/" + session + "/tool-results/none", `{"output":null}`, 404, "no such call"},
+		{"no result", "POST", "/api/sessions/" + session + "/tool-results/c1", `{}`, 400, "output: want either"},
+		{"two results", "POST", "/api/sessions/" + session + "/tool-results/c1", `{"output":1,"error":"x"}`, 400, "output: want either"},
+		{"empty error", "POST", "/api/sessions/" + session + "/tool-results/c1", `{"error":""}`, 400, "output: want either"},
+		{"client tools of a steering message", "POST", send, `{"content":"x","mode":"steer","client_tools":[]}`, 400, "client_tools"},
+		{"client tools that are names", "POST", send, `{"content":"x","client_tools":["locate"]}`, 400, "client_tools: want an object"},
 		{"remember for ever", "POST", "/api/sessions/" + session + "/approvals/c1", `{"approved":true,"remember":"ever"}`, 400, "remember"},
 		{"rule without a tool", "POST", "/api/approval-rules", `{"effect":"allow"}`, 400, "tool"},
 		{"rule with an unknown effect", "POST", "/api/approval-rules", `{"tool":"x","effect":"perhaps"}`, 400, "effect"},
@@ -196,7 +202,7 @@ func TestSessions(t *testing.T) {
 	}
 	want := object{
 		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250929",
-		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "archived": false,
+		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "client_tools": []any{}, "archived": false,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("session differs (-want +got):\n%s", diff)
@@ -587,6 +593,32 @@ func TestApprovals(t *testing.T) {
 	}
 	call[object](t, in, w.owner, "DELETE", "/api/approval-rules/"+noone, "", http.StatusOK)
 	call[object](t, in, viewer, "DELETE", "/api/approval-rules/"+noone, "", http.StatusForbidden)
+}
+
+func TestClientTools(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	const tools = `"client_tools":[{"name":"locate","description":"Where.","input_schema":{"type":"object"}}]`
+	session := call[struct{ Session object }](t, in, w.owner, "POST", "/api/sessions", `{`+tools+`}`, http.StatusCreated).Session
+	if diff := cmp.Diff([]any{"locate"}, session["client_tools"]); diff != "" {
+		t.Errorf("the session's tools (-want +got):\n%s", diff)
+	}
+	one := "/api/sessions/" + session["id"].(string)
+	if changed := call[struct{ Session object }](t, in, w.owner, "PATCH", one, `{"client_tools":[]}`, http.StatusOK).Session; len(changed["client_tools"].([]any)) != 0 {
+		t.Errorf("the session's tools are %v, want none", changed["client_tools"])
+	}
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	path := one + "/tool-results/c1"
+	call[object](t, in, viewer, "POST", path, `{"output":1}`, http.StatusForbidden)
+	for body, want := range map[string]string{
+		`{"output": {"lat": 1}}`: `{"lat": 1}`, `{"output":null}`: "null", `{"output":""}`: `""`, `{"error":"no sensor"}`: "!no sensor",
+	} {
+		res := call[object](t, in, w.owner, "POST", path, body, http.StatusOK)
+		if got := res["tool_call"].(object)["result"]; got != want {
+			t.Errorf("%s is sent on as %v, want %s", body, got, want)
+		}
+	}
 }
 
 func TestMcpServers(t *testing.T) {

@@ -7,7 +7,7 @@ import { deadline, opened, options, printer, reported } from './lib/watch.mjs';
 // The public event types, and that of streams without types.
 const TYPES = [
   'message', 'snapshot', 'run-start', 'user-message', 'text-delta', 'reasoning-delta', 'tool-call-start', 'tool-call-delta',
-  'tool-call-complete', 'tool-approval-request', 'tool-result', 'source', 'step-complete', 'step-retry', 'waiting', 'done', 'error',
+  'tool-call-complete', 'tool-approval-request', 'tool-approval-response', 'tool-client-request', 'tool-result', 'source', 'step-complete', 'step-retry', 'waiting', 'done', 'error',
 ];
 
 async function watch(o) {

@@ -107,6 +107,7 @@ func New(cfg Config) (*API, error) {
 	a.messages()
 	a.runs()
 	a.approvals()
+	a.toolResults()
 	a.tools()
 	a.mcpServers()
 	a.models()

@@ -71,6 +71,17 @@ type ToolApprovalResponseEvent struct {
 	DecidedBy  string `json:"decidedBy,omitempty" format:"uuid" doc:"Absent if nobody answered in time."`
 }
 
+// ToolClientRequestEvent is a tool call that a client of the session has to run.
+type ToolClientRequestEvent struct {
+	Type       string         `json:"type" enum:"tool-client-request"`
+	ToolCallID string         `json:"toolCallId"`
+	ToolName   string         `json:"toolName"`
+	Args       map[string]any `json:"args" doc:"They satisfy the tool's schema."`
+
+	Reason    string    `json:"reason,omitempty" doc:"Why the client has to ask its user before it does anything that others see."`
+	ExpiresAt time.Time `json:"expiresAt" doc:"When no result becomes an error."`
+}
+
 // ToolResultEvent is the outcome of a tool call.
 type ToolResultEvent struct {
 	Type       string `json:"type" enum:"tool-result"`
@@ -110,6 +121,7 @@ type WaitingEvent struct {
 	Until  *time.Time `json:"until,omitempty" doc:"When it will be retried; absent if unknown."`
 
 	ForPerson bool `json:"forPerson,omitempty" doc:"The run is parked until a person answers a tool-approval-request, and until that time at most."`
+	ForClient bool `json:"forClient,omitempty" doc:"The run is parked until a tool-client-request has its result, and until that time at most."`
 }
 
 // UserMessageEvent is a user message that another viewer sent.

@@ -33,6 +33,8 @@ type SendMessage struct {
 	Timezone         string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
 
 	ResponseFormat *ResponseFormat `json:"response_format,omitempty" doc:"The form of the final answer; free text if absent. Not with the mode steer."`
+
+	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that clients run. Absent: the session's. Not with the mode steer."`
 }
 
 // ResponseFormat asks for an answer that is JSON of a given schema. An answer that is not is
@@ -152,8 +154,11 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+	if b.ClientTools != nil && name == "steer" {
+		return nil, invalid("client_tools is not possible with the mode steer: the run has the tools that it was started with")
+	}
 	return &agentv1.SubmitRequest{
-		SessionId: in.ID.String(), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
+		SessionId: in.ID.String(), ClientTools: declared(b.ClientTools), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
 		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(in.Key.text, key.text), Mode: mode, Timezone: b.Timezone, ResponseSchemaJson: schema,
 	}, nil
 }

@@ -31,6 +31,7 @@ type Session struct {
 	Preset       string    `json:"preset" example:"workspace"`
 	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools; null: the preset's tools."`
 	MaxSteps     *int32    `json:"max_steps" doc:"Null: the preset's limit."`
+	ClientTools  []string  `json:"client_tools" nullable:"false" doc:"Names of the tools that clients run."`
 	Archived     bool      `json:"archived"`
 	CreatedAt    string    `json:"created_at" format:"date-time"`
 	UpdatedAt    string    `json:"updated_at" format:"date-time"`
@@ -40,7 +41,7 @@ func viewSession(s *agentv1.Session) Session {
 	v := Session{
 		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
 		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
-		MaxSteps: orNull(s.GetMaxSteps()), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+		MaxSteps: orNull(s.GetMaxSteps()), ClientTools: append([]string{}, s.GetClientTools()...), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
 	}
 	if s.GetTools() != nil {
 		v.Tools = new(append([]string{}, s.GetTools().GetNames()...))
@@ -71,6 +72,8 @@ type CreateSession struct {
 	Preset       string   `json:"preset,omitempty" example:"workspace"`
 	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable. Absent: the preset's tools."`
 	MaxSteps     *int32   `json:"max_steps,omitempty" minimum:"1" maximum:"50"`
+
+	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that clients run."`
 }
 
 func (a *API) createSession(ctx context.Context, in *struct {
@@ -90,7 +93,7 @@ func (a *API) createSession(ctx context.Context, in *struct {
 	}
 	req := &agentv1.CreateSessionRequest{
 		Title: b.Title, Model: b.Model, Provider: b.Provider, SystemPrompt: b.SystemPrompt, Preset: b.Preset,
-		Tools: selection(b.Tools), IdempotencyKey: in.Key.text,
+		Tools: selection(b.Tools), IdempotencyKey: in.Key.text, ClientTools: declared(b.ClientTools),
 	}
 	if b.MaxSteps != nil {
 		if *b.MaxSteps < 1 || *b.MaxSteps > 50 {
@@ -209,6 +212,8 @@ type UpdateSession struct {
 	Provider     *string     `json:"provider,omitempty" nullable:"true"`
 	SystemPrompt *string     `json:"system_prompt,omitempty" nullable:"true" maxLength:"100000"`
 	Tools        ToolsChange `json:"tools,omitzero"`
+
+	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that clients run; an empty list removes them."`
 }
 
 // ToolsChange is a list of tools, null to return to the preset's, or absent for no change.
@@ -244,6 +249,7 @@ func (a *API) updateSession(ctx context.Context, in *struct {
 	res, err := a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{
 		Id: in.ID.String(), Title: b.Title, Archived: b.Archived, Model: b.Model, Provider: b.Provider,
 		SystemPrompt: b.SystemPrompt, Tools: selection(b.Tools.Names), ResetTools: b.Tools.Reset,
+		ClientTools: declared(b.ClientTools),
 	})
 	return answer(res.GetSession(), err, sessionBody)
 }

@@ -164,6 +164,8 @@ type ToolCall struct {
 	DurationMS *int64          `json:"duration_ms"`
 	ErrorType  *string         `json:"error_type"`
 	Approval   *Approval       `json:"approval,omitempty" doc:"Present if a person is or was asked about the call."`
+
+	ResultExpiresAt *string `json:"result_expires_at,omitempty" format:"date-time" doc:"Present while the call waits for the result of a client: when no result becomes an error."`
 }
 
 func viewToolCall(c *agentv1.ToolCall) ToolCall {
@@ -174,6 +176,7 @@ func viewToolCall(c *agentv1.ToolCall) ToolCall {
 	if p := c.GetApproval(); p != nil {
 		v.Approval = new(viewApproval(p))
 	}
+	v.ResultExpiresAt = stampOrNull(c.GetClientUntil())
 	if o := c.GetOutcome(); o != nil {
 		v.State, v.Result, v.ErrorType = new(cmp.Or(enumName(o.GetState()), "unknown")), new(o.GetResultJson()), orNull(o.GetErrorType())
 		v.DurationMS = new(o.GetDurationMs())

@@ -95,6 +95,13 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 			o = o.text("decidedBy", m.GetDecidedBy())
 		}
 		return "tool-approval-response", o.end()
+	case *runv1.Event_ToolClientRequest:
+		m := body.ToolClientRequest
+		o := object(b, "tool-client-request").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson())
+		if m.GetReason() != "" {
+			o = o.text("reason", m.GetReason())
+		}
+		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).end()
 	case *runv1.Event_ToolResult:
 		m := body.ToolResult
 		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()
@@ -113,6 +120,9 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		}
 		if body.Waiting.GetForPerson() {
 			o = o.truth("forPerson", true)
+		}
+		if body.Waiting.GetForClient() {
+			o = o.truth("forClient", true)
 		}
 		return "waiting", o.end()
 	}

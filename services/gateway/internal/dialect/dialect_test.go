@@ -55,6 +55,16 @@ data: {"type":"tool-result","toolCallId":"c1","toolName":"x","result":"{\"error\
 id: 3-7
 
 `},
+		{"client tool", &runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}", Reason: "r", ExpiresAt: timestamppb.New(time.Unix(0, 0))}}}, `event: tool-client-request
+data: {"type":"tool-client-request","toolCallId":"c1","toolName":"x","args":{},"reason":"r","expiresAt":"1970-01-01T00:00:00Z"}
+id: 3-7
+
+`},
+		{"waiting for a client", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "r", ForClient: true}}}, `event: waiting
+data: {"type":"waiting","reason":"r","forClient":true}
+id: 3-7
+
+`},
 		{"approval", &runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}"}}}, `event: tool-approval-request
 data: {"type":"tool-approval-request","toolCallId":"c1","toolName":"x","args":{}}
 id: 3-7

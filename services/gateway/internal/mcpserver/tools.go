@@ -187,7 +187,7 @@ type runInput struct {
 type runState struct {
 	RunID     string `json:"run_id"`
 	SessionID string `json:"session_id"`
-	State     string `json:"state" jsonschema:"queued, running, waiting (for a person), done, failed or cancelled"`
+	State     string `json:"state" jsonschema:"queued, running, waiting (for a person or a client), done, failed or cancelled"`
 	Ended     bool   `json:"ended"`
 	Answer    string `json:"answer,omitempty"`
 	Error     string `json:"error,omitempty"`

@@ -102,6 +102,11 @@ func (d event) asked() question {
 	return question{d.ToolCallID, d.ToolName, d.Reason, d.Args, d.OutcomeUnknown}
 }
 
+// clientRequest says that a call waits for a client, which this one is not.
+func (d event) clientRequest() string {
+	return "… " + d.ToolName + " runs in the client that declared it, and waits for its result until " + d.ExpiresAt
+}
+
 // decided says how a question was answered.
 func (d event) decided() string {
 	line := d.ToolName + " was " + d.Decision

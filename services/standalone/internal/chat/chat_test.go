@@ -188,6 +188,18 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
+// A call that another client runs is shown, and nobody is asked about it.
+func TestClientTool(t *testing.T) {
+	t.Parallel()
+	shown, _, err := talk(t, stream(false, `1-2 tool-client-request {"toolCallId":"c1","toolName":"locate","args":{},"expiresAt":"2026-11-23T16:00:00Z"}`,
+		`1-3 waiting {"reason":"a tool call waits for a client's result","until":"2026-11-23T16:00:00Z","forClient":true}`, `1-4 done {"finishReason":"stop","steps":1}`))
+	want := "… locate runs in the client that declared it, and waits for its result until 2026-11-23T16:00:00Z\n" +
+		"… waiting: a tool call waits for a client's result 2026-11-23T16:00:00Z\n[stop, 1 step, 0 tokens in, 0 out]\n"
+	if err != nil || shown != want {
+		t.Errorf("Say shows %q and returns %v, want %q", shown, err, want)
+	}
+}
+
 // A person is asked about a tool call that waits, and answers with y or n.
 func TestApproval(t *testing.T) {
 	t.Parallel()

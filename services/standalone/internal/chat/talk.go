@@ -229,6 +229,8 @@ func (t *talk) show(ev Event) error {
 	case "tool-approval-request":
 		t.asked.add(d.asked())
 		t.block(s.wrap(d.asked().String()))
+	case "tool-client-request":
+		t.line(s.dim(s.wrap(d.clientRequest())))
 	case "tool-approval-response":
 		t.asked.remove(d.ToolCallID)
 		t.line(s.dim(s.wrap(d.decided())))

@@ -132,6 +132,8 @@ func (t *Terminal) show(ctx context.Context, ev Event) error {
 		t.line(t.Style.dim("↻ " + d.Reason))
 	case "tool-approval-request":
 		t.asked.add(d.asked())
+	case "tool-client-request":
+		t.line(t.Style.dim(d.clientRequest()))
 	case "tool-approval-response":
 		t.asked.remove(d.ToolCallID)
 		t.line(t.Style.dim(d.decided()))
