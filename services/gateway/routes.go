@@ -33,13 +33,19 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // fails if the client has left
 	})
-	if err := reference.Mount(mux); err != nil { // at /
+	if err := reference.Mount(mux); err != nil {
 		return nil, err
 	}
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
 	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
 	mux.Handle("/mcp", s.mcp)
-	mux.Handle("/", s.api)
+	mux.Handle("/api/", s.api)
+	if s.deps.Console != nil {
+		mux.Handle("/", s.deps.Console)
+	} else {
+		mux.Handle("/", s.api)
+		mux.Handle("GET /{$}", http.RedirectHandler("/docs", http.StatusFound))
+	}
 
 	var h http.Handler = mux
 	h = recoverPanics(s.deps.Log, h)
@@ -50,6 +56,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 		// Traces begin here: clients decide neither a trace's id nor whether it is sampled.
 		otelhttp.WithPropagators(propagation.NewCompositeTextMapPropagator()),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method }))
+	h = api.Cookies(h)
 	h = api.HideToken(h)
 	h = clearBodies(h)
 	h = httpserver.BoundBodies(h, s.cfg.BodyTimeout)

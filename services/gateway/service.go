@@ -35,6 +35,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -87,6 +88,8 @@ type Deps struct {
 	HTTP   *http.Client     // for calls to other services: rpc.NewHTTPClient
 	Public net.Listener
 	Ops    net.Listener // nil if the operators' pages are served elsewhere
+	// Console serves the web console's pages; nil for none.
+	Console http.Handler
 	// Registerer registers the metrics, and Gatherer serves them on Ops; either may be nil.
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer
@@ -324,4 +327,10 @@ func (s *Service) drainStreams(ctx context.Context) {
 // for the standalone binary and its token command. An existing workspace keeps its name.
 func EnsureMember(ctx context.Context, db *pg.DB, ws id.Workspace, name string, member id.Member, role identity.Role) error {
 	return store.New(db).Ensure(ctx, ws, name, member, role)
+}
+
+// SignInLink returns the key of a link that signs a person in once, until it expires. The link is
+// the console's address with the path /in and the key in its fragment: /in#k=<key>.
+func SignInLink(ctx context.Context, db *pg.DB, member id.Member, expires time.Time) (conf.Secret, error) {
+	return store.New(db).CreateLink(ctx, member, expires)
 }

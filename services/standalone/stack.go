@@ -34,6 +34,7 @@ type stack struct {
 	telemetry telemetry.Config
 	dir       *datadir.Dir
 	identity  datadir.Identity
+	token     Token // of the identity
 	public    net.Listener
 	registry  *prometheus.Registry
 	keys      map[string]identity.Key // by service

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"signalbox.dev/pkg/conf"
@@ -27,7 +28,12 @@ type Token struct {
 	Workspace id.Workspace `json:"workspace_id"`
 	Member    id.Member    `json:"member_id"`
 	ExpiresAt string       `json:"expires_at"`
+	// Link signs the member in with a browser, once and within a day.
+	Link string `json:"link,omitempty"`
 }
+
+// linkLifetime is how long a link can be used.
+const linkLifetime = 24 * time.Hour
 
 // TokenOptions say whom a token is for. Zero ids stand for the data folder's own workspace
 // and member.
@@ -39,7 +45,10 @@ type TokenOptions struct {
 	// DatabaseURL and Secret name a deployment with a development issuer, instead of
 	// a data folder.
 	DatabaseURL, Secret conf.Secret
-	Log                 *slog.Logger
+	// Console is the console's address, such as http://127.0.0.1:8080, if a link to sign in
+	// there is wanted.
+	Console string
+	Log     *slog.Logger
 }
 
 // NewToken makes the member if necessary, and returns a development token. It works
@@ -142,15 +151,24 @@ func (o TokenOptions) issue(ctx context.Context, admin conf.Secret) (Token, erro
 	if err != nil {
 		return Token{}, err
 	}
-	return Token{Token: token, Workspace: o.Workspace, Member: o.Member, ExpiresAt: expires.UTC().Format(time.RFC3339)}, nil
+	made := Token{Token: token, Workspace: o.Workspace, Member: o.Member, ExpiresAt: expires.UTC().Format(time.RFC3339)}
+	if o.Console != "" {
+		key, err := gateway.SignInLink(ctx, db, o.Member, time.Now().Add(linkLifetime))
+		if err != nil {
+			return Token{}, err
+		}
+		made.Link = strings.TrimSuffix(o.Console, "/") + "/in#k=" + key.Reveal()
+	}
+	return made, nil
 }
 
 const workspaceName = "Development"
 
-// ensureMember makes the data folder's member and workspace.
-func (s *stack) ensureMember(ctx context.Context) error {
-	_, err := TokenOptions{
+// ensureMember makes the data folder's member and workspace, and a token and a link for it.
+func (s *stack) ensureMember(ctx context.Context) (err error) {
+	s.token, err = TokenOptions{
 		Workspace: s.identity.Workspace, Member: s.identity.Member, Role: identity.Owner, Secret: conf.Secret(s.identity.Secret),
+		Console: "http://" + s.public.Addr().String(),
 	}.issue(ctx, conf.Secret(s.adminURL))
 	return err
 }

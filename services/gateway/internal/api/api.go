@@ -115,6 +115,7 @@ func New(cfg Config) (*API, error) {
 	a.presets()
 	a.documents()
 	a.workspaces()
+	a.browser()
 	a.keys()
 	a.accounts()
 	a.connections()
@@ -172,6 +173,8 @@ type access struct {
 	people bool
 	// page is for browsers that a provider sends back, without a token.
 	page bool
+	// open is for callers without a token.
+	open bool
 }
 
 // Who may use most operations.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -20,6 +21,7 @@ import (
 type (
 	principalKey struct{}
 	callerKey    struct{}
+	addressKey   struct{}
 	tokenKey     struct{}
 )
 
@@ -74,6 +76,9 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	r, _ := humago.Unwrap(hc)
+	if who.open {
+		return context.WithValue(ctx, addressKey{}, a.cfg.Authenticator.Address(r)), nil
+	}
 	caller, err := a.cfg.Authenticator.Authenticate(ctx, a.cfg.Authenticator.Address(r), bearer(hc, who))
 	if err != nil {
 		return nil, err
@@ -167,6 +172,12 @@ func (a *API) refuse(hc huma.Context, err error) {
 	hc.SetHeader("Content-Type", "application/json")
 	hc.SetStatus(e.status)
 	_ = encodeJSON(hc.BodyWriter(), e) // fails if the client has left
+}
+
+// addressOf returns the client's address for an operation that needs no token.
+func addressOf(ctx context.Context) netip.Addr {
+	at, _ := ctx.Value(addressKey{}).(netip.Addr) // set by guard
+	return at
 }
 
 func principalOf(ctx context.Context) auth.Principal {

@@ -149,6 +149,7 @@ var tags = []*huma.Tag{
 	{Name: "Models", Description: "Models that the workspace can call."},
 	{Name: "Connections", Description: "Access to Google, Notion and GitHub for tools."},
 	{Name: "Accounts", Description: "The workspace's accounts at model providers."},
+	{Name: "Signing in", Description: "Browser sessions: a token or a link is exchanged for a cookie that no script can read."},
 	{Name: "Workspaces", Description: "Tenants, their members and roles."},
 	{Name: "API keys", Description: "Keys for programs."},
 	{Name: "Presets", Description: "Kinds of agents: system prompt, limits and tools."},

@@ -30,6 +30,8 @@ import (
 type Members interface {
 	Role(ctx context.Context, ws id.Workspace, m id.Member) (identity.Role, error)
 	Holder(ctx context.Context, secret conf.Secret) (store.Holder, bool, error)
+	Session(ctx context.Context, secret conf.Secret) (store.BrowserSession, bool, error)
+	UseLink(ctx context.Context, key conf.Secret) (id.Member, error)
 }
 
 // Verifier checks people's access tokens.
@@ -71,12 +73,16 @@ func New(cfg Config) *Authenticator {
 	}
 }
 
-// Caller is the holder of a valid token or API key.
+// Caller is the holder of a valid token, browser session or API key.
 type Caller struct {
 	Member  id.Member
-	Expires time.Time    // zero for never
-	holder  store.Holder // of the API key, which is valid in one workspace only; zero without one
+	Expires time.Time              // zero for never
+	holder  store.Holder           // of the API key, which is valid in one workspace only; zero without one
+	session store.BrowserSessionID // zero without one
 }
+
+// Session returns the caller's browser session; zero without one.
+func (p Caller) Session() store.BrowserSessionID { return p.session }
 
 // IsKey reports whether the caller presented an API key.
 func (p Caller) IsKey() bool { return p.holder.Key != (store.KeyID{}) }
@@ -96,18 +102,33 @@ type Principal struct {
 // many failures, since clients may share an address.
 func (a *Authenticator) Authenticate(ctx context.Context, from netip.Addr, token string) (Caller, error) {
 	p, err := a.authenticate(ctx, token)
-	if token != "" && err != nil && fault.KindOf(err) == fault.Unauthenticated {
-		if wait, ok := a.failures.Take(httpserver.Network(from), time.Now()); !ok {
-			return Caller{}, limited(wait, "too many tokens or keys from your address were not valid")
-		}
-	}
 	if err != nil {
-		return Caller{}, err
+		return Caller{}, a.failed(from, token != "", err)
 	}
 	if wait, ok := a.members.Take(p.Member, time.Now()); !ok {
 		return Caller{}, tooMany(wait, "you make")
 	}
 	return p, nil
+}
+
+// UseLink returns the person whom a link signs in, and makes the link invalid. A failure counts
+// against the client's address.
+func (a *Authenticator) UseLink(ctx context.Context, from netip.Addr, key conf.Secret) (id.Member, error) {
+	m, err := a.cfg.Members.UseLink(ctx, key)
+	if err != nil {
+		return m, a.failed(from, true, err)
+	}
+	return m, nil
+}
+
+// failed counts a credential that was not valid, and returns the error to answer with.
+func (a *Authenticator) failed(from netip.Addr, presented bool, err error) error {
+	if presented && fault.KindOf(err) == fault.Unauthenticated {
+		if wait, ok := a.failures.Take(httpserver.Network(from), time.Now()); !ok {
+			return limited(wait, "too many tokens or keys from your address were not valid")
+		}
+	}
+	return err
 }
 
 func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller, error) {
@@ -123,6 +144,16 @@ func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller,
 			return Caller{}, fault.Coded(fault.Unauthenticated, "INVALID_KEY", "the API key is invalid: it was revoked or never existed")
 		}
 		return Caller{Member: h.Member, holder: h}, nil
+	}
+	if strings.HasPrefix(token, store.SessionPrefix) {
+		s, ok, err := a.cfg.Members.Session(ctx, conf.Secret(token))
+		if err != nil {
+			return Caller{}, err
+		}
+		if !ok {
+			return Caller{}, fault.Coded(fault.Unauthenticated, "SIGNED_OUT", "you are signed out: sign in again")
+		}
+		return Caller{Member: s.Member, Expires: s.ExpiresAt, session: s.ID}, nil
 	}
 	var reasons []error
 	for _, v := range a.cfg.Verifiers {
@@ -143,7 +174,7 @@ func (a *Authenticator) Authorize(ctx context.Context, p Caller, workspace strin
 	if err != nil {
 		return Principal{}, err
 	}
-	g := Principal{Expires: p.Expires, Grant: store.Grant{Workspace: ws, Member: p.Member, Key: p.holder.Key}}
+	g := Principal{Expires: p.Expires, Grant: store.Grant{Workspace: ws, Member: p.Member, Key: p.holder.Key, Session: p.session}}
 	role := p.holder.Role
 	if !p.IsKey() {
 		if role, err = a.cfg.Members.Role(ctx, ws, p.Member); err != nil {

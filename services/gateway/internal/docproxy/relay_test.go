@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/mux"
@@ -42,6 +43,14 @@ func (everybody) Role(context.Context, id.Workspace, id.Member) (identity.Role, 
 
 func (everybody) Holder(context.Context, conf.Secret) (store.Holder, bool, error) {
 	return store.Holder{Key: store.KeyID{UUID: uuid.New()}, Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor}, true, nil
+}
+
+func (everybody) Session(context.Context, conf.Secret) (store.BrowserSession, bool, error) {
+	return store.BrowserSession{}, false, nil
+}
+
+func (everybody) UseLink(context.Context, conf.Secret) (id.Member, error) {
+	return id.Member{}, fault.New(fault.Unauthenticated, "no links")
 }
 
 func (everybody) Ended(context.Context, []store.Grant) ([]store.Grant, error) { return nil, nil }

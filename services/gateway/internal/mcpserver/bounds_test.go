@@ -34,6 +34,16 @@ func (f fake) Holder(context.Context, conf.Secret) (store.Holder, bool, error) {
 	return f.holder, true, nil
 }
 
+// Session implements auth.Members.
+func (fake) Session(context.Context, conf.Secret) (store.BrowserSession, bool, error) {
+	return store.BrowserSession{}, false, nil
+}
+
+// UseLink implements auth.Members.
+func (fake) UseLink(context.Context, conf.Secret) (id.Member, error) {
+	return id.Member{}, fault.New(fault.Unauthenticated, "no links")
+}
+
 // newServer returns the address of a server without services: a call of them panics.
 func newServer(t *testing.T) string {
 	t.Helper()

@@ -25,7 +25,7 @@ var start []byte
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Mount adds the reference at /docs and redirects / there. It fails if the embedded files are
+// Mount adds the reference at /docs. It fails if the embedded files are
 // missing.
 func Mount(mux *http.ServeMux) error {
 	files := map[string][]byte{"start.js": start}
@@ -47,7 +47,6 @@ func Mount(mux *http.ServeMux) error {
 		write(w, "page.html", page)
 	})
 	mux.Handle("GET /docs/{$}", http.RedirectHandler("/docs", http.StatusFound))
-	mux.Handle("GET /{$}", http.RedirectHandler("/docs", http.StatusFound))
 	return nil
 }
 

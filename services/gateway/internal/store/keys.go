@@ -123,12 +123,13 @@ func (s *Store) Holder(ctx context.Context, secret conf.Secret) (Holder, bool, e
 }
 
 // Grant is the permission of an open stream: a membership with at least a role and, if the
-// stream was opened with an API key, that key.
+// stream was opened with an API key or a browser session, that key or session.
 type Grant struct {
 	Workspace id.Workspace
 	Member    id.Member
 	Role      identity.Role
-	Key       KeyID // zero without a key
+	Key       KeyID            // zero without a key
+	Session   BrowserSessionID // zero without a browser session
 }
 
 // ascending lists the roles from the lowest to the highest.
@@ -136,22 +137,26 @@ var ascending = []string{identity.Viewer.String(), identity.Editor.String(), ide
 
 // Ended returns the grants that are no longer valid.
 func (s *Store) Ended(ctx context.Context, grants []Grant) (out []Grant, err error) {
-	workspaces, members, keys := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
+	workspaces, members := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
+	keys, sessions := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
 	roles := make([]string, len(grants))
 	for i, g := range grants {
-		workspaces[i], members[i], roles[i], keys[i] = g.Workspace.UUID, g.Member.UUID, g.Role.String(), g.Key.UUID
+		workspaces[i], members[i], roles[i], keys[i], sessions[i] = g.Workspace.UUID, g.Member.UUID, g.Role.String(), g.Key.UUID, g.Session.UUID
 	}
 	// AsSystem: the streams of one gateway belong to many workspaces.
 	err = s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		numbers, err := collect(ctx, tx, pgx.RowTo[int], `
 			SELECT g.n
-			FROM unnest(@workspaces::uuid[], @members::uuid[], @roles::text[], @keys::uuid[]) WITH ORDINALITY AS g (workspace, member, role, key, n)
+			FROM unnest(@workspaces::uuid[], @members::uuid[], @roles::text[], @keys::uuid[], @sessions::uuid[])
+				WITH ORDINALITY AS g (workspace, member, role, key, session, n)
 			WHERE NOT EXISTS (
 				SELECT FROM members m WHERE m.workspace_id = g.workspace AND m.member_id = g.member
 					AND array_position(@ascending::text[], m.role) >= array_position(@ascending::text[], g.role))
 			OR g.key <> '00000000-0000-0000-0000-000000000000'
-				AND NOT EXISTS (SELECT FROM api_keys k WHERE k.workspace_id = g.workspace AND k.key_id = g.key)`,
-			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "ascending": ascending, "keys": keys})
+				AND NOT EXISTS (SELECT FROM api_keys k WHERE k.workspace_id = g.workspace AND k.key_id = g.key)
+			OR g.session <> '00000000-0000-0000-0000-000000000000'
+				AND NOT EXISTS (SELECT FROM browser_sessions b WHERE b.session_id = g.session AND b.expires_at > now())`,
+			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "ascending": ascending, "keys": keys, "sessions": sessions})
 		for _, n := range numbers {
 			out = append(out, grants[n-1])
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -54,7 +55,7 @@ whose development issuer is enabled.`,
 				if asJSON {
 					return c.printJSON(token)
 				}
-				_, err = fmt.Fprintln(c.out, token.Token)
+				_, err = fmt.Fprintln(c.out, cmp.Or(token.Link, token.Token))
 				return err
 			})
 		},
@@ -64,6 +65,7 @@ whose development issuer is enabled.`,
 	cmd.Flags().StringVar(&member, "member", "", "member id (default: the data folder's)")
 	cmd.Flags().StringVar(&role, "role", "owner", "owner, editor or viewer")
 	oneOf(cmd, "role", "owner", "editor", "viewer")
+	cmd.Flags().StringVar(&opts.Console, "link", "", "address of the console: print a link that signs in there once, within a day")
 	cmd.Flags().BoolVar(&asJSON, "json", false, `print {"token","workspace_id","member_id","expires_at"}`)
 	return cmd
 }
