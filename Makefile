@@ -35,7 +35,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images clean setup
-.PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-alone test-outside
+.PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
 help: ## List the targets
@@ -56,7 +56,18 @@ setup: need-go ## Install what running and testing needs: a private PostgreSQL i
 need-go:
 	@sh tools/need.sh go
 
-build: need-go ## Build the programs into bin/ (VERSION=1.2.3 sets the version that they report)
+# The console is embedded in the binaries, so it is built first. Without Node they have none, and say so.
+CONSOLE := services/console
+CONSOLE_SOURCES := $(shell find $(CONSOLE)/src $(CONSOLE)/packages $(CONSOLE)/public $(CONSOLE)/*.json $(CONSOLE)/*.ts $(CONSOLE)/index.html -type f -not -path '*/node_modules/*')
+.PHONY: console
+console: ## Build the web console into services/console/dist
+	@if sh tools/need.sh node 2>/dev/null; then $(MAKE) -s --no-print-directory $(CONSOLE)/dist/index.html; \
+	else echo "Without Node the console is left out: install Node 20.19 or newer, and build again."; fi
+
+$(CONSOLE)/dist/index.html: $(CONSOLE)/node_modules/.installed $(CONSOLE_SOURCES)
+	@cd $(CONSOLE) && npm run --silent build
+
+build: need-go console ## Build the programs into bin/ (VERSION=1.2.3 sets the version that they report)
 	@mkdir -p bin
 	@echo "Building $(SERVICES). The first time takes a minute or two."
 	@go build $(if $(VERSION),-ldflags "-X signalbox.dev/pkg/process.version=$(VERSION)") -o bin/ $(COMMANDS)
@@ -98,6 +109,7 @@ test-phases:
 	@$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures
 	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
+	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
@@ -165,6 +177,12 @@ test-calm:
 
 test-clients: clients
 	@cd services/e2e/node && node --test
+
+# The console's units, and people who use it in a browser.
+test-console: $(CONSOLE)/node_modules/.installed
+	@cd $(CONSOLE) && npx vitest run
+	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then cd $(CONSOLE) && node --test test/; \
+	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi
 
 # Each module compiles without the workspace, as it does for its importers. Unlike go build,
 # go list -export links no programs.
@@ -266,22 +284,28 @@ docs: ## Write docs/settings.md and docs/metrics.md from the code; a test compar
 # CONTRIBUTING.md says how to accept one.
 BASELINE := proto/baseline.binpb
 
-gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Generate Go from proto/
+# The client's types are those of the gateway's OpenAPI document.
+TYPES := node tools/openapi/node_modules/openapi-typescript/bin/cli.js services/gateway/testdata/openapi.json --output
+
+gen: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go tools/openapi/node_modules/.installed ## Generate Go from proto/, and the client's types
 	@test ! -e $(BASELINE) || $(TOOLS)/buf breaking --against $(BASELINE) || \
 		{ echo "Services of the previous version would misunderstand this: see the chapter Protocol of CONTRIBUTING.md." >&2; exit 1; }
 	@PATH="$(TOOLS):$$PATH" buf generate
 	@$(TOOLS)/buf build --exclude-source-info -o $(BASELINE)
+	@$(TYPES) $(CONSOLE)/packages/client/src/openapi.ts
 
-gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go ## Check that the committed Go matches proto/
+gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go tools/openapi/node_modules/.installed ## Check that what is generated is up to date
 	@$(TOOLS)/buf breaking --against $(BASELINE)
 	@rm -rf bin/gen && mkdir -p bin/gen
 	@PATH="$(TOOLS):$$PATH" buf generate -o bin/gen
 	@$(TOOLS)/buf build --exclude-source-info -o bin/gen/$(BASELINE)
-	@diff -r -x '*.proto' -x go.mod -x go.sum bin/gen/proto proto && echo "Generated code is up to date." || \
-		{ echo "Generated code and proto/ differ: run 'make gen' and commit the result." >&2; exit 1; }
+	@$(TYPES) bin/gen/openapi.ts >/dev/null
+	@cmp bin/gen/openapi.ts $(CONSOLE)/packages/client/src/openapi.ts && \
+		diff -r -x '*.proto' -x go.mod -x go.sum bin/gen/proto proto && echo "Generated code is up to date." || \
+		{ echo "Generated code differs: run 'make gen' and commit the result." >&2; exit 1; }
 
 # bench is left out: its dependencies take too long to compile.
-lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
+lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi lint-console ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
 	@$(TOOLS)/golangci-lint run $(MODULES)
 	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
@@ -293,6 +317,10 @@ lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi ## Check style: g
 .PHONY: lint-openapi
 lint-openapi: tools/openapi/node_modules/.installed
 	@REDOCLY_SUPPRESS_UPDATE_NOTICE=true node tools/openapi/node_modules/@redocly/cli/bin/cli.js lint --config tools/openapi/redocly.yaml services/gateway/testdata/openapi.json
+
+.PHONY: lint-console
+lint-console: $(CONSOLE)/node_modules/.installed
+	@cd $(CONSOLE) && npx biome check && npx tsc --noEmit
 
 define TOOL
 $$(TOOLS)/$(notdir $(1)): tools/go.mod tools/go.sum | need-go

@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
 	agentrunner "signalbox.dev/services/agent-runner"
+	"signalbox.dev/services/console"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	documentsync "signalbox.dev/services/document-sync"
 	"signalbox.dev/services/gateway"
@@ -182,6 +183,10 @@ func (s *stack) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	pages, err := console.Handler()
+	if err != nil {
+		return err
+	}
 	var gatewayConfig gateway.Config
 	s.opsURL, err = s.start(ctx, subject.Gateway, gateway.Migrations(), &gatewayConfig, map[string]string{
 		"GATEWAY_DEV_SECRET": s.identity.Secret,
@@ -189,7 +194,7 @@ func (s *stack) startServices(ctx context.Context) error {
 	}, func(r *resources) (runner, error) {
 		return gateway.New(gatewayConfig, gateway.Deps{
 			Log: s.log(subject.Gateway), DB: r.db, Bus: r.bus, Public: s.public, Ops: r.listener, Signer: r.signer, HTTP: r.client,
-			Registerer: r.metrics, Gatherer: s.registry, DiskFull: s.diskFull,
+			Registerer: r.metrics, Gatherer: s.registry, DiskFull: s.diskFull, Console: pages,
 		})
 	})
 	return err

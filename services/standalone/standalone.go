@@ -28,7 +28,6 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
-	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/standalone/internal/datadir"
@@ -107,16 +106,12 @@ func Up(ctx context.Context, opts Options) (err error) {
 // serve announces the addresses and waits for the end.
 func (s *stack) serve(ctx context.Context) error {
 	url := "http://" + s.public.Addr().String()
-	token, _, err := identity.DevToken(conf.Secret(s.identity.Secret), s.identity.Member, TokenLifetime)
-	if err != nil {
-		return err
-	}
 	running := datadir.Running{PID: os.Getpid(), URL: url, OpsURL: s.opsURL, DatabaseURL: s.adminURL}
 	if err := s.dir.SetRunning(running); err != nil {
 		return err
 	}
 	defer s.dir.ClearRunning()
-	s.printReady(url, token)
+	s.printReady(url)
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(s.opts.Out, "\nstopping: parking runs and ending streams …")
@@ -126,11 +121,15 @@ func (s *stack) serve(ctx context.Context) error {
 	}
 }
 
-func (s *stack) printReady(url, token string) {
+func (s *stack) printReady(url string) {
 	fmt.Fprintf(s.opts.Out, `
 Signalbox is ready at %[1]s
 
-  Chat in another terminal:
+  Open it in a browser (the link signs you in once; then use %[1]s):
+
+    %[7]s
+
+  Or chat in another terminal:
 
     bin/signalbox chat --data %[4]s
     bin/signalbox chat --data %[4]s --preset assistant "what is on my calendar this week?"
@@ -144,7 +143,7 @@ Signalbox is ready at %[1]s
 
 The API is described at %[1]s/docs (for programs at %[1]s/openapi.json), metrics are at %[6]s/metrics.
 Ctrl-C stops it.
-`, url, token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL)
+`, url, s.token.Token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL, s.token.Link)
 	if len(keysIn(s.opts.Environ)) == 0 {
 		fmt.Fprintln(s.opts.Out, "No credential in the environment: unless one is stored, the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+s.opts.Data)
 	}

@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/console"
 	"signalbox.dev/services/gateway"
 )
 
@@ -43,9 +44,13 @@ func run(ctx context.Context, cfg gateway.Config, env service.Env) error {
 	if err != nil {
 		return fmt.Errorf("GATEWAY_OPS_ADDR: %w", err)
 	}
+	pages, err := console.Handler()
+	if err != nil {
+		return err
+	}
 	s, err := gateway.New(cfg, gateway.Deps{
 		Log: env.Log, DB: p.DB, Bus: p.Bus, Signer: p.Signer, HTTP: rpc.NewHTTPClient(), Public: p.Listener, Ops: ops,
-		Registerer: env.Registry, Gatherer: env.Registry,
+		Registerer: env.Registry, Gatherer: env.Registry, Console: pages,
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,67 @@
+/**
+ * Signalbox's API for browsers and Node.
+ *
+ * `createClient` returns typed requests for every operation of the gateway (`client.api`, made by
+ * openapi-fetch from the gateway's OpenAPI document) and event streams that resume by themselves
+ * (`client.sessionEvents`, `client.runEvents`).
+ */
+import createApi, { type Client as Api } from "openapi-fetch";
+import { type FollowOptions, follow, type StreamedEvent } from "./events.ts";
+import type { components, paths } from "./openapi.ts";
+
+export { SignalboxError } from "./error.ts";
+export type { Connection, FollowOptions, StreamedEvent } from "./events.ts";
+
+/** The types of the API's bodies, by name: `Schemas["Session"]`. */
+export type Schemas = components["schemas"];
+
+/** One event of a session or a run; `type` tells which. */
+export type SignalboxEvent = Schemas["Event"];
+
+export interface ClientOptions {
+	/** The gateway's address, such as https://signalbox.example. Default: the page's own origin. */
+	url?: string;
+	/** The workspace's id. An API key implies its workspace. */
+	workspace?: string;
+	/**
+	 * An access token or an API key, or a function that returns one and is called for each request.
+	 * Without it the browser's session cookie authenticates.
+	 */
+	token?: string | (() => string | Promise<string>);
+	/** Default: the global fetch. */
+	fetch?: typeof fetch;
+}
+
+export interface Client {
+	/** Typed requests: `client.api.GET("/api/sessions/{id}", {params: {path: {id}}})`. */
+	api: Api<paths>;
+	/**
+	 * Yields a session's events until `signal` aborts, across lost connections. Pass the
+	 * `last_event_id` of the session that you have read as `after`.
+	 */
+	sessionEvents(session: string, options?: FollowOptions): AsyncGenerator<StreamedEvent>;
+	/** Yields a run's events, from its beginning or after `after`, and ends with the run. */
+	runEvents(run: string, options?: FollowOptions): AsyncGenerator<StreamedEvent>;
+}
+
+/** Returns a client. It makes no request by itself. */
+export function createClient(options: ClientOptions = {}): Client {
+	const baseUrl = (options.url ?? globalThis.location?.origin ?? "").replace(/\/$/, "");
+	const send = options.fetch ?? globalThis.fetch;
+	const authorized = async (request: Request): Promise<Response> => {
+		if (options.workspace && !request.headers.has("X-Workspace-Id")) request.headers.set("X-Workspace-Id", options.workspace);
+		const token = typeof options.token === "function" ? await options.token() : options.token;
+		if (token) request.headers.set("Authorization", `Bearer ${token}`);
+		return send(request);
+	};
+	const open = (path: string) => (after: string | undefined, signal: AbortSignal) => {
+		const headers = new Headers({ Accept: "text/event-stream" });
+		if (after) headers.set("Last-Event-ID", after);
+		return authorized(new Request(baseUrl + path, { headers, signal, cache: "no-store" }));
+	};
+	return {
+		api: createApi<paths>({ baseUrl, fetch: authorized }),
+		sessionEvents: (session, o) => follow(open(`/api/sessions/${encodeURIComponent(session)}/events`), o),
+		runEvents: (run, o) => follow(open(`/api/runs/${encodeURIComponent(run)}/events`), o, true),
+	};
+}

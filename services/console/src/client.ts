@@ -1,0 +1,38 @@
+import { type Client, createClient, type Schemas, SignalboxError } from "@signalbox/client";
+import { createContext, use } from "react";
+
+export type Workspace = Schemas["Workspace"];
+
+/** The client of the workspace that the page shows, and the workspace. */
+export const WorkspaceContext = createContext<{ client: Client; workspace: Workspace } | null>(null);
+
+export function useWorkspace() {
+	const c = use(WorkspaceContext);
+	if (!c) throw new Error("a page outside of a workspace asked for it");
+	return c;
+}
+
+export const useClient = (): Client => useWorkspace().client;
+
+/** The client for what belongs to no workspace. */
+export const everywhere = createClient();
+
+/** Returns an answer's body, or throws its error. */
+export async function unwrap<T>(request: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
+	const { data, error, response } = await request.catch(() => {
+		throw new SignalboxError("No connection: the server could not be reached.", 0);
+	});
+	if (!response.ok) throw SignalboxError.of(error, response);
+	return data as T;
+}
+
+/** The workspace's name in a path: readable, and unambiguous by the end of its id. */
+export function slugOf(w: Workspace): string {
+	const words = w.name
+		.normalize("NFKD")
+		.toLowerCase()
+		.replaceAll(/[^a-z0-9]+/g, "-")
+		.replaceAll(/^-|-$/g, "")
+		.slice(0, 40);
+	return `${words ? `${words}-` : ""}${w.id.slice(-8)}`;
+}

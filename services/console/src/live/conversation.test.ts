@@ -1,0 +1,213 @@
+import type { SignalboxEvent } from "@signalbox/client";
+import { expect, test } from "vitest";
+import { Conversation, type Said, type Step } from "./conversation.ts";
+
+const session = {
+	id: "s",
+	workspace_id: "w",
+	created_by: "me",
+	title: null,
+	model: "m",
+	provider: "p",
+	system_prompt: null,
+	preset: "workspace",
+	tools: null,
+	max_steps: null,
+	archived: false,
+	created_at: "2026-11-24T12:00:00Z",
+	updated_at: "2026-11-24T12:00:00Z",
+};
+
+function conversation(messages: unknown[] = [], active: unknown = null) {
+	const frames: (() => void)[] = [];
+	const c = new Conversation(
+		{ session, messages, active_run: active, last_event_id: "0-0", unavailable_tools: [] } as never,
+		(f) => void frames.push(f),
+	);
+	let n = 0;
+	return {
+		c,
+		frames,
+		apply: (...events: unknown[]) => {
+			for (const e of events) c.apply(`1-${++n}`, e as SignalboxEvent, 1000 + n);
+		},
+		steps: () => c.view().lines.filter((l): l is Step => l.kind === "step"),
+	};
+}
+
+const start = { type: "run-start", runId: "r1", model: "m", provider: "p", simulated: false };
+const text = (delta: string) => ({ type: "text-delta", delta });
+const done = {
+	type: "done",
+	text: "",
+	final_text: "",
+	totalTokensIn: 1,
+	totalTokensOut: 1,
+	steps: 1,
+	finishReason: "stop",
+	runId: "r1",
+	simulated: false,
+};
+const complete = (stepIndex: number) => ({ type: "step-complete", stepIndex, tokensIn: 5, tokensOut: 2, finishReason: "stop" });
+
+test("an answer is written into one step and ends", () => {
+	const { c, apply, steps } = conversation();
+	apply(start, text("Hel"), text("lo"));
+	expect(steps()).toMatchObject([{ text: "Hello", state: "writing", run: "r1" }]);
+	expect(c.view().active).toMatchObject({ run: "r1", state: "running", step: 0 });
+	apply(complete(0), done);
+	expect(steps()).toMatchObject([{ text: "Hello", state: "done", tokensIn: 5 }]);
+	expect(c.view().active).toBeNull();
+	expect(c.lastEvent).toBe("1-5");
+});
+
+test("many events are one call of a listener a frame, and other lines keep their identity", () => {
+	const { c, apply, frames } = conversation([{ id: "u1", role: "user", content: "hi", created_at: "2026-11-24T12:00:00Z", run_id: "r0" }]);
+	let told = 0;
+	c.subscribe(() => told++);
+	const before = c.view().lines[0];
+	apply(start, text("a"), text("b"), text("c"));
+	expect(told).toBe(0);
+	expect(frames).toHaveLength(1);
+	frames[0]?.();
+	expect(told).toBe(1);
+	expect(c.view().lines[0]).toBe(before);
+});
+
+test("a call arrives, runs and ends", () => {
+	const { apply, steps } = conversation();
+	apply(
+		start,
+		{ type: "tool-call-start", toolCallId: "c1", toolName: "doc_list" },
+		{ type: "tool-call-delta", toolCallId: "c1", toolName: "doc_list", delta: '{"li' },
+	);
+	expect(steps()[0]?.calls).toMatchObject([{ id: "c1", state: "arriving", received: 4 }]);
+	apply({ type: "tool-call-complete", toolCallId: "c1", toolName: "doc_list", args: { limit: 3 } });
+	expect(steps()[0]?.calls).toMatchObject([{ state: "running", args: { limit: 3 } }]);
+	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_list", result: '{"error":"no"}', isError: true });
+	expect(steps()[0]?.calls).toMatchObject([{ state: "failed", result: { error: "no" } }]);
+});
+
+test("an approval is asked and answered", () => {
+	const { c, apply, steps } = conversation();
+	apply(start, { type: "tool-call-complete", toolCallId: "c1", toolName: "doc_delete", args: {} }, complete(0));
+	apply(
+		{ type: "tool-approval-request", toolCallId: "c1", toolName: "doc_delete", args: { id: "d" }, reason: "It deletes." },
+		{ type: "waiting", reason: "for a person", forPerson: true },
+	);
+	expect(steps()[0]?.calls).toMatchObject([{ state: "asking", ask: { reason: "It deletes.", outcomeUnknown: false } }]);
+	expect(c.view().active?.state).toBe("waiting");
+	apply({
+		type: "tool-approval-response",
+		toolCallId: "c1",
+		toolName: "doc_delete",
+		decision: "refused",
+		decidedBy: "you",
+		reason: "keep it",
+	});
+	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_delete", result: '{"error":"refused"}', isError: true });
+	expect(steps()[0]?.calls).toMatchObject([{ state: "refused", ask: { decision: { decision: "refused", by: "you" } } }]);
+	expect(c.view().active?.state).toBe("running");
+});
+
+test("a retried step is void, and its text comes again", () => {
+	const { c, apply, steps } = conversation();
+	apply(start, text("lost"), { type: "step-retry", stepIndex: 0, reason: "the worker died" }, text("again"));
+	expect(steps()).toMatchObject([
+		{ text: "lost", state: "void" },
+		{ text: "again", state: "writing" },
+	]);
+	expect(c.view().lines[1]).toMatchObject({ kind: "note", tone: "note" });
+});
+
+test("a message that is sent while a run is active waits in the queue, until its run begins", () => {
+	const { c, apply } = conversation();
+	apply(start, text("a"));
+	const said: Said = { kind: "said", key: "k", text: "next", files: [], by: "me", at: "", run: null, state: "sending" };
+	c.sending(said);
+	expect(c.view().queue).toMatchObject([{ key: "k", state: "sending" }]);
+	c.sent("k", { messageId: "u2", run: "r2" });
+	expect(c.view().queue).toMatchObject([{ key: "u2", state: "sent" }]);
+	apply(complete(0), done, { type: "user-message", messageId: "u2", content: "next", createdBy: "me", runId: "r2" });
+	expect(c.view().queue).toHaveLength(0);
+	expect(c.view().lines.at(-1)).toMatchObject({ kind: "said", key: "u2", text: "next" });
+});
+
+test("the event of a message may come before the answer to its request", () => {
+	const { c, apply } = conversation();
+	c.sending({ kind: "said", key: "k", text: "hi", files: [], by: "me", at: "", run: null, state: "sending" });
+	apply({ type: "user-message", messageId: "u1", content: "hi", createdBy: "me", runId: "r1" });
+	c.sent("k", { messageId: "u1", run: "r1" });
+	expect(c.view().lines).toMatchObject([{ key: "u1", state: "sent" }]);
+});
+
+test("a refused message stays with its reason, and can be forgotten", () => {
+	const { c } = conversation();
+	c.sending({ kind: "said", key: "k", text: "hi", files: [], by: "me", at: "", run: null, state: "sending" });
+	c.sent("k", { error: "too many" });
+	expect(c.view().lines).toMatchObject([{ key: "k", state: "failed", error: "too many" }]);
+	c.forget("k");
+	expect(c.view().lines).toHaveLength(0);
+});
+
+test("stored messages become the same lines as their events", () => {
+	const { c, steps } = conversation(
+		[
+			{
+				id: "u1",
+				role: "user",
+				content: [
+					{ type: "text", text: "look" },
+					{ type: "file", data: "AAAA", mediaType: "image/png", filename: "a.png" },
+				],
+				created_at: "2026-11-24T12:00:00Z",
+				run_id: "r1",
+			},
+			{
+				id: "a1",
+				role: "assistant",
+				run_id: "r1",
+				step_index: 0,
+				tokens_in: 7,
+				tokens_out: 3,
+				model: "m",
+				created_at: "",
+				content: [
+					{ type: "reasoning", text: "hm" },
+					{ type: "text", text: "ok" },
+					{ type: "tool-call", toolCallId: "c1", toolName: "doc_list", input: {} },
+				],
+			},
+			{
+				id: "t1",
+				role: "tool",
+				run_id: "r1",
+				content: [{ type: "tool-result", toolCallId: "c1", toolName: "doc_list", output: { type: "json", value: { documents: [] } } }],
+			},
+			{ id: "u2", role: "user", content: "later", created_at: "2026-11-24T12:00:00Z", run_id: "r2" },
+		],
+		{
+			id: "r1",
+			user_message_id: "u1",
+			state: "running",
+			steps: 1,
+			usage: { input_tokens: 7, cache_read_tokens: 0, output_tokens: 3 },
+			model: "m",
+			created_at: "2026-11-24T12:00:00Z",
+		},
+	);
+	expect(c.view().lines[0]).toMatchObject({ kind: "said", text: "look", files: [{ url: "data:image/png;base64,AAAA", name: "a.png" }] });
+	expect(steps()).toMatchObject([
+		{ reasoning: "hm", text: "ok", tokensIn: 7, calls: [{ id: "c1", state: "done", result: { documents: [] } }] },
+	]);
+	expect(c.view().queue).toMatchObject([{ key: "u2", text: "later" }]);
+	expect(c.view().active).toMatchObject({ run: "r1", step: 1, tokensIn: 7 });
+});
+
+test("a run that did not end by itself says why", () => {
+	const { c, apply } = conversation();
+	apply(start, text("half"), { ...done, finishReason: "cancelled" });
+	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", text: "Stopped. What was said is kept." });
+	apply({ ...start, runId: "r2" }, { type: "error", error: "No account could answer.", code: "accounts_exhausted", runId: "r2" });
+	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", tone: "stop", text: "No account could answer.", code: "accounts_exhausted" });
+});

@@ -1,0 +1,517 @@
+/**
+ * A conversation as its page shows it: an immutable list of lines, kept current from a session's
+ * stored messages and its events.
+ *
+ * `Conversation` is a store outside React. It applies an event at once and tells its listeners at
+ * most once a frame, so that a fast answer costs one render a frame. A line that did not change
+ * keeps its identity, so that only changed lines render again.
+ */
+import type { Schemas, SignalboxEvent } from "@signalbox/client";
+
+export interface File {
+	url: string;
+	mediaType: string;
+	name: string;
+}
+
+/** What a person said. */
+export interface Said {
+	kind: "said";
+	key: string;
+	text: string;
+	files: File[];
+	by: string | null;
+	at: string;
+	run: string | null;
+	/** sending: not confirmed by the server. failed: the server refused it; `error` says why. */
+	state: "sending" | "sent" | "failed";
+	error?: string;
+}
+
+export type CallState = "arriving" | "running" | "asking" | "done" | "failed" | "refused" | "unknown";
+
+/** A tool call. Its arguments are absent while they arrive; `received` counts their characters. */
+export interface Call {
+	id: string;
+	tool: string;
+	state: CallState;
+	received: number;
+	args?: unknown;
+	result?: unknown;
+	ask?: Ask;
+}
+
+/** A question to a person about a call. */
+export interface Ask {
+	reason: string;
+	expiresAt?: string | undefined;
+	outcomeUnknown: boolean;
+	decision?: { decision: string; by?: string | undefined; reason?: string | undefined };
+}
+
+export interface Source {
+	url: string;
+	title: string;
+}
+
+/** One step of a run: what the model thought, said and called. */
+export interface Step {
+	kind: "step";
+	key: string;
+	run: string;
+	index: number;
+	reasoning: string;
+	text: string;
+	calls: Call[];
+	sources: Source[];
+	/** void: a retry replaced it. */
+	state: "writing" | "done" | "void";
+	tokensIn?: number;
+	tokensOut?: number;
+	model?: string | undefined;
+	simulated?: boolean | undefined;
+	messageId?: string;
+}
+
+/** Why a run did not end by itself, or that something else happened to it. */
+export interface Note {
+	kind: "note";
+	key: string;
+	tone: "stop" | "wait" | "note" | "plain";
+	title: string;
+	text: string;
+	code?: string | undefined;
+	run: string;
+}
+
+export type Line = Said | Step | Note;
+
+/** The active run. */
+export interface Active {
+	run: string;
+	state: "queued" | "running" | "waiting" | "stopping";
+	step: number;
+	startedAt: number;
+	tokensIn: number;
+	tokensOut: number;
+	model: string;
+	simulated: boolean;
+	reason?: string;
+}
+
+export interface View {
+	session: Schemas["Session"];
+	lines: readonly Line[];
+	/** Messages that wait for the active run to end. */
+	queue: readonly Said[];
+	active: Active | null;
+}
+
+type Details = Schemas["SessionDetails"];
+type Part = { type: string } & Record<string, unknown>;
+
+export class Conversation {
+	#view: View;
+	#listeners = new Set<() => void>();
+	#dirty = false;
+	#started = new Map<string, number>();
+	readonly #schedule: (f: () => void) => void;
+	/** The event after which the stream goes on. */
+	lastEvent: string;
+
+	constructor(details: Details, schedule: (f: () => void) => void = (f) => void requestAnimationFrame(f)) {
+		this.#schedule = schedule;
+		this.#view = fromDetails(details);
+		this.lastEvent = details.last_event_id;
+	}
+
+	subscribe = (listener: () => void): (() => void) => {
+		this.#listeners.add(listener);
+		return () => this.#listeners.delete(listener);
+	};
+
+	view = (): View => this.#view;
+
+	/** Adds a message that is being sent. The event that confirms it replaces it. */
+	sending(said: Said): void {
+		const v = this.#view;
+		this.#set(v.active ? { ...v, queue: [...v.queue, said] } : { ...v, lines: [...v.lines, said] });
+	}
+
+	/** Gives a message that was sent its id, or says why it was refused. */
+	sent(key: string, outcome: { messageId: string; run: string } | { error: string }): void {
+		const settle = (s: Said): Said =>
+			"error" in outcome
+				? { ...s, state: "failed", error: outcome.error }
+				: { ...s, key: outcome.messageId, run: outcome.run, state: "sent" };
+		const known = "messageId" in outcome && this.#view.lines.some((l) => l.key === outcome.messageId);
+		const each = <T extends Line>(lines: readonly T[]) =>
+			known ? lines.filter((l) => l.key !== key) : lines.map((l) => (l.key === key && l.kind === "said" ? (settle(l) as Line as T) : l));
+		this.#set({ ...this.#view, lines: each(this.#view.lines), queue: each(this.#view.queue) });
+	}
+
+	/** Forgets a message that was refused. */
+	forget(key: string): void {
+		this.#set({
+			...this.#view,
+			lines: this.#view.lines.filter((l) => l.key !== key),
+			queue: this.#view.queue.filter((l) => l.key !== key),
+		});
+	}
+
+	/** Says on screen that a stop was asked for. */
+	stopping(): void {
+		if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "stopping" } });
+	}
+
+	/** Replaces the session, such as after a rename. */
+	renamed(session: Schemas["Session"]): void {
+		this.#set({ ...this.#view, session });
+	}
+
+	apply(id: string, e: SignalboxEvent, now = Date.now()): void {
+		if (id) this.lastEvent = id;
+		switch (e.type) {
+			case "snapshot":
+				this.#set(fromDetails(e as Details));
+				return;
+			case "user-message":
+				this.#heard(e);
+				return;
+			case "run-start":
+				this.#set({ ...this.#view, active: this.#activeOf(e.runId, now, { state: "running", model: e.model, simulated: e.simulated }) });
+				return;
+			case "text-delta":
+				this.#step((s) => ({ ...s, text: s.text + e.delta }), now);
+				return;
+			case "reasoning-delta":
+				this.#step((s) => ({ ...s, reasoning: s.reasoning + e.delta }), now);
+				return;
+			case "source":
+				this.#step(
+					(s) => (s.sources.some((x) => x.url === e.url) ? s : { ...s, sources: [...s.sources, { url: e.url, title: e.title }] }),
+					now,
+				);
+				return;
+			case "tool-call-start":
+				this.#step((s) => ({ ...s, calls: [...s.calls, { id: e.toolCallId, tool: e.toolName, state: "arriving", received: 0 }] }), now);
+				return;
+			case "tool-call-delta":
+				this.#call(e.toolCallId, (c) => ({ ...c, received: c.received + e.delta.length }));
+				return;
+			case "tool-call-complete":
+				this.#started.set(e.toolCallId, now);
+				if (!this.#call(e.toolCallId, (c) => ({ ...c, state: "running", args: e.args })))
+					this.#step(
+						(s) => ({ ...s, calls: [...s.calls, { id: e.toolCallId, tool: e.toolName, state: "running", received: 0, args: e.args }] }),
+						now,
+					);
+				return;
+			case "tool-approval-request":
+				this.#call(e.toolCallId, (c) => ({
+					...c,
+					state: "asking",
+					args: e.args,
+					ask: { reason: e.reason ?? "", expiresAt: e.expiresAt, outcomeUnknown: e.outcomeUnknown ?? false },
+				}));
+				return;
+			case "tool-approval-response":
+				this.#call(e.toolCallId, (c) => ({
+					...c,
+					state: e.decision === "approved" || e.decision === "repeat" ? "running" : e.decision === "happened" ? "done" : "refused",
+					...(c.ask ? { ask: { ...c.ask, decision: { decision: e.decision, by: e.decidedBy, reason: e.reason } } } : {}),
+				}));
+				return;
+			case "tool-result":
+				this.#call(e.toolCallId, (c) => ended(c, parse(e.result), e.isError));
+				return;
+			case "step-complete":
+				this.#stepDone(e);
+				return;
+			case "step-retry":
+				this.#retried(e.reason);
+				return;
+			case "waiting":
+				if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "waiting", reason: e.reason } });
+				return;
+			case "done":
+				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail));
+				return;
+			case "error":
+				this.#ended(e.runId, {
+					kind: "note",
+					key: `${e.runId}/error`,
+					tone: "stop",
+					title: "The run stopped.",
+					text: e.error,
+					code: e.code,
+					run: e.runId,
+				});
+				return;
+		}
+	}
+
+	#heard(e: Schemas["UserMessageEvent"]): void {
+		const v = this.#view;
+		const { text, files } = contentOf(e.content);
+		const said: Said = {
+			kind: "said",
+			key: e.messageId,
+			text,
+			files,
+			by: e.createdBy,
+			at: new Date().toISOString(),
+			run: e.runId,
+			state: "sent",
+		};
+		const pending = v.queue.findIndex((q) => q.key === e.messageId || (q.state === "sending" && q.text === text));
+		const queue = pending < 0 ? v.queue : v.queue.toSpliced(pending, 1);
+		const at = v.lines.findIndex((l) => l.key === e.messageId || (l.kind === "said" && l.state === "sending" && l.text === text));
+		const lines = at < 0 ? [...v.lines, said] : v.lines.with(at, said);
+		this.#set({ ...v, lines, queue });
+	}
+
+	#activeOf(run: string, now: number, change: Partial<Active>): Active {
+		const a = this.#view.active;
+		const same: Active =
+			a?.run === run ? a : { run, state: "running", step: 0, startedAt: now, tokensIn: 0, tokensOut: 0, model: "", simulated: false };
+		return { ...same, ...change };
+	}
+
+	/** Changes the step that is being written, which it begins if there is none. */
+	#step(change: (s: Step) => Step, now: number): void {
+		const v = this.#view;
+		const last = v.lines.at(-1);
+		if (last?.kind === "step" && last.state === "writing") {
+			this.#set({ ...v, lines: v.lines.with(-1, change(last)) });
+			return;
+		}
+		const active = this.#activeOf(v.active?.run ?? "", now, { state: "running" });
+		const step: Step = {
+			kind: "step",
+			key: `${active.run}/${active.step}/${v.lines.length}`,
+			run: active.run,
+			index: active.step,
+			reasoning: "",
+			text: "",
+			calls: [],
+			sources: [],
+			state: "writing",
+			model: active.model,
+			simulated: active.simulated,
+		};
+		this.#set({ ...v, active, lines: [...v.lines, change(step)] });
+	}
+
+	/** Changes a call; false if there is none with this id. */
+	#call(id: string, change: (c: Call) => Call): boolean {
+		const v = this.#view;
+		for (let i = v.lines.length - 1; i >= 0; i--) {
+			const l = v.lines[i];
+			if (l?.kind !== "step") continue;
+			const at = l.calls.findIndex((c) => c.id === id);
+			const call = l.calls[at];
+			if (!call) continue;
+			const step = { ...l, calls: l.calls.with(at, change(call)) };
+			const active = v.active?.state === "waiting" ? { ...v.active, state: "running" as const } : v.active;
+			this.#set({ ...v, active, lines: v.lines.with(i, step) });
+			return true;
+		}
+		return false;
+	}
+
+	#stepDone(e: Schemas["StepCompleteEvent"]): void {
+		const v = this.#view;
+		const i = v.lines.findLastIndex((l) => l.kind === "step" && l.state === "writing");
+		const active = v.active && {
+			...v.active,
+			step: e.stepIndex + 1,
+			tokensIn: v.active.tokensIn + e.tokensIn,
+			tokensOut: v.active.tokensOut + e.tokensOut,
+		};
+		const l = v.lines[i];
+		const lines =
+			l?.kind === "step"
+				? v.lines.with(i, { ...l, state: "done", index: e.stepIndex, tokensIn: e.tokensIn, tokensOut: e.tokensOut })
+				: v.lines;
+		this.#set({ ...v, active, lines });
+	}
+
+	#retried(reason: string): void {
+		const v = this.#view;
+		const run = v.active?.run ?? "";
+		const lines = v.lines.map((l) => (l.kind === "step" && l.state === "writing" ? { ...l, state: "void" as const } : l));
+		this.#set({
+			...v,
+			lines: [...lines, { kind: "note", key: `${run}/retry/${lines.length}`, tone: "note", title: "", text: retryWords(reason), run }],
+		});
+	}
+
+	#ended(run: string, note: Note | null): void {
+		const v = this.#view;
+		const lines = v.lines.map((l) =>
+			l.kind === "step" && l.run === run && l.state === "writing"
+				? {
+						...l,
+						state: "done" as const,
+						calls: l.calls.map((c) =>
+							c.state === "running" || c.state === "arriving" || c.state === "asking" ? { ...c, state: "unknown" as const } : c,
+						),
+					}
+				: l,
+		);
+		this.#set({ ...v, lines: note ? [...lines, note] : lines, active: v.active?.run === run || !v.active?.run ? null : v.active });
+	}
+
+	#set(v: View): void {
+		this.#view = v;
+		if (this.#dirty) return;
+		this.#dirty = true;
+		this.#schedule(() => {
+			this.#dirty = false;
+			for (const f of this.#listeners) f();
+		});
+	}
+}
+
+/** Makes the view of a stored session. */
+function fromDetails(d: Details): View {
+	const messages = d.messages as Schemas["Message"][];
+	const active = d.active_run as Schemas["Run"] | null;
+	const answered = new Set(messages.filter((m) => m.role !== "user").map((m) => m.run_id));
+	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
+	const lines: Line[] = [];
+	const queue: Said[] = [];
+	messages.forEach((m, i) => {
+		if (m.role === "user") {
+			const { text, files } = contentOf(m.content);
+			const said: Said = { kind: "said", key: m.id, text, files, by: null, at: m.created_at, run: m.run_id, state: "sent" };
+			(active && i > from && m.run_id !== active.id && !answered.has(m.run_id) ? queue : lines).push(said);
+		} else if (m.role === "assistant") lines.push(stepOf(m));
+		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
+	});
+	return {
+		session: d.session,
+		lines,
+		queue,
+		active: active && {
+			run: active.id,
+			state: active.state === "waiting" || active.state === "queued" ? active.state : "running",
+			step: active.steps,
+			startedAt: Date.parse(active.started_at ?? active.created_at),
+			tokensIn: active.usage.input_tokens + active.usage.cache_read_tokens,
+			tokensOut: active.usage.output_tokens,
+			model: active.model,
+			simulated: active.simulated,
+		},
+	};
+}
+
+function stepOf(m: Schemas["Message"]): Step {
+	const s: Step = {
+		kind: "step",
+		key: m.id,
+		messageId: m.id,
+		run: m.run_id ?? "",
+		index: m.step_index ?? 0,
+		reasoning: "",
+		text: "",
+		calls: [],
+		sources: [],
+		state: "done",
+		model: m.model ?? undefined,
+		simulated: m.simulated,
+	};
+	if (m.tokens_in !== null) s.tokensIn = m.tokens_in;
+	if (m.tokens_out !== null) s.tokensOut = m.tokens_out;
+	for (const p of partsOf(m.content)) {
+		if (p.type === "text") s.text += p.text;
+		else if (p.type === "reasoning") s.reasoning += p.text;
+		else if (p.type === "tool-call")
+			s.calls.push({ id: String(p.toolCallId), tool: String(p.toolName), state: "running", received: 0, args: p.input });
+		else if (p.type === "tool-result") settle([s], p);
+		else if (p.type === "source") s.sources.push({ url: String(p.url), title: String(p.title ?? p.url) });
+	}
+	return s;
+}
+
+/** Gives a stored result to its call, which stands in one of the last lines. */
+function settle(lines: Line[], p: Part): void {
+	if (p.type !== "tool-result") return;
+	const output = p.output as { type?: string; value?: unknown } | undefined;
+	for (const l of [...lines].reverse()) {
+		if (l.kind !== "step") continue;
+		const at = l.calls.findIndex((c) => c.id === p.toolCallId);
+		const call = l.calls[at];
+		if (!call) continue;
+		l.calls[at] = ended(call, output?.value, output?.type?.startsWith("error") ?? false);
+		return;
+	}
+}
+
+function ended(c: Call, result: unknown, isError: boolean): Call {
+	const decision = c.ask?.decision?.decision;
+	const refused = decision === "refused" || decision === "expired";
+	return { ...c, state: refused ? "refused" : isError ? "failed" : "done", result };
+}
+
+function partsOf(content: unknown): Part[] {
+	if (typeof content === "string") return [{ type: "text", text: content }];
+	return Array.isArray(content) ? (content as Part[]) : [];
+}
+
+function contentOf(content: unknown): { text: string; files: File[] } {
+	let text = "";
+	const files: File[] = [];
+	for (const p of partsOf(content)) {
+		if (p.type === "text") text += (text ? "\n\n" : "") + String(p.text);
+		else if (p.type === "file" || p.type === "image") {
+			const data = String(p.data ?? p.image ?? p.url ?? "");
+			const mediaType = String(p.mediaType ?? "image/png");
+			files.push({
+				url: /^(data|https?):/.test(data) ? data : `data:${mediaType};base64,${data}`,
+				mediaType,
+				name: String(p.filename ?? "file"),
+			});
+		}
+	}
+	return { text, files };
+}
+
+function parse(json: string): unknown {
+	try {
+		return JSON.parse(json);
+	} catch {
+		return json;
+	}
+}
+
+/** What a retry means for a person. */
+function retryWords(reason: string): string {
+	return reason ? `This step is written again: ${reason}` : "This step is written again. Nothing was lost.";
+}
+
+/** The note at the end of a run that did not end by itself; null for one that did. */
+export function noteOfEnd(run: string, reason: string, detail = ""): Note | null {
+	const note = (tone: Note["tone"], title: string, text: string): Note => ({
+		kind: "note",
+		key: `${run}/end`,
+		tone,
+		title,
+		text,
+		code: reason,
+		run,
+	});
+	switch (reason) {
+		case "stop":
+			return null;
+		case "cancelled":
+			return note("plain", "", "Stopped. What was said is kept.");
+		case "max-steps":
+			return note("wait", "Stopped at the step limit.", detail || "The agent had more in mind.");
+		case "length":
+			return note("wait", "The answer reached its length limit.", detail || "Ask the agent to go on.");
+		default:
+			return reason.startsWith("budget") ? note("wait", "The budget is spent.", detail) : note("plain", "", detail || `Ended: ${reason}.`);
+	}
+}

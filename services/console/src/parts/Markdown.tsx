@@ -1,0 +1,168 @@
+import { lexer, type Token, type Tokens } from "marked";
+import { Fragment, memo, type ReactNode } from "react";
+import remend from "remend";
+import css from "./Markdown.module.css";
+
+/**
+ * Markdown as React elements, block by block. HTML in it is shown as text, never interpreted, and a
+ * link goes to the web only. While it is being written, half-written marks are closed, and only
+ * the last block renders again.
+ */
+export function Markdown({ text, writing = false }: { text: string; writing?: boolean }) {
+	const blocks = lexer(writing ? remend(text) : text).filter((t) => t.type !== "space");
+	return (
+		<div className={css.prose}>
+			{blocks.map((t, i) => (
+				<Block key={i} source={t.raw} caret={writing && i === blocks.length - 1} />
+			))}
+			{writing && blocks.length === 0 && <span className={css.caret} />}
+		</div>
+	);
+}
+
+const Block = memo(function Block({ source, caret }: { source: string; caret: boolean }) {
+	return (
+		<>
+			{lexer(source).map((t, i) => (
+				<Fragment key={i}>{block(t, caret)}</Fragment>
+			))}
+		</>
+	);
+});
+
+function block(t: Token, caret = false): ReactNode {
+	const tail = caret && <span className={css.caret} />;
+	switch (t.type) {
+		case "paragraph":
+			return (
+				<p>
+					{inline(t.tokens)}
+					{tail}
+				</p>
+			);
+		case "text":
+			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
+		case "heading": {
+			// A message stands below the page's own headings.
+			const Heading = `h${Math.min((t as Tokens.Heading).depth + 2, 6)}` as "h3";
+			return <Heading data-depth={(t as Tokens.Heading).depth}>{inline(t.tokens)}</Heading>;
+		}
+		case "list": {
+			const list = t as Tokens.List;
+			const items = list.items.map((item, i) => (
+				<li key={i}>
+					{item.task && <input type="checkbox" checked={item.checked ?? false} readOnly aria-label={item.checked ? "Done" : "To do"} />}
+					{blocksOf(item.tokens)}
+				</li>
+			));
+			return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
+		}
+		case "code":
+			return (
+				<pre tabIndex={0} role="region" aria-label={(t as Tokens.Code).lang ? `Code, ${(t as Tokens.Code).lang}` : "Code"}>
+					<code>{(t as Tokens.Code).text}</code>
+					{tail}
+				</pre>
+			);
+		case "blockquote":
+			return <blockquote>{blocksOf(t.tokens ?? [])}</blockquote>;
+		case "hr":
+			return <hr />;
+		case "table": {
+			const table = t as Tokens.Table;
+			return (
+				<div className={css.table} tabIndex={0} role="region" aria-label="Table">
+					<table>
+						<thead>
+							<tr>
+								{table.header.map((c, i) => (
+									<th key={i} data-align={c.align}>
+										{inline(c.tokens)}
+									</th>
+								))}
+							</tr>
+						</thead>
+						<tbody>
+							{table.rows.map((row, r) => (
+								<tr key={r}>
+									{row.map((c, i) => (
+										<td key={i} data-align={c.align}>
+											{inline(c.tokens)}
+										</td>
+									))}
+								</tr>
+							))}
+						</tbody>
+					</table>
+				</div>
+			);
+		}
+		case "html":
+			return <p>{t.raw}</p>;
+		case "space":
+		case "def":
+			return null;
+		default:
+			return t.raw;
+	}
+}
+
+function blocksOf(tokens: Token[]): ReactNode {
+	return tokens.map((t, i) => <Fragment key={i}>{block(t)}</Fragment>);
+}
+
+function inline(tokens: Token[] | undefined): ReactNode {
+	return tokens?.map((t, i) => <Fragment key={i}>{span(t)}</Fragment>);
+}
+
+function span(t: Token): ReactNode {
+	switch (t.type) {
+		case "text":
+		case "escape":
+			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
+		case "strong":
+			return <strong>{inline(t.tokens)}</strong>;
+		case "em":
+			return <em>{inline(t.tokens)}</em>;
+		case "del":
+			return <del>{inline(t.tokens)}</del>;
+		case "codespan":
+			return <code>{(t as Tokens.Codespan).text}</code>;
+		case "br":
+			return <br />;
+		case "link": {
+			const link = t as Tokens.Link;
+			return safe(link.href) ? (
+				<a href={link.href} target="_blank" rel="noreferrer noopener">
+					{inline(link.tokens)}
+				</a>
+			) : (
+				inline(link.tokens)
+			);
+		}
+		case "image": {
+			// A picture of another server would tell it who reads: it is a link.
+			const image = t as Tokens.Image;
+			return safe(image.href) ? (
+				<a href={image.href} target="_blank" rel="noreferrer noopener">
+					{image.text || image.href}
+				</a>
+			) : (
+				image.text
+			);
+		}
+		default:
+			return t.raw;
+	}
+}
+
+const named: Record<string, string> = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", "#39": "'" };
+
+/** Markdown's text may have HTML's entities; those that are common in it are read. */
+function entities(text: string): string {
+	return text.replace(/&(#?\w+);/g, (whole, name: string) => named[name] ?? whole);
+}
+
+function safe(href: string): boolean {
+	return /^(https?:|mailto:)/i.test(href);
+}

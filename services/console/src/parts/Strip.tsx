@@ -1,0 +1,55 @@
+import { Square } from "lucide-react";
+import { useEffect, useState } from "react";
+import type { Active } from "../live/conversation.ts";
+import { clock, tokens } from "../words.ts";
+import { Button } from "./controls.tsx";
+import { Signal, type SignalName } from "./Signal.tsx";
+import css from "./Strip.module.css";
+
+const signals: Record<Active["state"], SignalName> = { queued: "queued", running: "running", waiting: "waiting", stopping: "stopped" };
+
+/** The strip under a conversation's title while a run is active. */
+export function Strip({ active, limit, onStop }: { active: Active; limit?: number | null; onStop: () => void }) {
+	const [now, setNow] = useState(Date.now());
+	useEffect(() => {
+		const t = setInterval(() => setNow(Date.now()), 1000);
+		return () => clearInterval(t);
+	}, []);
+	return (
+		<div className={css.strip}>
+			<Signal name={signals[active.state]} />
+			<Small done={active.step} now={active.state} />
+			<span className="n">
+				Step {active.step + 1}
+				{limit ? ` of at most ${limit}` : ""}
+			</span>
+			<span className="n">{active.state === "stopping" ? "Stopping…" : clock(now - active.startedAt)}</span>
+			{active.tokensIn > 0 && (
+				<span className={`n text-ink-3 ${css.tokens}`}>
+					{tokens(active.tokensIn)} in, {tokens(active.tokensOut)} out
+				</span>
+			)}
+			{active.state === "waiting" && active.reason && <span className="cut text-small text-ink-3">{active.reason}</span>}
+			<span className="flex-1" />
+			<Button small icon={Square} onClick={onStop} disabled={active.state === "stopping"}>
+				Stop
+			</Button>
+		</div>
+	);
+}
+
+const shown = 11;
+
+/** A run in small: a stop a step, the last twelve. */
+function Small({ done, now }: { done: number; now: Active["state"] }) {
+	const hidden = Math.max(0, done - shown);
+	return (
+		<span className={css.small} role="img" aria-label={`Step ${done + 1}`}>
+			{hidden > 0 && <span className="n text-micro">+{hidden}</span>}
+			{Array.from({ length: done - hidden }, (_, i) => (
+				<b key={i} data-is="done" />
+			))}
+			<b data-is={now === "waiting" ? "waiting" : "now"} />
+		</span>
+	);
+}

@@ -1,0 +1,174 @@
+import { ArrowLeftRight, ChevronRight, Copy, Lightbulb, Link2 } from "lucide-react";
+import { memo, useEffect, useRef, useState } from "react";
+import type { Line, Note, Said, Source, Step } from "../live/conversation.ts";
+import { timeOfDay, tokens } from "../words.ts";
+import { Calls } from "./Call.tsx";
+import { Face, Icon, IconButton, Notice } from "./controls.tsx";
+import { Markdown } from "./Markdown.tsx";
+import { Signal } from "./Signal.tsx";
+import css from "./Turn.module.css";
+
+export interface TurnProps {
+	line: Line;
+	session: string;
+	/** The run of this line is active, and this is its last line. */
+	live: boolean;
+	last: boolean;
+	names: ReadonlyMap<string, string>;
+	me: string;
+}
+
+/** One stop on the line of a conversation. */
+export const Turn = memo(function Turn({ line, session, live, last, names, me }: TurnProps) {
+	const node =
+		line.kind === "said" ? (
+			<Face name={names.get(line.by ?? me) ?? "You"} id={line.by ?? me} />
+		) : line.kind === "note" ? (
+			noteNode(line)
+		) : (
+			<span className={css.dot} data-now={live || undefined} data-done={line.state === "done" || undefined} />
+		);
+	return (
+		<li
+			className={css.turn}
+			id={`m-${line.key}`}
+			data-live={live || undefined}
+			data-last={last || undefined}
+			data-void={(line.kind === "step" && line.state === "void") || undefined}
+		>
+			<div className={css.node}>{node}</div>
+			<div className="min-w-0">
+				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? me) ?? "You"} />}
+				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
+				{line.kind === "note" && <NoteBody note={line} />}
+			</div>
+		</li>
+	);
+});
+
+function noteNode(n: Note) {
+	if (n.tone === "stop") return <Signal name="failed" />;
+	if (n.tone === "wait") return <Signal name="waiting" label="Stopped" />;
+	if (n.tone === "note")
+		return (
+			<span className={css.swap}>
+				<Icon of={ArrowLeftRight} />
+			</span>
+		);
+	return <Signal name="stopped" />;
+}
+
+function SaidBody({ said, name }: { said: Said; name: string }) {
+	return (
+		<>
+			<div className={css.meta}>
+				<b>{name}</b>
+				<time dateTime={said.at}>{timeOfDay(said.at)}</time>
+				{said.state === "sending" && <span>Sending</span>}
+			</div>
+			<div className={css.say}>
+				<span className="whitespace-pre-wrap">{said.text}</span>
+				{said.files.map((f) =>
+					f.mediaType.startsWith("image/") ? (
+						<figure key={f.url} className={css.picture}>
+							<img src={f.url} alt={f.name} />
+							<figcaption>{f.name}</figcaption>
+						</figure>
+					) : (
+						<p key={f.url} className="text-small text-ink-2">
+							{f.name}
+						</p>
+					),
+				)}
+			</div>
+			{said.state === "failed" && (
+				<p className="mt-1 text-small text-stop" role="alert">
+					Not sent. {said.error}
+				</p>
+			)}
+		</>
+	);
+}
+
+function StepBody({ step, session, live }: { step: Step; session: string; live: boolean }) {
+	return (
+		<>
+			{step.reasoning && <Reasoning text={step.reasoning} streams={live && step.text === "" && step.calls.length === 0} />}
+			{(step.text || (live && step.calls.length === 0 && !step.reasoning)) && (
+				<Markdown text={step.text} writing={live && step.state === "writing" && step.calls.length === 0} />
+			)}
+			{step.sources.length > 0 && <Sources sources={step.sources} />}
+			{step.calls.length > 0 && <Calls calls={step.calls} session={session} />}
+			{step.state === "done" && step.text && !live && (
+				<footer className={css.foot}>
+					<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void navigator.clipboard.writeText(step.text)} />
+					{step.messageId && (
+						<IconButton
+							icon={Link2}
+							label="Link to this message"
+							onClick={() => void navigator.clipboard.writeText(`${location.href.split("#")[0]}#m-${step.messageId}`)}
+						/>
+					)}
+					<span className="n ml-2">
+						{[
+							step.simulated ? "Simulated" : step.model,
+							step.tokensIn !== undefined && `${tokens(step.tokensIn)} in`,
+							step.tokensOut !== undefined && `${tokens(step.tokensOut)} out`,
+						]
+							.filter(Boolean)
+							.join(" · ")}
+					</span>
+				</footer>
+			)}
+		</>
+	);
+}
+
+/** The model's reasoning: open only while it is the one thing that streams, unless the person chose. */
+function Reasoning({ text, streams }: { text: string; streams: boolean }) {
+	const [chosen, setChosen] = useState<boolean>();
+	const began = useRef(Date.now());
+	const [seconds, setSeconds] = useState<number>();
+	const streamed = useRef(streams);
+	useEffect(() => {
+		if (streamed.current && !streams) setSeconds(Math.max(1, Math.round((Date.now() - began.current) / 1000)));
+		streamed.current = streams;
+	}, [streams]);
+	const open = chosen ?? streams;
+	return (
+		<>
+			<button type="button" className={css.think} aria-expanded={open} onClick={() => setChosen(!open)}>
+				<Icon of={Lightbulb} />
+				{streams ? "Thinking" : seconds ? `Thought for ${seconds} s` : "Thought"}
+				<Icon of={ChevronRight} size={12} />
+			</button>
+			{open && <div className={css.thought}>{text}</div>}
+		</>
+	);
+}
+
+function Sources({ sources }: { sources: readonly Source[] }) {
+	return (
+		<ol className={css.sources} aria-label="Sources">
+			{sources.map((s, i) => (
+				<li key={s.url}>
+					<a href={/^https?:/.test(s.url) ? s.url : undefined} target="_blank" rel="noreferrer noopener" title={s.url}>
+						<b className="n">{i + 1}</b>
+						{s.title || s.url}
+					</a>
+				</li>
+			))}
+		</ol>
+	);
+}
+
+function NoteBody({ note }: { note: Note }) {
+	if (note.tone === "note") return <p className={css.event}>{note.text}</p>;
+	if (note.tone === "plain") return <p className="text-small text-ink-2">{note.text}</p>;
+	return (
+		<Notice tone={note.tone}>
+			<b className="font-bold">{note.title}</b> {note.text}
+			{note.tone === "stop" && note.code && <p className="n mt-1 text-small text-ink-3">{note.code}</p>}
+		</Notice>
+	);
+}

@@ -1,0 +1,95 @@
+import { SignalboxError } from "@signalbox/client";
+import type { QueryClient } from "@tanstack/react-query";
+import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
+import { everywhere, slugOf, unwrap } from "./client.ts";
+import { Frame } from "./Frame.tsx";
+import { DocumentsPage } from "./routes/documents.tsx";
+import { Failed, NotHere } from "./routes/failed.tsx";
+import { InboxPage } from "./routes/inbox.tsx";
+import { NewPage } from "./routes/new.tsx";
+import { SessionPage } from "./routes/session.tsx";
+import { SessionsPage } from "./routes/sessions.tsx";
+import { LinkPage, SignInPage } from "./routes/sign-in.tsx";
+
+/** The workspaces of the person who is signed in. */
+export const workspacesQuery = {
+	queryKey: ["workspaces"],
+	queryFn: () => unwrap(everywhere.api.GET("/api/workspaces")).then((b) => b.workspaces),
+	staleTime: 60_000,
+};
+
+/** Returns the person's workspaces, or sends them to the sign-in. */
+async function workspacesOf(queries: QueryClient) {
+	try {
+		return await queries.ensureQueryData(workspacesQuery);
+	} catch (e) {
+		if (e instanceof SignalboxError && e.status === 401) throw redirect({ to: "/sign-in" });
+		throw e;
+	}
+}
+
+/** Makes the console's router. Every page of a workspace is below /w/<its slug>. */
+export function createConsole(queries: QueryClient) {
+	const root = createRootRoute({
+		component: Outlet,
+		notFoundComponent: NotHere,
+		errorComponent: ({ error }) => <Failed error={error as Error} />,
+	});
+	const index = createRoute({
+		getParentRoute: () => root,
+		path: "/",
+		beforeLoad: async () => {
+			const [first] = await workspacesOf(queries);
+			if (first) throw redirect({ to: "/w/$slug", params: { slug: slugOf(first) } });
+		},
+		component: () => <Failed error={new Error("You are a member of no workspace. An owner can invite you.")} />,
+	});
+	const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", component: SignInPage });
+	const link = createRoute({ getParentRoute: () => root, path: "/in", component: LinkPage });
+	const workspace = createRoute({
+		getParentRoute: () => root,
+		path: "/w/$slug",
+		loader: async ({ params }) => {
+			const all = await workspacesOf(queries);
+			return { all, current: all.find((w) => slugOf(w).slice(-8) === params.slug.slice(-8)) };
+		},
+		component: function Workspace() {
+			const { all, current } = workspace.useLoaderData();
+			return current ? <Frame workspaces={all} workspace={current} /> : <NotHere />;
+		},
+		notFoundComponent: NotHere,
+	});
+	const fresh = createRoute({ getParentRoute: () => workspace, path: "/", component: NewPage });
+	const session = createRoute({
+		getParentRoute: () => workspace,
+		path: "/s/$id",
+		component: function Session() {
+			const { id } = session.useParams();
+			return <SessionPage key={id} id={id} />;
+		},
+	});
+	const sessions = createRoute({
+		getParentRoute: () => workspace,
+		path: "/sessions",
+		validateSearch: (s: Record<string, unknown>): { q?: string; archived?: boolean } => ({
+			...(typeof s.q === "string" && s.q ? { q: s.q } : {}),
+			...(s.archived === true ? { archived: true } : {}),
+		}),
+		component: function Sessions() {
+			return <SessionsPage search={sessions.useSearch()} />;
+		},
+	});
+	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });
+	const documents = createRoute({ getParentRoute: () => workspace, path: "/documents", component: DocumentsPage });
+	return createRouter({
+		routeTree: root.addChildren([index, signIn, link, workspace.addChildren([fresh, session, sessions, inbox, documents])]),
+		defaultPreload: "intent",
+		scrollRestoration: true,
+	});
+}
+
+declare module "@tanstack/react-router" {
+	interface Register {
+		router: ReturnType<typeof createConsole>;
+	}
+}

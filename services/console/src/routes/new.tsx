@@ -1,0 +1,99 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { Composer, drafts } from "../parts/Composer.tsx";
+import { Notice } from "../parts/controls.tsx";
+import css from "./new.module.css";
+
+const examples: [text: string, about: string][] = [
+	["Create a document about tea", "A page that you can edit while it is written"],
+	["What time is it in Tokyo?", "A tool, and its answer"],
+	["Think about rivers", "See the reasoning, or leave it shut"],
+	["Count to 100", "And stop it half way"],
+	["What is on my calendar this week?", "Reads your calendar; asks before it changes anything"],
+	["Simulate an overload", "What a failing provider looks like"],
+];
+
+/** A new session, which begins with the first message. */
+export function NewPage() {
+	const { client, workspace } = useWorkspace();
+	const queries = useQueryClient();
+	const navigate = useNavigate();
+	const [error, setError] = useState("");
+	const [preset, setPreset] = useState("");
+	const [busy, setBusy] = useState(false);
+	const presets = useQuery({
+		queryKey: [workspace.id, "presets"],
+		queryFn: () => unwrap(client.api.GET("/api/presets")).then((b) => b.presets),
+		staleTime: 60_000,
+	});
+	const begin = async (content: string) => {
+		setBusy(true);
+		setError("");
+		try {
+			const made = await unwrap(client.api.POST("/api/sessions", { body: preset ? { preset } : {} }));
+			const { id } = made.session;
+			await unwrap(
+				client.api.POST("/api/sessions/{id}/messages", {
+					params: { path: { id }, header: { Prefer: "respond-async" } },
+					body: { content, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+				}),
+			);
+			void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
+			await navigate({ to: "/w/$slug/s/$id", params: { slug: slugOf(workspace), id } });
+		} catch (e) {
+			drafts.write("new", content);
+			setError(e instanceof Error ? e.message : String(e));
+			setBusy(false);
+		}
+	};
+	if (workspace.role === "viewer")
+		return <p className="page">You are reading. Viewers see sessions and documents as they happen, and start none.</p>;
+	return (
+		<div className="scroll">
+			<div className={css.page}>
+				<h1 className="text-h1 font-bold">What should be on the page?</h1>
+				<Composer
+					key={error}
+					draft="new"
+					running={false}
+					autoFocus
+					placeholder="Ask, or say what to write"
+					{...(busy ? { blocked: "Starting…" } : {})}
+					onSend={(text) => void begin(text)}
+					tools={
+						<select aria-label="Preset" className={css.preset} value={preset} onChange={(e) => setPreset(e.target.value)}>
+							<option value="">Workspace</option>
+							{presets.data
+								?.filter((p) => p.name !== "workspace")
+								.map((p) => (
+									<option key={p.name} value={p.name}>
+										{p.name.charAt(0).toUpperCase() + p.name.slice(1)}
+									</option>
+								))}
+						</select>
+					}
+				/>
+				{error && (
+					<div className="px-5" role="alert">
+						<Notice tone="stop">
+							<b className="font-bold">Not started.</b> {error} What you wrote is kept.
+						</Notice>
+					</div>
+				)}
+				<section className={css.try}>
+					<h2 className="micro">Try these</h2>
+					<div>
+						{examples.map(([text, about]) => (
+							<button key={text} type="button" onClick={() => void begin(text)} disabled={busy}>
+								<b>{text}</b>
+								<span>{about}</span>
+							</button>
+						))}
+					</div>
+				</section>
+			</div>
+		</div>
+	);
+}

@@ -1,0 +1,268 @@
+import type { Schemas } from "@signalbox/client";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { ArrowDown, Check, ChevronLeft, Pencil, X } from "lucide-react";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import type { Conversation, Said, View } from "../live/conversation.ts";
+import { useConversation, useView } from "../live/useConversation.ts";
+import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
+import { Button, Icon, IconButton } from "../parts/controls.tsx";
+import { Signal } from "../parts/Signal.tsx";
+import { Strip } from "../parts/Strip.tsx";
+import { Turn } from "../parts/Turn.tsx";
+import { Failed } from "./failed.tsx";
+import css from "./session.module.css";
+
+/** A conversation, live. */
+export function SessionPage({ id }: { id: string }) {
+	const loaded = useConversation(id);
+	if (loaded.state === "loading") return <Loading />;
+	if (loaded.state === "failed") return <Failed error={loaded.error} />;
+	return <Ready id={id} conversation={loaded.conversation} />;
+}
+
+function Loading() {
+	return (
+		<div className={css.loading} role="status" aria-label="Loading the session">
+			{[60, 85, 40, 72].map((w) => (
+				<i key={w} style={{ width: `${w}%` }} />
+			))}
+		</div>
+	);
+}
+
+function Ready({ id, conversation }: { id: string; conversation: Conversation }) {
+	const { client, workspace } = useWorkspace();
+	const view = useView(conversation);
+	const queries = useQueryClient();
+	const members = useQuery({
+		queryKey: [workspace.id, "members"],
+		queryFn: () =>
+			unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id } } })).then(
+				(b) => b.members as Schemas["Member"][],
+			),
+		staleTime: 300_000,
+	});
+	const me = view.session.created_by;
+	const names = useMemo(
+		() => new Map((members.data ?? []).map((m) => [m.member_id, m.member_id === me ? "You" : `Member ${m.member_id.slice(-4)}`])),
+		[members.data, me],
+	);
+	const title = view.session.title ?? "New session";
+	useEffect(() => {
+		document.title = `${title} · Signalbox`;
+	}, [title]);
+
+	const send = useCallback(
+		async (content: string, mode: Mode) => {
+			const key = crypto.randomUUID();
+			const said: Said = { kind: "said", key, text: content, files: [], by: me, at: new Date().toISOString(), run: null, state: "sending" };
+			conversation.sending(said);
+			try {
+				const { run } = (await unwrap(
+					client.api.POST("/api/sessions/{id}/messages", {
+						params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": key } },
+						body: { content, mode, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+					}),
+				)) as { run: Schemas["Run"] };
+				conversation.sent(key, { messageId: run.user_message_id, run: run.id });
+				void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
+			} catch (e) {
+				conversation.sent(key, { error: e instanceof Error ? e.message : String(e) });
+			}
+		},
+		[client, conversation, id, me, queries, workspace.id],
+	);
+	const stop = useCallback(() => {
+		conversation.stopping();
+		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
+	}, [client, conversation, id]);
+	useEffect(() => {
+		const onKey = (e: KeyboardEvent) => {
+			if ((e.metaKey || e.ctrlKey) && e.key === ".") {
+				e.preventDefault();
+				stop();
+			}
+		};
+		addEventListener("keydown", onKey);
+		return () => removeEventListener("keydown", onKey);
+	}, [stop]);
+	const asked = view.lines.some((l) => l.kind === "step" && l.calls.some((c) => c.state === "asking"));
+	const lastSaid = () => view.lines.findLast((l) => l.kind === "said")?.text;
+	return (
+		<section className={css.chat} aria-label="Conversation">
+			<Title id={id} conversation={conversation} session={view.session} />
+			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
+			<Lines view={view} names={names} me={me} id={id} />
+			{view.queue.length > 0 && (
+				<ul className={css.queue} aria-label="Waiting messages">
+					{view.queue.map((q) => (
+						<li key={q.key}>
+							<Signal name="queued" />
+							<span className="cut flex-1">{q.text}</span>
+							{q.state === "failed" && (
+								<>
+									<span className="text-small text-stop">{q.error}</span>
+									<IconButton
+										icon={X}
+										label="Forget this message"
+										onClick={() => {
+											drafts.write(id, q.text);
+											conversation.forget(q.key);
+										}}
+									/>
+								</>
+							)}
+						</li>
+					))}
+				</ul>
+			)}
+			{workspace.role === "viewer" ? (
+				<p className={css.reading}>You are reading. Viewers see everything as it happens.</p>
+			) : (
+				<Composer
+					draft={id}
+					running={view.active !== null}
+					asked={asked}
+					onSend={(t, m) => void send(t, m)}
+					onRecall={lastSaid}
+					autoFocus={!matchMedia("(pointer: coarse)").matches}
+				/>
+			)}
+			<Announcer view={view} />
+		</section>
+	);
+}
+
+function Title({ id, conversation, session }: { id: string; conversation: Conversation; session: Schemas["Session"] }) {
+	const { client, workspace } = useWorkspace();
+	const queries = useQueryClient();
+	const [editing, setEditing] = useState<string>();
+	const rename = async () => {
+		const title = editing?.trim();
+		setEditing(undefined);
+		if (!title || title === session.title) return;
+		const answer = await unwrap(client.api.PATCH("/api/sessions/{id}", { params: { path: { id } }, body: { title } }));
+		conversation.renamed(answer.session);
+		void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
+	};
+	return (
+		<header className={css.top}>
+			<Link to="/w/$slug/sessions" params={{ slug: slugOf(workspace) }} className={css.back} aria-label="All sessions">
+				<Icon of={ChevronLeft} />
+			</Link>
+			{editing === undefined ? (
+				<>
+					<h1 className="cut font-mid">{session.title ?? "New session"}</h1>
+					{workspace.role !== "viewer" && <IconButton icon={Pencil} label="Rename" onClick={() => setEditing(session.title ?? "")} />}
+				</>
+			) : (
+				<form
+					className={css.rename}
+					onSubmit={(e) => {
+						e.preventDefault();
+						void rename();
+					}}
+				>
+					<input
+						aria-label="Title"
+						value={editing}
+						autoFocus
+						maxLength={200}
+						onChange={(e) => setEditing(e.target.value)}
+						onKeyDown={(e) => e.key === "Escape" && setEditing(undefined)}
+					/>
+					<IconButton type="submit" icon={Check} label="Save the title" />
+				</form>
+			)}
+		</header>
+	);
+}
+
+/** How near the end counts as following it. */
+const near = 64;
+
+/** The lines, which follow the end only while the reader is there. */
+function Lines({ view, names, me, id }: { view: View; names: ReadonlyMap<string, string>; me: string; id: string }) {
+	const box = useRef<HTMLDivElement>(null);
+	const following = useRef(true);
+	const [away, setAway] = useState(false);
+	// biome-ignore lint/correctness/useExhaustiveDependencies: the position follows the lines
+	useLayoutEffect(() => {
+		const b = box.current;
+		if (b && following.current) b.scrollTop = b.scrollHeight;
+	}, [view.lines]);
+	const onScroll = () => {
+		const b = box.current;
+		if (!b) return;
+		following.current = b.scrollHeight - b.scrollTop - b.clientHeight < near;
+		setAway(!following.current);
+	};
+	const toEnd = () => {
+		following.current = true;
+		const b = box.current;
+		if (b) b.scrollTop = b.scrollHeight;
+	};
+	const step = (view.active?.step ?? 0) + 1;
+	return (
+		<>
+			<div className="scroll" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
+				<ol className={css.talk}>
+					{view.lines.map((l, i) => {
+						const last = i === view.lines.length - 1;
+						return (
+							<Turn
+								key={l.key}
+								line={l}
+								session={id}
+								last={last}
+								live={last && view.active?.state === "running" && l.kind === "step"}
+								names={names}
+								me={me}
+							/>
+						);
+					})}
+					{view.active?.state === "running" && view.lines.at(-1)?.kind === "said" && (
+						<li className={css.begins}>
+							<Signal name="running" label="Signalbox begins" />
+						</li>
+					)}
+				</ol>
+			</div>
+			<div className="relative">
+				{away && (
+					<Button small icon={ArrowDown} className={css.jump ?? ""} onClick={toEnd}>
+						{view.active ? `Step ${step} is being written` : "To the end"}
+					</Button>
+				)}
+			</div>
+		</>
+	);
+}
+
+/** Whole sentences for screen readers, in place of the stream. */
+function Announcer({ view }: { view: View }) {
+	const last = view.lines.at(-1);
+	const asking = last?.kind === "step" ? last.calls.find((c) => c.state === "asking") : undefined;
+	const words = last?.kind === "step" ? last.text.split(/\s+/).filter(Boolean).length : 0;
+	const said = view.active
+		? view.active.step === 0
+			? "Answer began"
+			: ""
+		: last?.kind === "step"
+			? `Answer finished, ${words} words`
+			: last?.kind === "note"
+				? last.text
+				: "";
+	return (
+		<>
+			<p className="sr" aria-live="polite">
+				{said}
+			</p>
+			<p className="sr" aria-live="assertive">
+				{asking ? `Approval wanted: ${asking.tool}` : ""}
+			</p>
+		</>
+	);
+}

@@ -1,0 +1,24 @@
+import { expect, test } from "vitest";
+import { ago, clock, tellingArgument, tokens, toolWords, until } from "./words.ts";
+
+test("tools have names in words", () => {
+	expect(toolWords("doc_create")).toBe("Create document");
+	expect(toolWords("mcp__tracker__create_issue")).toBe("Create issue, tracker");
+	expect(toolWords("something_new")).toBe("Something new");
+});
+
+test("the argument that tells most", () => {
+	expect(tellingArgument({ content: "long", name: "Tea" })).toBe("Tea");
+	expect(tellingArgument({ limit: 3 })).toBe("");
+	expect(tellingArgument({ note: "two\nlines" })).toBe("two");
+	expect(tellingArgument(null)).toBe("");
+});
+
+test("figures", () => {
+	expect([812, 1200, 34_400].map(tokens)).toEqual(["812", "1.2k", "34k"]);
+	expect([43_000, 725_000, 3_723_000].map(clock)).toEqual(["0:43", "12:05", "1:02:03"]);
+	const now = Date.parse("2026-11-24T12:00:00Z");
+	expect(ago("2026-11-24T11:59:50Z", now)).toBe("now");
+	expect(ago("2026-11-24T11:48:00Z", now)).toBe("12 min");
+	expect(until("2026-11-25T11:48:00Z", now)).toBe("23 h 48 min");
+});

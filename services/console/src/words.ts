@@ -1,0 +1,98 @@
+/** Words and figures as the console writes them. */
+
+/** A tool's name in words: doc_create is "Create document". */
+export function toolWords(name: string): string {
+	const known: Record<string, string> = {
+		doc_create: "Create document",
+		doc_read: "Read document",
+		doc_edit: "Edit document",
+		doc_append: "Append to document",
+		doc_list: "List documents",
+		doc_delete: "Delete document",
+		get_current_datetime: "What time is it",
+		web_search: "Search the web",
+		calendar_list_events: "List events",
+		calendar_create_event: "Create event",
+		calendar_update_event: "Change event",
+		calendar_delete_event: "Delete event",
+		tasks_list: "List tasks",
+		tasks_create: "Add task",
+		tasks_complete: "Complete task",
+		tasks_delete: "Delete task",
+		notion_search: "Search Notion",
+		notion_read_page: "Read Notion page",
+		notion_append: "Append to Notion page",
+		read_research: "Read research",
+		browser_open: "Open page",
+		browser_read: "Read page",
+		browser_click: "Click",
+		browser_type: "Type",
+		browser_screenshot: "Take a picture",
+	};
+	const said = known[name];
+	if (said) return said;
+	const mcp = /^mcp__(.+?)__(.+)$/.exec(name);
+	const words = (mcp?.[2] ?? name).replaceAll(/[_-]+/g, " ");
+	return words.charAt(0).toUpperCase() + words.slice(1) + (mcp ? `, ${mcp[1]}` : "");
+}
+
+/** The argument that tells most about a call. */
+export function tellingArgument(args: unknown): string {
+	if (typeof args !== "object" || args === null) return "";
+	const all = args as Record<string, unknown>;
+	for (const key of ["name", "title", "query", "q", "path", "url", "selector", "old_text", "timezone", "text", "id"]) {
+		const v = all[key];
+		if (typeof v === "string" && v) return firstLine(v);
+	}
+	const first = Object.values(all).find((v) => typeof v === "string" && v);
+	return typeof first === "string" ? firstLine(first) : "";
+}
+
+const firstLine = (text: string) => text.split("\n", 1)[0]?.slice(0, 200) ?? "";
+
+/** Tokens: 812, 1.2k, 34k. */
+export function tokens(n: number): string {
+	if (n < 1000) return String(n);
+	return n < 10_000 ? `${(n / 1000).toFixed(1)}k` : `${Math.round(n / 1000)}k`;
+}
+
+/** A clock of a run: 0:43, 12:05, 1:02:03. */
+export function clock(ms: number): string {
+	const s = Math.max(0, Math.floor(ms / 1000));
+	const two = (n: number) => String(n).padStart(2, "0");
+	return s < 3600 ? `${Math.floor(s / 60)}:${two(s % 60)}` : `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}:${two(s % 60)}`;
+}
+
+/** A time: relative under an hour, then the clock, then the date. */
+export function ago(at: string, now = Date.now()): string {
+	const t = Date.parse(at);
+	const minutes = Math.floor((now - t) / 60_000);
+	if (minutes < 1) return "now";
+	if (minutes < 60) return `${minutes} min`;
+	const day = new Date(t);
+	if (new Date(now).toDateString() === day.toDateString()) return timeOfDay(at);
+	return day.toLocaleDateString(undefined, {
+		day: "numeric",
+		month: "short",
+		...(day.getFullYear() === new Date(now).getFullYear() ? {} : { year: "numeric" }),
+	});
+}
+
+/** 14:31 */
+export function timeOfDay(at: string): string {
+	return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+}
+
+/** How long until a time: 23 h 48 min, 4 min. */
+export function until(at: string, now = Date.now()): string {
+	const m = Math.max(0, Math.round((Date.parse(at) - now) / 60_000));
+	return m < 60 ? `${m} min` : `${Math.floor(m / 60)} h ${m % 60} min`;
+}
+
+/** "Today", "Yesterday", or the date: the heading over sessions of one day. */
+export function dayOf(at: string, now = Date.now()): string {
+	const day = new Date(at).toDateString();
+	if (day === new Date(now).toDateString()) return "Today";
+	if (day === new Date(now - 86_400_000).toDateString()) return "Yesterday";
+	return new Date(at).toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
+}

@@ -1,0 +1,163 @@
+// People use the console, in a real browser, with a real Signalbox behind it.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import AxeBuilder from "@axe-core/playwright";
+import { startBrowser, startSignalbox } from "./signalbox.mjs";
+
+let signalbox;
+let browser;
+before(async () => {
+	[signalbox, browser] = await Promise.all([startSignalbox(), startBrowser()]);
+});
+after(async () => {
+	await browser?.close();
+	await signalbox?.stop();
+});
+
+/** Opens a page as a person who is signed in. It fails the test if a script or the policy complains. */
+async function person(t, options = {}) {
+	const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
+	const page = await context.newPage();
+	page.setDefaultTimeout(20_000);
+	const complaints = [];
+	page.on("pageerror", (e) => complaints.push(e.message));
+	page.on("console", (m) => m.type() === "error" && !/Failed to load resource|ERR_/.test(m.text()) && complaints.push(m.text()));
+	t.after(async () => {
+		await context.close();
+		assert.deepEqual(complaints, [], "what the browser complained about");
+	});
+	await page.goto(await signalbox.newLink());
+	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
+	return page;
+}
+
+const say = async (page, text) => {
+	await page.getByLabel("Message", { exact: true }).fill(text);
+	await page.keyboard.press("Enter");
+};
+
+test("a link signs in once", async () => {
+	const page = await (await browser.newContext()).newPage();
+	await page.goto(signalbox.link);
+	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
+	assert.ok(!page.url().includes("#"), "the key is still in the address");
+	const cookies = await page.context().cookies();
+	assert.deepEqual(
+		cookies.map((c) => [c.name, c.httpOnly, c.sameSite]),
+		[["signalbox_session", true, "Strict"]],
+	);
+	const other = await (await browser.newContext()).newPage();
+	await other.goto(signalbox.link);
+	await other.getByText("This link was used before").waitFor();
+	await page.context().close();
+	await other.context().close();
+});
+
+test("an agent answers, calls a tool, and the page survives a reload", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about tea");
+	await page.waitForURL(/\/s\//);
+	await page.getByRole("button", { name: /Done Create document Tea/ }).waitFor();
+	await page.getByText("Done. I wrote Tea").waitFor();
+	assert.match(await page.title(), /create a document about tea · Signalbox/);
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const text = await page.getByRole("log").innerText();
+	await page.reload();
+	await page.getByText("Done. I wrote Tea").waitFor();
+	const again = await page.getByRole("log").innerText();
+	assert.equal(again.replaceAll(/Thought( for \d+ s)?/g, "Thought"), text.replaceAll(/Thought( for \d+ s)?/g, "Thought"));
+});
+
+test("a page that was reloaded in the middle of an answer shows all of it, and a stop keeps what was said", async (t) => {
+	const page = await person(t);
+	await say(page, "count to 1000");
+	await page.getByText(/\b28 29\b/).waitFor();
+	await page.reload();
+	await page.getByText(/\b1 2 3 4 5\b/).waitFor();
+	await page.getByText(/\b48 49\b/).waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).click();
+	await page.getByRole("log").getByText("Stopped. What was said is kept.").waitFor();
+	await page.reload();
+	await page.getByText(/\b48 49\b/).waitFor();
+});
+
+test("two pages see the same, and a message that is sent meanwhile waits in the queue", async (t) => {
+	const page = await person(t);
+	await say(page, "count to 200");
+	await page.waitForURL(/\/s\//);
+	const other = await person(t);
+	await other.goto(page.url());
+	await other.getByText(/\b18 19\b/).waitFor();
+	await say(page, "hello");
+	await page.getByRole("list", { name: "Waiting messages" }).getByText("hello").waitFor();
+	for (const p of [page, other]) {
+		await p.getByText("Hello!").waitFor();
+		await p.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	}
+	const [a, b] = await Promise.all([page, other].map((p) => p.getByRole("log").innerText()));
+	assert.equal(b.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""), a.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""));
+});
+
+test("a person approves in the inbox", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about ink");
+	await page.getByText("Done. I wrote Ink").waitFor();
+	await say(page, "delete it");
+	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	const other = await person(t);
+	await other.getByRole("link", { name: /Inbox/ }).first().click();
+	await other.getByRole("button", { name: "Approve" }).click();
+	await other.getByText("Nothing waits for you").waitFor();
+	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
+});
+
+test("a draft survives a reload", async (t) => {
+	const page = await person(t);
+	await page.getByLabel("Message", { exact: true }).fill("half a thought");
+	await page.waitForTimeout(300);
+	await page.reload();
+	await page.getByText("half a thought").waitFor();
+	await page.getByLabel("Message", { exact: true }).fill("");
+});
+
+test("signing out elsewhere ends the page's stream", async (t) => {
+	const page = await person(t);
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	assert.equal(await page.evaluate(async () => (await fetch("/api/sign-out", { method: "POST" })).status), 200);
+	await page.reload();
+	await page.getByRole("heading", { name: "Sign in" }).waitFor();
+});
+
+for (const [scheme, width] of [
+	["light", 1440],
+	["dark", 1440],
+	["light", 390],
+	["dark", 390],
+])
+	test(`every page is accessible: ${scheme}, ${width} wide`, async (t) => {
+		const page = await person(t, { colorScheme: scheme, viewport: { width, height: 844 } });
+		const start = page.url();
+		const check = async (name) => {
+			const { violations } = await new AxeBuilder({ page }).analyze();
+			assert.deepEqual(
+				violations.map((v) => `${name}: ${v.id}: ${v.nodes[0]?.html}`),
+				[],
+			);
+			const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+			assert.ok(wide <= 0, `${name} scrolls sideways by ${wide} px`);
+		};
+		await check("new session");
+		await say(page, "create a document about rivers");
+		await page.getByText("Done. I wrote Rivers").waitFor();
+		await page.getByRole("button", { name: /Create document/ }).click();
+		await check("session");
+		for (const place of ["inbox", "sessions", "documents", "nowhere"]) {
+			await page.goto(`${start}/${place}`);
+			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
+			await check(place);
+		}
+		await page.goto(`${signalbox.url}/sign-in`);
+		await page.getByRole("heading", { name: "Sign in" }).waitFor();
+		await check("sign-in");
+	});

@@ -1,0 +1,22 @@
+import tailwind from "@tailwindcss/vite";
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vitest/config";
+
+// `npm run dev` serves the console with a gateway behind it: SIGNALBOX_URL names the gateway and
+// SIGNALBOX_TOKEN signs in.
+const gateway = process.env.SIGNALBOX_URL ?? "http://127.0.0.1:8080";
+const token = process.env.SIGNALBOX_TOKEN;
+
+export default defineConfig({
+	plugins: [react(), tailwind()],
+	build: { target: "es2023", sourcemap: false, chunkSizeWarningLimit: 700, assetsInlineLimit: 0 },
+	server: {
+		proxy: Object.fromEntries(
+			["/api", "/ws", "/openapi.json"].map((path) => [
+				path,
+				{ target: gateway, ws: path === "/ws", changeOrigin: true, headers: token ? { Authorization: `Bearer ${token}` } : {} },
+			]),
+		),
+	},
+	test: { include: ["src/**/*.test.ts", "packages/**/*.test.ts"] },
+});
