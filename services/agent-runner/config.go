@@ -52,6 +52,9 @@ type Config struct {
 	Patience      time.Duration `env:"AGENT_RUNNER_PATIENCE" envDefault:"20s" doc:"How long a runner retries while the database, the broker or the run log is unavailable, before it leaves the run to another runner."`
 	Idle          time.Duration `env:"AGENT_RUNNER_IDLE" envDefault:"2m" doc:"Longest pause within a model's answer."`
 
+	CompactAt   float64 `env:"AGENT_RUNNER_COMPACT_AT" envDefault:"0.8" doc:"Share of a model's context window from which the older messages of a conversation are replaced by a summary that the model writes. The messages stay readable."`
+	CompactKeep float64 `env:"AGENT_RUNNER_COMPACT_KEEP" envDefault:"0.25" doc:"Share of a model's context window whose newest messages a summary leaves as they are."`
+
 	RunLogDelay time.Duration `env:"AGENT_RUNNER_RUN_LOG_DELAY" envDefault:"250ms" doc:"How long events are collected before they are copied from the bus to PostgreSQL; a longer delay makes fewer and larger rows."`
 	RunLogKeep  time.Duration `env:"AGENT_RUNNER_RUN_LOG_KEEP" envDefault:"24h" doc:"How long the copied events are kept; viewers that resume later get the session's messages instead."`
 
@@ -78,6 +81,9 @@ func (c *Config) Validate() error {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: it must be positive", name, d))
 		}
+	}
+	if c.CompactAt < 0.1 || c.CompactAt > 1 || c.CompactKeep < 0 || c.CompactKeep > c.CompactAt/2 {
+		errs = append(errs, fmt.Errorf("AGENT_RUNNER_COMPACT_AT is %g and AGENT_RUNNER_COMPACT_KEEP %g: the first must be from 0.1 to 1, and the second from 0 to half of the first", c.CompactAt, c.CompactKeep))
 	}
 	if c.Lease < 2*c.Beat || c.Beat <= 0 {
 		errs = append(errs, fmt.Errorf("AGENT_RUNNER_LEASE is %s and AGENT_RUNNER_BEAT %s: a claim must survive one missed renewal, so make the lease at least twice the beat", c.Lease, c.Beat))

@@ -85,6 +85,9 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	if v.Active != nil {
 		res.ActiveRun = v.Active.Proto()
 	}
+	if m := v.Summary; m != nil {
+		res.Summary = &agentv1.Summary{Messages: int32(m.Messages), Text: m.Text, CreatedAt: timestamppb.New(m.CreatedAt)}
+	}
 	if v.Last != nil {
 		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Last.Ordinal, Number: v.Last.LastEvent}
 	}

@@ -175,7 +175,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	})
 	s.loop = loop.New(loop.Config{
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
-		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, ApprovalTime: s.cfg.ApprovalTime, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions,
+		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, ApprovalTime: s.cfg.ApprovalTime, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions, CompactAt: s.cfg.CompactAt, CompactKeep: s.cfg.CompactKeep,
 	}, loop.Deps{
 		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Budgets: s.budgets, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,

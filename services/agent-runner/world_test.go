@@ -311,6 +311,8 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:
 		return fmt.Sprintf("%sretry %d", p, ev.GetStepIndex()), ""
+	case *runv1.Event_Compaction:
+		return fmt.Sprintf("%scompaction %d %d messages", p, ev.GetStepIndex(), b.Compaction.GetMessages()), ""
 	case *runv1.Event_Waiting:
 		return fmt.Sprintf("%swaiting %d %s", p, ev.GetStepIndex(), b.Waiting.GetReason()), ""
 	case *runv1.Event_Done:

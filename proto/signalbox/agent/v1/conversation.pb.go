@@ -855,8 +855,10 @@ type GetSessionResponse struct {
 	// The session's tools that cannot be used now. Empty without messages, and if the tools
 	// could not be listed in time.
 	UnavailableTools []*UnavailableTool `protobuf:"bytes,5,rep,name=unavailable_tools,json=unavailableTools,proto3" json:"unavailable_tools,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What the model is told in place of the first messages. Absent if there is none.
+	Summary       *Summary `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetSessionResponse) Reset() {
@@ -924,6 +926,75 @@ func (x *GetSessionResponse) GetUnavailableTools() []*UnavailableTool {
 	return nil
 }
 
+func (x *GetSessionResponse) GetSummary() *Summary {
+	if x != nil {
+		return x.Summary
+	}
+	return nil
+}
+
+// A summary of a conversation's first messages.
+type Summary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many messages it stands for.
+	Messages      int32                  `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Summary) Reset() {
+	*x = Summary{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Summary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Summary) ProtoMessage() {}
+
+func (x *Summary) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Summary.ProtoReflect.Descriptor instead.
+func (*Summary) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Summary) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Summary) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Summary) GetCreatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return nil
+}
+
 // An event's place in a session.
 type EventPosition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -935,7 +1006,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +1018,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +1031,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -997,7 +1068,7 @@ type UpdateSessionRequest struct {
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1080,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1093,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -1097,7 +1168,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1180,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1193,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1141,7 +1212,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1224,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1237,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1184,7 +1255,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1267,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1280,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 type SubmitRequest struct {
@@ -1239,7 +1310,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1322,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1335,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1356,7 +1427,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1368,7 +1439,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1381,7 +1452,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -1420,7 +1491,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1503,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1516,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -1515,7 +1586,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1527,7 +1598,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1540,7 +1611,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -1573,7 +1644,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1585,7 +1656,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1598,7 +1669,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -1639,7 +1710,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1651,7 +1722,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1664,7 +1735,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -1750,7 +1821,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x04more\x18\x02 \x01(\bR\x04more\"N\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
-	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\"\xd0\x02\n" +
+	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\"\x87\x03\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
@@ -1758,7 +1829,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"active_run\x18\x03 \x01(\v2\x17.signalbox.agent.v1.RunR\tactiveRun\x12@\n" +
 	"\n" +
 	"last_event\x18\x04 \x01(\v2!.signalbox.agent.v1.EventPositionR\tlastEvent\x12P\n" +
-	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\"H\n" +
+	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\x125\n" +
+	"\asummary\x18\x06 \x01(\v2\x1b.signalbox.agent.v1.SummaryR\asummary\"t\n" +
+	"\aSummary\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +
+	"\n" +
+	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\"H\n" +
 	"\rEventPosition\x12\x1f\n" +
 	"\vrun_ordinal\x18\x01 \x01(\x03R\n" +
 	"runOrdinal\x12\x16\n" +
@@ -1853,7 +1930,7 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
@@ -1867,67 +1944,70 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*ListSessionsResponse)(nil),   // 9: signalbox.agent.v1.ListSessionsResponse
 	(*GetSessionRequest)(nil),      // 10: signalbox.agent.v1.GetSessionRequest
 	(*GetSessionResponse)(nil),     // 11: signalbox.agent.v1.GetSessionResponse
-	(*EventPosition)(nil),          // 12: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),   // 13: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil),  // 14: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),   // 15: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 16: signalbox.agent.v1.DeleteSessionResponse
-	(*SubmitRequest)(nil),          // 17: signalbox.agent.v1.SubmitRequest
-	(*SubmitResponse)(nil),         // 18: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 19: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 20: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 21: signalbox.agent.v1.CancelRequest
-	(*CancelResponse)(nil),         // 22: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*Run)(nil),                    // 24: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 25: signalbox.agent.v1.UnavailableTool
-	(*ToolCall)(nil),               // 26: signalbox.agent.v1.ToolCall
+	(*Summary)(nil),                // 12: signalbox.agent.v1.Summary
+	(*EventPosition)(nil),          // 13: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 14: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 15: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 16: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 17: signalbox.agent.v1.DeleteSessionResponse
+	(*SubmitRequest)(nil),          // 18: signalbox.agent.v1.SubmitRequest
+	(*SubmitResponse)(nil),         // 19: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 20: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 21: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 22: signalbox.agent.v1.CancelRequest
+	(*CancelResponse)(nil),         // 23: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 24: google.protobuf.Timestamp
+	(*Run)(nil),                    // 25: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 26: signalbox.agent.v1.UnavailableTool
+	(*ToolCall)(nil),               // 27: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	23, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	23, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	23, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	24, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	24, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	24, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	5,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	6,  // 6: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
 	1,  // 7: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	23, // 8: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	24, // 8: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 9: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
 	1,  // 10: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	3,  // 11: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	24, // 12: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	12, // 13: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	25, // 14: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	2,  // 15: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	5,  // 16: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 17: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 18: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 19: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	5,  // 20: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	24, // 21: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	26, // 22: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	4,  // 23: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	8,  // 24: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	10, // 25: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	13, // 26: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	15, // 27: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	17, // 28: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	21, // 29: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	19, // 30: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	7,  // 31: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	9,  // 32: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	11, // 33: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	14, // 34: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	16, // 35: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	18, // 36: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	22, // 37: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	20, // 38: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	31, // [31:39] is the sub-list for method output_type
-	23, // [23:31] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	25, // 12: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	13, // 13: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	26, // 14: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	12, // 15: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
+	24, // 16: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 17: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	5,  // 18: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 19: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 20: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 21: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	5,  // 22: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	25, // 23: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	27, // 24: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	4,  // 25: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	8,  // 26: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	10, // 27: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	14, // 28: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	16, // 29: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	18, // 30: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	22, // 31: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	20, // 32: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	7,  // 33: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	9,  // 34: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	11, // 35: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	15, // 36: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	17, // 37: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	19, // 38: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	23, // 39: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	21, // 40: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	33, // [33:41] is the sub-list for method output_type
+	25, // [25:33] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -1938,8 +2018,8 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[18].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[13].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[19].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -1949,7 +2029,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

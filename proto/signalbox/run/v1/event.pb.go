@@ -59,6 +59,7 @@ type Event struct {
 	//	*Event_Waiting
 	//	*Event_ToolApprovalResponse
 	//	*Event_ToolClientRequest
+	//	*Event_Compaction
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -296,6 +297,15 @@ func (x *Event) GetToolClientRequest() *ToolClientRequest {
 	return nil
 }
 
+func (x *Event) GetCompaction() *Compaction {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Compaction); ok {
+			return x.Compaction
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -368,6 +378,10 @@ type Event_ToolClientRequest struct {
 	ToolClientRequest *ToolClientRequest `protobuf:"bytes,26,opt,name=tool_client_request,json=toolClientRequest,proto3,oneof"`
 }
 
+type Event_Compaction struct {
+	Compaction *Compaction `protobuf:"bytes,27,opt,name=compaction,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -401,6 +415,8 @@ func (*Event_Waiting) isEvent_Body() {}
 func (*Event_ToolApprovalResponse) isEvent_Body() {}
 
 func (*Event_ToolClientRequest) isEvent_Body() {}
+
+func (*Event_Compaction) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -1332,6 +1348,61 @@ func (x *StepRetry) GetReason() string {
 	return ""
 }
 
+// A summary, written by the model, stands for the conversation's first messages from now on. The
+// messages are kept. It belongs to a step of its own: a step_retry voids it.
+type Compaction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many messages it stands for.
+	Messages      int32  `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	Summary       string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Compaction) Reset() {
+	*x = Compaction{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Compaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Compaction) ProtoMessage() {}
+
+func (x *Compaction) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Compaction.ProtoReflect.Descriptor instead.
+func (*Compaction) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Compaction) GetMessages() int32 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *Compaction) GetSummary() string {
+	if x != nil {
+		return x.Summary
+	}
+	return ""
+}
+
 // The model call will be retried, not before a time that the provider gave, or the run is
 // parked until a person or a client has answered.
 type Waiting struct {
@@ -1350,7 +1421,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1433,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1446,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1430,7 +1501,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1442,7 +1513,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1455,7 +1526,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Done) GetText() string {
@@ -1525,7 +1596,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1608,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1621,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Error) GetMessage() string {
@@ -1571,8 +1642,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdc\n" +
-	"\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\v\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1602,7 +1672,10 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x05error\x18\x17 \x01(\v2\x17.signalbox.run.v1.ErrorH\x00R\x05error\x125\n" +
 	"\awaiting\x18\x18 \x01(\v2\x19.signalbox.run.v1.WaitingH\x00R\awaiting\x12^\n" +
 	"\x16tool_approval_response\x18\x19 \x01(\v2&.signalbox.run.v1.ToolApprovalResponseH\x00R\x14toolApprovalResponse\x12U\n" +
-	"\x13tool_client_request\x18\x1a \x01(\v2#.signalbox.run.v1.ToolClientRequestH\x00R\x11toolClientRequestB\x06\n" +
+	"\x13tool_client_request\x18\x1a \x01(\v2#.signalbox.run.v1.ToolClientRequestH\x00R\x11toolClientRequest\x12>\n" +
+	"\n" +
+	"compaction\x18\x1b \x01(\v2\x1c.signalbox.run.v1.CompactionH\x00R\n" +
+	"compactionB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1682,7 +1755,11 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"tokens_out\x18\x02 \x01(\x03R\ttokensOut\x12#\n" +
 	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\"#\n" +
 	"\tStepRetry\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"\x91\x01\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"B\n" +
+	"\n" +
+	"Compaction\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x18\n" +
+	"\asummary\x18\x02 \x01(\tR\asummary\"\x91\x01\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
@@ -1716,7 +1793,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1733,13 +1810,14 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Source)(nil),                // 12: signalbox.run.v1.Source
 	(*StepComplete)(nil),          // 13: signalbox.run.v1.StepComplete
 	(*StepRetry)(nil),             // 14: signalbox.run.v1.StepRetry
-	(*Waiting)(nil),               // 15: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 16: signalbox.run.v1.Done
-	(*Error)(nil),                 // 17: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Compaction)(nil),            // 15: signalbox.run.v1.Compaction
+	(*Waiting)(nil),               // 16: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 17: signalbox.run.v1.Done
+	(*Error)(nil),                 // 18: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	18, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	19, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1752,20 +1830,21 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	12, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
 	13, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
 	14, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	16, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	17, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	15, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	17, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	18, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	16, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
 	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
-	18, // 18: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	18, // 19: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 20: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
-	18, // 21: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	15, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
+	19, // 19: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	19, // 20: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	19, // 21: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	19, // 22: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1791,6 +1870,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_Waiting)(nil),
 		(*Event_ToolApprovalResponse)(nil),
 		(*Event_ToolClientRequest)(nil),
+		(*Event_Compaction)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1798,7 +1878,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

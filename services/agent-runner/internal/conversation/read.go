@@ -20,6 +20,8 @@ import (
 type View struct {
 	Session  Session
 	Messages []run.Message
+	// Summary is what the model is told in place of the first messages, or nil.
+	Summary *run.Summary
 	// Simulated are the runs that the simulator answered.
 	Simulated []id.Run
 	// Active is the running run, or else the first queued one, or else nil.
@@ -85,6 +87,9 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 		return err
 	}
 	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message]); err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, `SELECT `+run.NewestSummary+` FROM sessions s WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Summary); err != nil {
 		return err
 	}
 	rows, err = tx.Query(ctx, `

@@ -51,6 +51,8 @@ type answering struct {
 	repaired  bool               // it was told so in this run
 	unread    bool               // the inbox may have something unread
 	stepped   bool               // this claim has begun a step
+	compacted int                // summaries since the last answer
+	noSummary *llm.Error         // why the conversation could not be compacted; nil if it can
 	// interrupt ends the context of work that may be interrupted.
 	interrupt context.CancelCauseFunc
 }
@@ -92,6 +94,9 @@ func (a *answering) run(ctx context.Context) error {
 	if last != nil {
 		a.text = lastText(a.claim.Run.ID, a.history)
 		a.paused = last.State == "complete" && last.FinishReason == pausedReason
+		if last.FinishReason == compactedReason {
+			a.compacted = 1
+		}
 		if a.schema != nil && last.State == "complete" && last.FinishReason == repairReason {
 			a.repaired = true
 			_, a.problem = a.schema.Check(a.text)
@@ -278,10 +283,27 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 	case spent.Reason != "":
 		return true, a.finish(ctx, run.End{State: run.Done, FinishReason: spent.Reason, FinishDetail: spent.Detail})
 	}
+	if err := a.retryUnavailable(stoppable, func() error { return a.prepare(stoppable) }); err != nil {
+		return a.callFailed(ctx, stoppable, index, nil, err)
+	}
+	if c := a.planCompaction(false); c != nil {
+		if done, ended, err := a.compact(ctx, stoppable, index, c); done || ended || err != nil {
+			return ended, err
+		}
+	}
 	res, err := a.callModel(stoppable, index)
+	if isTooLong(err) && isEmpty(res) {
+		if c := a.planCompaction(true); c != nil {
+			if done, ended, err := a.compact(ctx, stoppable, index, c); done || ended || err != nil {
+				return ended, err
+			}
+		}
+		err = a.tooLong(err)
+	}
 	if err != nil {
 		return a.callFailed(ctx, stoppable, index, res, err)
 	}
+	a.compacted = 0
 	return a.commitAnswer(ctx, stoppable, index, res)
 }
 
@@ -326,7 +348,7 @@ func (a *answering) reachedLimit(stoppable context.Context) string {
 	switch {
 	case errors.Is(context.Cause(stoppable), errWallTime):
 		return reasonMaxTime
-	case a.claim.Run.Steps >= limit:
+	case a.claim.Run.Steps-a.summaries() >= limit:
 		return reasonMaxSteps
 	}
 	return ""
@@ -519,6 +541,7 @@ func (a *answering) appendAnswer(answer run.Answer) {
 	a.text = modelmsg.PlainText(answer.Content)
 	a.history = append(a.history, run.Message{
 		Run: a.claim.Run.ID, Role: string(llm.Assistant), Content: answer.Content, RawDialect: &answer.RawDialect, Raw: answer.Raw,
+		TokensIn: &answer.Usage.Input, TokensOut: &answer.Usage.Output,
 	})
 }
 

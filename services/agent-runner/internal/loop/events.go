@@ -24,10 +24,13 @@ func stepRetry(step int, reason string) *runv1.Event {
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{Reason: reason}}}
 }
 
+// waiting returns a waiting event; until is zero if it is not known.
 func waiting(step int, reason string, until time.Time) *runv1.Event {
-	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_Waiting{
-		Waiting: &runv1.Waiting{Reason: reason, Until: timestamppb.New(until.Truncate(time.Millisecond))},
-	}}
+	w := &runv1.Waiting{Reason: reason}
+	if !until.IsZero() {
+		w.Until = timestamppb.New(until.Truncate(time.Millisecond))
+	}
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_Waiting{Waiting: w}}
 }
 
 // approvalRequest returns the event for the question about a call.
@@ -86,7 +89,7 @@ func parkedFor(step int, waits []run.Call) *runv1.Event {
 }
 
 func stepComplete(step int, in, out int64, finish string) *runv1.Event {
-	if finish == pausedReason || finish == repairReason { // internal: viewers do not know them
+	if finish == pausedReason || finish == repairReason || finish == compactedReason { // internal: viewers do not know them
 		finish = string(llm.FinishOther)
 	}
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{

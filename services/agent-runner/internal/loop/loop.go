@@ -3,6 +3,7 @@
 // # One run
 //
 //	claim → open the run log → ┌ border: drain? stop? steering? step limit? time?
+//	                           │ too long for the model? a step that compacts the conversation
 //	                           │ model call, streamed into the log
 //	                           │ flush the log, commit the answer and its tool calls
 //	                           │ wait for the tools; park if calls wait for a person or a client
@@ -13,6 +14,22 @@
 // One goroutine, the work queue's handler or one of the starter's, works on a run. It owns
 // the run's whole state except for two things: the keeper renews the leases of all runs of
 // the process, and a watcher goroutine cancels the run's context when a person stops it.
+//
+// # Compaction
+//
+// When the next prompt comes near the model's window, or the provider has refused it as too long,
+// the model first summarizes the older messages. From then on the prompt is the system prompt, the
+// summary and the messages after it, so that its beginning stays the same for the provider's
+// cache. The messages themselves are kept: people read them, and the taint (taint.go) is computed
+// from all of them, so that a summary of untrusted text is as untrusted as the text.
+//
+// Making a summary is a step of its own, without an answer, and like any step it is either
+// committed or not: the summary, its usage and the step's end are one transaction. A runner that
+// dies before it loses the summary, and the next claim makes another one; after it, the next claim
+// reads the summary with the session and continues with the next step. Only the claim's holder
+// makes summaries, and only at a step border, where no call is open. Budgets count these steps,
+// the step limit does not. If the model makes no summary, the conversation is sent as it is, and
+// the run fails if that is too long.
 //
 // # What happens on a crash
 //
@@ -113,6 +130,9 @@ type Config struct {
 	Patience time.Duration
 	// MaxFruitless is how many claims in a row may end without a commit before the run fails.
 	MaxFruitless int
+	// CompactAt is the share of a model's window from which the conversation is compacted, and
+	// CompactKeep the share whose newest messages stay as they are.
+	CompactAt, CompactKeep float64
 	// Partitions of the run log.
 	Partitions int
 	// Jitter returns a random part of a wait; nil for rand.N.

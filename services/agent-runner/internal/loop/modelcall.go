@@ -17,16 +17,13 @@ import (
 	"signalbox.dev/services/agent-runner/internal/structured"
 )
 
-// callModel calls the model, with retries, and returns its answer. With an error, the response is
+// callModel calls the model for the next step, with retries, and returns its answer. With an error, the response is
 // the part that had arrived when the run was interrupted, or nil.
 func (a *answering) callModel(ctx context.Context, index int) (*llm.Response, error) {
-	if err := a.retryUnavailable(ctx, func() error { return a.prepare(ctx) }); err != nil {
-		return nil, err
-	}
 	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
 	in := prompt.Input{
 		Run: &a.claim.Run, Step: index, Model: model, Dialect: a.dialect, ServerTools: a.Catalogue.ServerTool, Preset: a.preset, Session: a.session, Tools: a.tools,
-		Messages: a.history, Now: time.Now(), Continue: a.paused,
+		Messages: a.history[a.summarized():], Now: time.Now(), Continue: a.paused,
 	}
 	if a.schema != nil {
 		in.Format = a.schema.Prompt()
@@ -34,12 +31,20 @@ func (a *answering) callModel(ctx context.Context, index int) (*llm.Response, er
 	if a.problem != nil {
 		in.Repair = structured.Repair(a.problem)
 	}
-	req := prompt.Build(in)
+	return a.request(ctx, index, prompt.Build(in), a.relay)
+}
+
+// relayFunc takes the events of an answer as it arrives. wrote reports whether viewers have been
+// told of them.
+type relayFunc func(ctx context.Context, index int, ev *llm.Event) (wrote bool, err error)
+
+// request sends a request to the model, with retries. Its results are those of callModel.
+func (a *answering) request(ctx context.Context, index int, req *llm.Request, relay relayFunc) (*llm.Response, error) {
 	for try, broken := 1, 0; ; try++ {
 		var res *llm.Response
 		var streamed bool
 		err := a.retryUnavailable(ctx, func() (err error) {
-			res, streamed, err = a.attempt(ctx, index, req)
+			res, streamed, err = a.attempt(ctx, index, req, relay)
 			return err
 		})
 		switch {
@@ -114,7 +119,7 @@ func (a *answering) clientTools(catalogue []*toolv1.Tool) (tools []*toolv1.Tool)
 }
 
 // attempt makes one model call. streamed reports whether any of it went to the run log.
-func (a *answering) attempt(ctx context.Context, index int, req *llm.Request) (res *llm.Response, streamed bool, err error) {
+func (a *answering) attempt(ctx context.Context, index int, req *llm.Request, relay relayFunc) (res *llm.Response, streamed bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.cfg.StepTime, errStepTime)
 	defer cancel()
 	defer func() {
@@ -136,11 +141,11 @@ func (a *answering) attempt(ctx context.Context, index int, req *llm.Request) (r
 		stream.Estimate(req, res)
 		return res
 	}
-	for stream.Next() {
-		if !streamed {
+	for first := true; stream.Next(); first = false {
+		if first {
 			a.Metrics.firstToken.Observe(time.Since(start).Seconds())
 		}
-		wrote, err := a.relay(ctx, index, stream.Event())
+		wrote, err := relay(ctx, index, stream.Event())
 		streamed = streamed || wrote
 		if err != nil {
 			return counted(stream.Partial()), streamed, err
@@ -269,7 +274,7 @@ func (a *answering) callFailed(ctx, stoppable context.Context, index int, partia
 // cutShort ends a run in the middle of an answer and keeps the part that has arrived.
 func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Response, state run.State, reason string) error {
 	end := run.End{State: state, FinishReason: reason}
-	if partial != nil && string(partial.Content) != "[]" {
+	if !isEmpty(partial) {
 		answer := a.toAnswer(index, partial)
 		answer.Content = modelmsg.MarkCancelled(answer.Content)
 		answer.Interrupted, answer.FinishReason, answer.Calls = true, string(llm.FinishOther), nil
@@ -280,6 +285,9 @@ func (a *answering) cutShort(ctx context.Context, index int, partial *llm.Respon
 	}
 	return a.finish(ctx, end)
 }
+
+// isEmpty reports whether nothing of an answer has arrived.
+func isEmpty(partial *llm.Response) bool { return partial == nil || string(partial.Content) == "[]" }
 
 // code returns the machine-readable name of a model failure, such as MODEL_OVERLOADED.
 func code(e *llm.Error) string {

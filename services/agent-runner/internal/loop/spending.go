@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"signalbox.dev/services/agent-runner/internal/budget"
+	"signalbox.dev/services/agent-runner/internal/prompt"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -18,7 +19,6 @@ const (
 	budgetRetry = 500 * time.Millisecond
 	// guessedOutput is the output of a step whose preset does not limit it, in tokens.
 	guessedOutput = 4096
-	bytesPerToken = 4
 )
 
 // reserve reserves the next step in the budgets. While steps in progress have reserved what
@@ -66,14 +66,10 @@ func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
 
 // estimate returns what the next step may use.
 func (a *answering) estimate() budget.Amount {
-	size := len(a.session.SystemPrompt)
-	for _, m := range a.history {
-		size += len(m.Content)
-	}
-	u := run.Usage{Input: int64(size / bytesPerToken), Output: guessedOutput}
-	if limit := a.preset.MaxOutputTokens; limit > 0 {
+	u := run.Usage{Input: a.promptTokens(), Output: guessedOutput}
+	if a.preset.MaxOutputTokens > 0 {
 		model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
-		u.Output = int64(min(limit, model.MaxOutput)) // as the request has it
+		u.Output = int64(prompt.MaxOutput(a.preset, &model))
 	}
 	out := budget.Amount{Tokens: u.Input + u.Output}
 	if cost := a.cost(u); cost != nil {

@@ -63,7 +63,8 @@ type Input struct {
 	Preset      *preset.Preset
 	Session     run.Settings
 	Tools       []*toolv1.Tool
-	Messages    []run.Message
+	// Messages are those after the session's summary, if it has one.
+	Messages []run.Message
 	// Now gives the date in the system prompt.
 	Now time.Time
 	// Format tells the model the form of its final answer; empty for free text.
@@ -79,7 +80,7 @@ func Build(in Input) *llm.Request {
 	req := &llm.Request{
 		Model:           in.Run.Model,
 		System:          system(in),
-		MaxOutputTokens: maxOutput(in),
+		MaxOutputTokens: MaxOutput(in.Preset, &in.Model),
 		Continue:        in.Continue,
 		Meta: llm.Meta{
 			User:    in.Run.CreatedBy.String(),
@@ -97,6 +98,10 @@ func Build(in Input) *llm.Request {
 		}
 		req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Description: t.GetDescription(), Schema: json.RawMessage(t.GetInputSchemaJson())})
 	}
+	if in.Session.Summary != nil {
+		content, _ := json.Marshal(summaryNote + in.Session.Summary.Text + "\n</summary>") // a string always marshals
+		req.Messages = append(req.Messages, llm.Message{Role: llm.User, Content: content})
+	}
 	for _, m := range in.Messages {
 		msg := llm.Message{Role: llm.Role(m.Role), Content: m.Content}
 		if m.RawDialect != nil && len(m.Raw) > 0 {
@@ -111,12 +116,13 @@ func Build(in Input) *llm.Request {
 	return req
 }
 
-// maxOutput returns the preset's limit, bounded by the model's, or the model's default.
-func maxOutput(in Input) int {
-	if in.Preset.MaxOutputTokens > 0 {
-		return min(in.Preset.MaxOutputTokens, in.Model.MaxOutput)
+// MaxOutput returns the most tokens that a step's answer may have: the preset's limit, bounded by
+// the model's, or the model's default.
+func MaxOutput(p *preset.Preset, m *catalogue.Model) int {
+	if p.MaxOutputTokens > 0 {
+		return min(p.MaxOutputTokens, m.MaxOutput)
 	}
-	return in.Model.DefaultOutput
+	return m.DefaultOutput
 }
 
 // system returns the system prompt. The part that never changes comes first, for the

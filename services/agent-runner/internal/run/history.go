@@ -22,6 +22,8 @@ type Settings struct {
 	ClientTools []clienttool.Tool
 	// OwnPreset is the workspace's own preset with the name Preset, or nil.
 	OwnPreset *preset.Preset
+	// Summary stands for the first messages of the conversation; nil if there is none.
+	Summary *Summary
 }
 
 // maxHistory bounds the conversation that a run holds in memory, in bytes.
@@ -41,7 +43,7 @@ const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coale
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
-	b.Queue(`SELECT system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset,
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
 			coalesce((SELECT client_tools FROM runs WHERE workspace_id = @workspace AND id = @run), client_tools) AS client_tools
 		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))

@@ -74,6 +74,7 @@
 //	CommitAnswer   the model's message, its planned tool calls, usage
 //	Wait           the outcomes so far, and that the run waits, its waiting event (outbox)
 //	CommitResults  the tool message, in call order
+//	CompleteStep   the model's message or, of a step that compacts the conversation, the summary
 //	Finish         the last answer, the run's end, its terminal events (outbox), a waiting run's wake-up (outbox)
 //
 // Each commit sets runs.last_event to the number of the event that announces it. That event

@@ -33,6 +33,8 @@ type Answer struct {
 	CostMicros  *int64
 	Interrupted bool
 	Calls       []Call
+	// Summary is set for a step that made a summary instead of an answer.
+	Summary *Summary
 }
 
 // Call is a tool call of an answer.
@@ -109,6 +111,9 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
 		VALUES (@run, @step, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
 	budget.QueueSpent(b, args, spent(a.Usage, a.CostMicros, 1))
+	if a.Summary != nil {
+		queueSummary(b, c, a.Summary)
+	}
 }
 
 // spent returns what a model call takes from the budgets.
@@ -212,7 +217,7 @@ func queueResults(b *pgx.Batch, c *Claim, r *Results) {
 }
 
 // CompleteStep commits an answer without tool calls that is not the run's last, because the
-// provider paused or a steering message came. It completes the step.
+// provider paused or a steering message came, or commits a summary. It completes the step.
 func (s *Store) CompleteStep(ctx context.Context, c *Claim, a Answer, lastEvent int64) error {
 	_, err := s.commit(ctx, c, a.Step, "complete", func(b *pgx.Batch) error {
 		queueAnswer(b, c, &a, "complete")

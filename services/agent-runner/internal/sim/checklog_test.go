@@ -139,6 +139,7 @@ type viewedStep struct {
 	asked     map[string]int // requests of approvals, and their answers, by askKey
 	twice     bool
 	completed int
+	summaries []int32 // of how many messages
 }
 
 func readStep(v *shown, step int) *viewedStep {
@@ -163,12 +164,17 @@ func readStep(v *shown, step int) *viewedStep {
 			t.asked[fmt.Sprint("answered ", b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetOutcomeUnknown())]++
 		case *runv1.Event_ToolClientRequest:
 			t.asked[fmt.Sprint("client ", b.ToolClientRequest.GetToolCallId())]++
+		case *runv1.Event_Compaction:
+			t.summaries = append(t.summaries, b.Compaction.GetMessages())
 		case *runv1.Event_StepComplete:
 			t.completed++
 		}
 	}
 	return t
 }
+
+// compacted is the reason of a step that made a summary.
+const compacted = "compaction"
 
 // checkStep compares a committed step with its events.
 func (w *world) checkStep(r *runRow, v *shown, step int) {
@@ -192,6 +198,10 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 		w.violation("step %d of run %s is complete, viewers are told so %d times", step, name, t.completed)
 	case t.twice && !w.nats.lost:
 		w.violation("a result of step %d of run %s is told twice", step, name)
+	}
+	summary, made := w.pg.summaries[stepKey{r.ID, step}]
+	if made != (row.reason == compacted) || made != (len(t.summaries) == 1) || made && t.summaries[0] != int32(summary.Messages) {
+		w.violation("step %d of run %s, %s, made the summary %v, viewers are told of summaries of %v messages", step, name, row.reason, summary, t.summaries)
 	}
 	for _, c := range w.pg.callsOf(r.ID, step) {
 		cancelled := t.results[c.ID]

@@ -27,6 +27,7 @@ type transport struct {
 
 // request is the decoded part of a request that the model uses.
 type modelRequest struct {
+	Tools    []json.RawMessage `json:"tools"`
 	Messages []struct {
 		Role    string `json:"role"`
 		Content []struct {
@@ -130,7 +131,9 @@ func (t transport) answer(r *http.Request, session, name string, asked *modelReq
 func (t transport) refuse(r *http.Request, name string) (*http.Response, error) {
 	status, body := 529, `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`
 	header := http.Header{"Content-Type": {"application/json"}}
-	switch t.w.pick(name, 4) {
+	switch t.w.pick(name, 5) {
+	case 4:
+		status, body = http.StatusBadRequest, `{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 300 tokens > 200 maximum"}}`
 	case 0:
 		status, body = http.StatusTooManyRequests, `{"type":"error","error":{"type":"rate_limit_error","message":"slow down"}}`
 		header["Retry-After"] = []string{"2"}
@@ -176,7 +179,7 @@ func (w *world) compose(name string, call int, asked *modelRequest) composed {
 		block++
 	}
 	tools := 0
-	if len(asked.Messages) < 40 && w.chance(name, 0.5) {
+	if len(asked.Tools) > 0 && len(asked.Messages) < 40 && w.chance(name, 0.5) {
 		tools = 1 + w.pick(name, 3)
 	}
 	for i := range tools {

@@ -61,6 +61,14 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 	d.steps[key] = &stepRow{state: state, response: a.ResponseID, reason: a.FinishReason, usage: a.Usage, wasted: wasted}
 	d.usage[key] = a.Usage
 	addUsage(&row.Run, a.Usage)
+	if a.Summary != nil && d.cfg.plant != losesSummaries {
+		made := *a.Summary
+		made.Run = row.ID
+		d.summaries[key] = made
+		if s.summary == nil || s.summary.Messages < made.Messages {
+			s.summary = &made
+		}
+	}
 }
 
 func (d *rows) planCalls(c *run.Claim, a run.Answer) {
@@ -163,5 +171,5 @@ func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Settings, error) {
 	for _, m := range d.conversation(s.id) {
 		out = append(out, m.Message)
 	}
-	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps, ClientTools: d.cfg.clientTools}, nil
+	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps, ClientTools: d.cfg.clientTools, Summary: s.summary}, nil
 }

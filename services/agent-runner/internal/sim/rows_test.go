@@ -33,8 +33,10 @@ type rows struct {
 	retired  map[id.Operation]bool // keys of calls that a person let run again
 	usage    map[stepKey]run.Usage
 	wasted   map[stepKey]run.Usage
-	inbox    []*inboxRow
-	outbox   []outbox.Row
+	// summaries are those of conversations, by the step that made them.
+	summaries map[stepKey]run.Summary
+	inbox     []*inboxRow
+	outbox    []outbox.Row
 
 	// In the order of creation, because the order of a map is random.
 	allSessions []*sessionRow
@@ -61,6 +63,7 @@ type sessionRow struct {
 	model, provider, preset   string
 	maxSteps                  *int
 	nextOrdinal, nextPosition int64
+	summary                   *run.Summary // the newest
 }
 
 type runRow struct {
@@ -109,7 +112,7 @@ type inboxRow struct {
 func newRows(cfg rowsConfig) *rows {
 	return &rows{
 		cfg: cfg, sessions: map[id.Session]*sessionRow{}, runs: map[id.Run]*runRow{}, messages: map[id.Message]*messageRow{},
-		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, retired: map[id.Operation]bool{}, usage: map[stepKey]run.Usage{}, wasted: map[stepKey]run.Usage{},
+		steps: map[stepKey]*stepRow{}, calls: map[id.Operation]*callRow{}, retired: map[id.Operation]bool{}, usage: map[stepKey]run.Usage{}, wasted: map[stepKey]run.Usage{}, summaries: map[stepKey]run.Summary{},
 	}
 }
 

@@ -78,6 +78,7 @@ type both struct {
 	cancelled []pair[id.Run]
 	claims    []pair[*run.Claim]
 	keys      int
+	summaries int
 }
 
 // pair is a value of the model and the corresponding one of Postgres.
@@ -604,6 +605,10 @@ func (b *both) completeStep() (here, there []string) {
 		return nil, nil
 	}
 	a, event := b.anAnswer(c.here), c.here.Run.LastEvent+2
+	if b.rng.IntN(3) == 0 {
+		b.summaries++
+		a.Content, a.Summary = nil, &run.Summary{Messages: b.summaries, Known: b.summaries + 1, Nth: 1 + b.rng.IntN(2), Text: fmt.Sprint("summary ", b.summaries)}
+	}
 	err1 := b.rows.completeStep(c.here, a, event)
 	if err1 == nil {
 		c.here.Run.LastEvent, c.here.Run.Steps = event, a.Step+1
@@ -659,7 +664,13 @@ func (b *both) history() (here, there []string) {
 	two := &run.Claim{Run: run.Run{ID: r.there, Session: s.there, Workspace: b.actor[1].Workspace}}
 	m1, set1, err1 := b.rows.readHistory(one)
 	m2, set2, err2 := b.store().History(b.t.Context(), two)
-	line := func(s run.Settings) string { return fmt.Sprint(s.Preset, " ", orNothing(s.MaxSteps)) }
+	line := func(s run.Settings) string {
+		summary := "none"
+		if m := s.Summary; m != nil {
+			summary = fmt.Sprintf("%q of %d of %d messages by %s, its number %d", m.Text, m.Messages, m.Known, m.Run, m.Nth)
+		}
+		return fmt.Sprint(s.Preset, " ", orNothing(s.MaxSteps), " summary ", summary)
+	}
 	return append(messageLines(m1), line(set1), why(err1)), append(messageLines(m2), line(set2), why(err2))
 }
 

@@ -35,7 +35,8 @@ func newKit(t testing.TB) *kit {
 	if err != nil {
 		t.Fatal(err)
 	}
-	models, err := catalogue.New(nil)
+	// So small that some conversations are compacted.
+	models, err := catalogue.New([]byte(`{"models":[{"provider":"` + providerName + `","id":"` + modelName + `","context":400,"maxOutput":100}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,6 +114,15 @@ type StepRetryEvent struct {
 	Reason    string `json:"reason"`
 }
 
+// CompactionEvent announces that a summary stands for the session's first messages in the prompt
+// from now on. The messages stay readable. The step that made it has no answer.
+type CompactionEvent struct {
+	Type      string `json:"type" enum:"compaction"`
+	StepIndex int32  `json:"stepIndex"`
+	Messages  int32  `json:"messages" doc:"How many messages the summary stands for."`
+	Summary   string `json:"summary"`
+}
+
 // WaitingEvent announces that the model call will be retried later.
 type WaitingEvent struct {
 	Type   string     `json:"type" enum:"waiting"`

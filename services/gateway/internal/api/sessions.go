@@ -172,7 +172,16 @@ type SessionDetails struct {
 	ActiveRun   *Run    `json:"active_run" doc:"The active run or, if there is none, the first queued one; null if there is neither."`
 	LastEventID string  `json:"last_event_id" doc:"Pass it to the events endpoint: the messages contain everything up to this event."`
 
+	Summary *Summary `json:"summary" doc:"What the model is told in place of the first messages, which are too long for it; null if it gets all messages."`
+
 	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed."`
+}
+
+// Summary stands for the first messages of a session in the model's prompt.
+type Summary struct {
+	Messages  int32  `json:"messages" doc:"How many messages it stands for."`
+	Text      string `json:"text"`
+	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
 func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, error) {
@@ -187,6 +196,9 @@ func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, erro
 	}
 	if res.GetActiveRun() != nil {
 		d.ActiveRun = new(viewRun(res.GetActiveRun()))
+	}
+	if m := res.GetSummary(); m != nil {
+		d.Summary = &Summary{m.GetMessages(), m.GetText(), stamp(m.GetCreatedAt())}
 	}
 	return d, nil
 }

@@ -113,6 +113,9 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 			number("tokensOut", m.GetTokensOut()).text("finishReason", m.GetFinishReason()).end()
 	case *runv1.Event_StepRetry:
 		return "step-retry", object(b, "step-retry").number("stepIndex", int64(e.GetStepIndex())).text("reason", body.StepRetry.GetReason()).end()
+	case *runv1.Event_Compaction:
+		m := body.Compaction
+		return "compaction", object(b, "compaction").number("stepIndex", int64(e.GetStepIndex())).number("messages", int64(m.GetMessages())).text("summary", m.GetSummary()).end()
 	case *runv1.Event_Waiting:
 		o := object(b, "waiting").text("reason", body.Waiting.GetReason())
 		if until := body.Waiting.GetUntil(); until != nil {

@@ -85,6 +85,11 @@ data: {"type":"step-retry","stepIndex":2,"reason":"gone"}
 id: 3-7
 
 `},
+		{"compaction", &runv1.Event{StepIndex: 2, Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{Messages: 12, Summary: "They met."}}}, `event: compaction
+data: {"type":"compaction","stepIndex":2,"messages":12,"summary":"They met."}
+id: 3-7
+
+`},
 		{"waiting", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "limited", Until: &timestamppb.Timestamp{Seconds: 1763913600, Nanos: 250e6}}}}, `event: waiting
 data: {"type":"waiting","reason":"limited","until":"2025-11-23T16:00:00.25Z"}
 id: 3-7

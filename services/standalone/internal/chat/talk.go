@@ -172,6 +172,7 @@ type event struct {
 	Args                                 json.RawMessage
 	IsError, Simulated                   bool
 	TotalTokensIn, TotalTokensOut, Steps int64
+	Messages                             int64
 }
 
 // simulatedNote says what it means that a run is simulated.
@@ -238,6 +239,8 @@ func (t *talk) show(ev Event) error {
 		t.line(s.dim(oneLine("· "+d.Title+" "+d.URL, s.width())))
 	case "step-retry":
 		t.line(s.dim("↻ " + s.wrap(d.Reason)))
+	case "compaction":
+		t.line(s.dim(fmt.Sprintf("… the first %d messages are summarized for the model", d.Messages)))
 	case "waiting":
 		t.line(s.dim("… " + s.wrap("waiting: "+d.Reason+" "+d.Until)))
 	case "error":

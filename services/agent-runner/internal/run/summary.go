@@ -1,0 +1,35 @@
+package run
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/id"
+)
+
+// Summary is what the model is told in place of the first messages of a conversation. The
+// messages themselves are kept.
+type Summary struct {
+	// Messages is how many messages it stands for.
+	Messages int `json:"messages"`
+	// Known is how many messages the conversation had when it was made. The token counts of
+	// earlier answers are of prompts without it.
+	Known int `json:"known"`
+	// Run is the run that made it, in a step of its own, and Nth counts those that the run made.
+	Run       id.Run    `json:"run_id"`
+	Nth       int       `json:"nth"`
+	Text      string    `json:"text"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// NewestSummary selects the summary that counts of a session s as JSON, or null.
+const NewestSummary = `(SELECT to_jsonb(m) FROM summaries m WHERE m.workspace_id = s.workspace_id AND m.session_id = s.id ORDER BY m.messages DESC LIMIT 1)`
+
+func queueSummary(b *pgx.Batch, c *Claim, s *Summary) {
+	args := c.key()
+	args["messages"], args["known"], args["nth"], args["text"] = s.Messages, s.Known, s.Nth, s.Text
+	b.Queue(`
+		INSERT INTO summaries (session_id, workspace_id, messages, known, run_id, nth, text)
+		VALUES (@session, @workspace, @messages, @known, @run, @nth, @text)`, args)
+}
