@@ -259,7 +259,9 @@ func TestStopDuringSummary(t *testing.T) {
 func TestTaintSurvivesSummary(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tools.add("page", func(context.Context, *toolv1.Call) string { return `{"result":"a stranger's text"}` })
+	w.tools.add("page", func(context.Context, *toolv1.Call) string {
+		return `{"result":"` + strings.Repeat("a stranger's text ", 300) + `"}`
+	})
 	w.tools.specs["page"] = &toolv1.Tool{ReadsUntrusted: true, ReadsPrivate: true}
 	w.tools.add("post", func(context.Context, *toolv1.Call) string { return `{"result":"sent"}` })
 	w.tools.specs["post"] = &toolv1.Tool{Effect: toolv1.Effect_EFFECT_UNSAFE, ActsOutside: true}

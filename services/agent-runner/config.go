@@ -7,6 +7,7 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/agent-runner/internal/loop"
 )
 
 // Config has the service's settings.
@@ -55,6 +56,8 @@ type Config struct {
 	CompactAt   float64 `env:"AGENT_RUNNER_COMPACT_AT" envDefault:"0.8" doc:"Share of a model's context window from which the older messages of a conversation are replaced by a summary that the model writes. The messages stay readable."`
 	CompactKeep float64 `env:"AGENT_RUNNER_COMPACT_KEEP" envDefault:"0.25" doc:"Share of a model's context window whose newest messages a summary leaves as they are."`
 
+	TitleModel string `env:"AGENT_RUNNER_TITLE_MODEL" envDefault:"same" doc:"Model that names a session after its first message: same (the session's), off (the title is the beginning of the message), or a list of provider/model pairs, separated by commas, for the providers that shall use another model."`
+
 	RunLogDelay time.Duration `env:"AGENT_RUNNER_RUN_LOG_DELAY" envDefault:"250ms" doc:"How long events are collected before they are copied from the bus to PostgreSQL; a longer delay makes fewer and larger rows."`
 	RunLogKeep  time.Duration `env:"AGENT_RUNNER_RUN_LOG_KEEP" envDefault:"24h" doc:"How long the copied events are kept; viewers that resume later get the session's messages instead."`
 
@@ -81,6 +84,9 @@ func (c *Config) Validate() error {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s is %s: it must be positive", name, d))
 		}
+	}
+	if _, err := loop.ParseTitles(c.TitleModel); err != nil {
+		errs = append(errs, fmt.Errorf("AGENT_RUNNER_TITLE_MODEL: %w", err))
 	}
 	if c.CompactAt < 0.1 || c.CompactAt > 1 || c.CompactKeep < 0 || c.CompactKeep > c.CompactAt/2 {
 		errs = append(errs, fmt.Errorf("AGENT_RUNNER_COMPACT_AT is %g and AGENT_RUNNER_COMPACT_KEEP %g: the first must be from 0.1 to 1, and the second from 0 to half of the first", c.CompactAt, c.CompactKeep))

@@ -160,7 +160,8 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	models, err3 := catalogue.Load(s.cfg.ModelCatalogue)
 	s.catalogue = models
 	prices, err4 := price.Load(s.cfg.ModelPrices)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	titles, err5 := loop.ParseTitles(s.cfg.TitleModel)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return err
 	}
 	s.tools = toolbox.New(toolv1connect.NewToolServiceClient(internal, s.cfg.ToolExecutorURL, toolOptions...), s.deps.Bus, s.deps.Log)
@@ -175,7 +176,7 @@ func (s *Service) wireLoop(presets *preset.Set) error {
 	})
 	s.loop = loop.New(loop.Config{
 		Tries: s.cfg.ModelTries, Backoff: s.cfg.ModelBackoff, MaxRetryAfter: s.cfg.MaxRetryAfter, StepTime: s.cfg.StepTime,
-		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, ApprovalTime: s.cfg.ApprovalTime, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions, CompactAt: s.cfg.CompactAt, CompactKeep: s.cfg.CompactKeep,
+		ToolTime: s.cfg.ToolTime, Queueing: s.cfg.ToolQueueing, ApprovalTime: s.cfg.ApprovalTime, Patience: s.cfg.Patience, MaxFruitless: maxFruitless, Partitions: s.cfg.Partitions, CompactAt: s.cfg.CompactAt, CompactKeep: s.cfg.CompactKeep, Titles: titles,
 	}, loop.Deps{
 		Store: s.runs, Bus: s.deps.Bus, Tools: s.tools, Presets: presets, Models: s.providers, Catalogue: models, Budgets: s.budgets, Prices: prices, Keeper: s.keeper,
 		Metrics: loop.NewMetrics(s.deps.Registerer), Log: s.deps.Log,
@@ -263,6 +264,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return httpserver.Serve(ctx, httpserver.Config{Listener: s.deps.Listener, Handler: s.handler, Log: s.deps.Log, Drain: s.cfg.Drain})
 	})
 	err := front.Wait()
+	s.loop.Close()
 	for _, c := range s.clients {
 		c.CloseIdleConnections() // otherwise the servers wait for these connections when they stop
 	}

@@ -90,6 +90,7 @@ type runner struct {
 
 func fast(cfg *agentrunner.Config) {
 	cfg.ModelBackoff = time.Millisecond
+	cfg.TitleModel = "off"                                    // models answer as scripted, call by call
 	cfg.Beat, cfg.Lease = 100*time.Millisecond, 2*time.Second // so long that a busy machine loses no claim
 }
 
@@ -311,6 +312,8 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:
 		return fmt.Sprintf("%sretry %d", p, ev.GetStepIndex()), ""
+	case *runv1.Event_SessionTitle:
+		return p + "title " + b.SessionTitle.GetTitle(), ""
 	case *runv1.Event_Compaction:
 		return fmt.Sprintf("%scompaction %d %d messages", p, ev.GetStepIndex(), b.Compaction.GetMessages()), ""
 	case *runv1.Event_Waiting:

@@ -142,6 +142,13 @@ var mutants = []mutant{
 		new:    `ReadsPrivate: true`,
 		inside: test{tools, "^TestTrust$"}, outside: test{hostile, "^TestHostileModel$"},
 	},
+	{
+		name: "summary-lost", what: "a step that compacts a conversation is committed with its summary",
+		file:   "services/agent-runner/internal/run/step.go",
+		old:    `if a.Summary != nil {`,
+		new:    `if a.Summary != nil && a.Step < 0 {`,
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestPromptTooLong$"},
+	},
 	// The run log and its delivery to viewers.
 	{
 		name: "log-without-fence", what: "a claim's first event follows the last event that it has read",

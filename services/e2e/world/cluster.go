@@ -19,6 +19,9 @@ import (
 	"signalbox.dev/pkg/subject"
 )
 
+// untitled keeps models that answer as scripted, call by call, from being asked for titles.
+const untitled = "AGENT_RUNNER_TITLE_MODEL=off"
+
 // service describes a service of the cluster.
 type service struct {
 	name, role string            // role is its login at the database
@@ -222,6 +225,8 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 	switch s.name {
 	case subject.Gateway:
 		env = append(env, "GATEWAY_DEV_SECRET="+devSecret)
+	case subject.AgentRunner:
+		env = append(env, untitled)
 	case subject.ToolExecutor:
 		env = append(env, "RESEARCH_REPO=signalbox/research") // the simulator's
 	case subject.CredentialBroker:

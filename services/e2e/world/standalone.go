@@ -27,7 +27,7 @@ func StartStandalone(ctx context.Context, o Options) (*World, error) {
 	url := "http://" + addr
 	p, err := w.start(ctx, spec{
 		name: Standalone, service: Standalone, replica: 1, addr: addr, health: url + "/ready",
-		args: []string{"up", "--http", addr, "--data", data}, env: []string{"LOG_LEVEL=" + w.opts.LogLevel},
+		args: []string{"up", "--http", addr, "--data", data}, env: []string{"LOG_LEVEL=" + w.opts.LogLevel, untitled},
 	})
 	if err != nil {
 		return w, err

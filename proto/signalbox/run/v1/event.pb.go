@@ -60,6 +60,7 @@ type Event struct {
 	//	*Event_ToolApprovalResponse
 	//	*Event_ToolClientRequest
 	//	*Event_Compaction
+	//	*Event_SessionTitle
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -306,6 +307,15 @@ func (x *Event) GetCompaction() *Compaction {
 	return nil
 }
 
+func (x *Event) GetSessionTitle() *SessionTitle {
+	if x != nil {
+		if x, ok := x.Body.(*Event_SessionTitle); ok {
+			return x.SessionTitle
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -382,6 +392,10 @@ type Event_Compaction struct {
 	Compaction *Compaction `protobuf:"bytes,27,opt,name=compaction,proto3,oneof"`
 }
 
+type Event_SessionTitle struct {
+	SessionTitle *SessionTitle `protobuf:"bytes,28,opt,name=session_title,json=sessionTitle,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -417,6 +431,8 @@ func (*Event_ToolApprovalResponse) isEvent_Body() {}
 func (*Event_ToolClientRequest) isEvent_Body() {}
 
 func (*Event_Compaction) isEvent_Body() {}
+
+func (*Event_SessionTitle) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -1403,6 +1419,51 @@ func (x *Compaction) GetSummary() string {
 	return ""
 }
 
+// A model has named the session. It may come anywhere in a run.
+type SessionTitle struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Title         string                 `protobuf:"bytes,1,opt,name=title,proto3" json:"title,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionTitle) Reset() {
+	*x = SessionTitle{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionTitle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionTitle) ProtoMessage() {}
+
+func (x *SessionTitle) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionTitle.ProtoReflect.Descriptor instead.
+func (*SessionTitle) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SessionTitle) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
 // The model call will be retried, not before a time that the provider gave, or the run is
 // parked until a person or a client has answered.
 type Waiting struct {
@@ -1421,7 +1482,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1494,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1507,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1501,7 +1562,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1574,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1587,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Done) GetText() string {
@@ -1596,7 +1657,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1608,7 +1669,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1621,7 +1682,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Error) GetMessage() string {
@@ -1642,7 +1703,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9c\v\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\v\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1675,7 +1736,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x13tool_client_request\x18\x1a \x01(\v2#.signalbox.run.v1.ToolClientRequestH\x00R\x11toolClientRequest\x12>\n" +
 	"\n" +
 	"compaction\x18\x1b \x01(\v2\x1c.signalbox.run.v1.CompactionH\x00R\n" +
-	"compactionB\x06\n" +
+	"compaction\x12E\n" +
+	"\rsession_title\x18\x1c \x01(\v2\x1e.signalbox.run.v1.SessionTitleH\x00R\fsessionTitleB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1759,7 +1821,9 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"Compaction\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x18\n" +
-	"\asummary\x18\x02 \x01(\tR\asummary\"\x91\x01\n" +
+	"\asummary\x18\x02 \x01(\tR\asummary\"$\n" +
+	"\fSessionTitle\x12\x14\n" +
+	"\x05title\x18\x01 \x01(\tR\x05title\"\x91\x01\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
@@ -1793,7 +1857,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1811,13 +1875,14 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*StepComplete)(nil),          // 13: signalbox.run.v1.StepComplete
 	(*StepRetry)(nil),             // 14: signalbox.run.v1.StepRetry
 	(*Compaction)(nil),            // 15: signalbox.run.v1.Compaction
-	(*Waiting)(nil),               // 16: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 17: signalbox.run.v1.Done
-	(*Error)(nil),                 // 18: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*SessionTitle)(nil),          // 16: signalbox.run.v1.SessionTitle
+	(*Waiting)(nil),               // 17: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 18: signalbox.run.v1.Done
+	(*Error)(nil),                 // 19: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	19, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	20, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1830,21 +1895,22 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	12, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
 	13, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
 	14, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	17, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	18, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	16, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	18, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	19, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	17, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
 	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
 	15, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
-	19, // 19: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	19, // 20: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	19, // 21: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
-	19, // 22: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	16, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
+	20, // 20: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	20, // 21: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 22: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 23: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1871,6 +1937,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_ToolApprovalResponse)(nil),
 		(*Event_ToolClientRequest)(nil),
 		(*Event_Compaction)(nil),
+		(*Event_SessionTitle)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1878,7 +1945,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -8,6 +8,7 @@ package compact
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -143,9 +144,9 @@ func Shorten(text string, limit int) string {
 
 // LastRequest returns the text of the last user message.
 func LastRequest(messages []run.Message) string {
-	for i := len(messages) - 1; i >= 0; i-- {
-		if messages[i].Role == string(llm.User) {
-			return modelmsg.PlainText(messages[i].Content)
+	for _, m := range slices.Backward(messages) {
+		if m.Role == string(llm.User) {
+			return modelmsg.PlainText(m.Content)
 		}
 	}
 	return ""

@@ -159,8 +159,8 @@ type submitState struct {
 const retryWaiting = 5 * time.Second
 
 type lockedSession struct {
-	Model, Provider, TitleSource string
-	NextOrdinal, NextPosition    int64
+	Model, Provider           string
+	NextOrdinal, NextPosition int64
 	run.Settings
 }
 

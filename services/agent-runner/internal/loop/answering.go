@@ -52,6 +52,7 @@ type answering struct {
 	unread    bool               // the inbox may have something unread
 	stepped   bool               // this claim has begun a step
 	compacted int                // summaries since the last answer
+	titled    chan string        // gets the title of a session that is being named; nil if it is not
 	noSummary *llm.Error         // why the conversation could not be compacted; nil if it can
 	// interrupt ends the context of work that may be interrupted.
 	interrupt context.CancelCauseFunc
@@ -291,6 +292,7 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 			return ended, err
 		}
 	}
+	a.nameSession(ctx, index)
 	res, err := a.callModel(stoppable, index)
 	if isTooLong(err) && isEmpty(res) {
 		if c := a.planCompaction(true); c != nil {
@@ -567,6 +569,9 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 }
 
 func (a *answering) end(ctx context.Context, e run.End) error {
+	if err := a.tellTitle(ctx); err != nil {
+		return err
+	}
 	if err := a.log.Flush(ctx); err != nil {
 		return err
 	}
@@ -616,8 +621,13 @@ func boundedTokens(tokens int64) int64 { return min(max(tokens, 0), maxTokens) }
 
 // cost returns the price of tokens of the run's model, as run.Answer.CostMicros.
 func (a *answering) cost(u run.Usage) *int64 {
+	return a.costOf(a.claim.Run.Provider, a.claim.Run.Model, u)
+}
+
+// costOf returns the price of a model's tokens, or nil if it is not known.
+func (l *Loop) costOf(provider, model string, u run.Usage) *int64 {
 	tokens := price.Tokens{Input: u.Input, CacheRead: u.CacheRead, CacheWrite: u.CacheWrite, Output: u.Output}
-	if cost, known := a.Prices.Cost(a.claim.Run.Provider, a.claim.Run.Model, tokens); known {
+	if cost, known := l.Prices.Cost(provider, model, tokens); known {
 		return &cost
 	}
 	return nil

@@ -31,6 +31,14 @@
 // the step limit does not. If the model makes no summary, the conversation is sent as it is, and
 // the run fails if that is too long.
 //
+// # Titles
+//
+// While the first step of a session's first run is under way, another goroutine asks a model for a
+// title. It owns nothing of the run: it writes the title and its usage in one transaction, which
+// needs no claim and loses to a person's title, and sends the title to the run's goroutine, which
+// tells viewers if the run has not ended. A crash costs the title, and the session keeps that of its
+// first message.
+//
 // # What happens on a crash
 //
 // During the model call: nothing of the step is committed. The next claim emits step-retry
@@ -54,6 +62,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"signalbox.dev/pkg/bus"
@@ -99,6 +108,7 @@ type Store interface {
 	Wait(ctx context.Context, c *run.Claim, w run.Wait, lastEvent int64) (parked bool, err error)
 	CommitResults(ctx context.Context, c *run.Claim, r run.Results, lastEvent int64) (unread bool, err error)
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
+	SetTitle(ctx context.Context, c *run.Claim, t run.Title) (set bool, err error)
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
 }
@@ -133,6 +143,7 @@ type Config struct {
 	// CompactAt is the share of a model's window from which the conversation is compacted, and
 	// CompactKeep the share whose newest messages stay as they are.
 	CompactAt, CompactKeep float64
+	Titles                 Titles
 	// Partitions of the run log.
 	Partitions int
 	// Jitter returns a random part of a wait; nil for rand.N.
@@ -162,9 +173,13 @@ type Deps struct {
 type Loop struct {
 	cfg Config
 	Deps
+
+	aside sync.WaitGroup  // calls that do not belong to a step
+	life  context.Context //nolint:containedctx // ends them in Close
+	end   context.CancelFunc
 }
 
-// New returns a loop.
+// New returns a loop. The caller closes it when its runs have ended.
 func New(cfg Config, deps Deps) *Loop {
 	if cfg.Jitter == nil {
 		cfg.Jitter = rand.N[time.Duration]
@@ -172,7 +187,9 @@ func New(cfg Config, deps Deps) *Loop {
 	if deps.Prices == nil {
 		deps.Prices = &price.List{}
 	}
-	return &Loop{cfg, deps}
+	l := &Loop{cfg: cfg, Deps: deps}
+	l.life, l.end = context.WithCancel(context.Background())
+	return l
 }
 
 // The causes that interrupt a run.

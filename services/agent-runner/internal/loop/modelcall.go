@@ -160,6 +160,9 @@ func (a *answering) attempt(ctx context.Context, index int, req *llm.Request, re
 // relay writes a stream's event to the run log. Calls of our own tools are announced when
 // they are committed; those that the provider runs are announced as they come.
 func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote bool, err error) {
+	if err := a.tellTitle(ctx); err != nil {
+		return false, err
+	}
 	event := &runv1.Event{StepIndex: int32(index)}
 	switch ev.Type {
 	case llm.TextDelta:

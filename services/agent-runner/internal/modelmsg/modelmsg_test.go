@@ -291,3 +291,26 @@ func FuzzContent(f *testing.F) {
 		}
 	})
 }
+
+func TestModelTitle(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ text, want string }{
+		{"A trip to Japan", "A trip to Japan"},
+		{"\n \"A trip to Japan.\"\nMore.", "A trip to Japan"},
+		{"**A trip\tto\x00 Japan**", "A trip to Japan"},
+		{"# Tokyo\u202e in spring", "Tokyo in spring"},
+		{"«Поездка в Японию»", "Поездка в Японию"},
+		{strings.Repeat("word ", 30), strings.Repeat("word ", 11) + "word…"},
+		{strings.Repeat("旅", 100), strings.Repeat("旅", 59) + "…"},
+		{"", ""},
+		{" \n\t\n\"\"", ""},
+	} {
+		got := modelmsg.ModelTitle(tt.text)
+		if got != tt.want {
+			t.Errorf("ModelTitle(%q) = %q, want %q", tt.text, got, tt.want)
+		}
+		if n := utf8.RuneCountInString(got); n > 60 {
+			t.Errorf("ModelTitle(%q) has %d runes", tt.text, n)
+		}
+	}
+}

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	titleRunes = 80
-	untitled   = "Untitled"
+	titleRunes      = 80
+	modelTitleRunes = 60
+	untitled        = "Untitled"
 )
 
 // PlainText returns the concatenated text parts of content; providers split one answer into
@@ -54,14 +55,14 @@ func Title(content json.RawMessage) string {
 			continue
 		}
 		for line := range strings.Lines(parts[i].Text) {
-			if t := titleLine(line); t != "" {
+			if t := titleLine(line, titleRunes); t != "" {
 				return t
 			}
 		}
 	}
 	for i := range parts {
 		if parts[i].Type == File {
-			if t := titleLine(parts[i].Filename); t != "" {
+			if t := titleLine(parts[i].Filename, titleRunes); t != "" {
 				return t
 			}
 		}
@@ -69,8 +70,21 @@ func Title(content json.RawMessage) string {
 	return untitled
 }
 
-// titleLine returns one line as a title, or "" if it has no printable character.
-func titleLine(line string) string {
+// ModelTitle returns a title from what a model wrote when asked for one: the first line that is not
+// blank, without quotation marks around it, cut to at most 60 runes. It is empty if there is none.
+func ModelTitle(text string) string {
+	for line := range strings.Lines(text) {
+		line = strings.Trim(strings.TrimSpace(line), "\"'`*“”„‟«»「」")
+		if t := titleLine(strings.TrimRight(line, ". "), modelTitleRunes); t != "" {
+			return t
+		}
+	}
+	return ""
+}
+
+// titleLine returns one line as a title of at most limit runes, or "" if it has no printable
+// character.
+func titleLine(line string, limit int) string {
 	line = strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
@@ -84,12 +98,12 @@ func titleLine(line string) string {
 	if !strings.ContainsFunc(line, func(r rune) bool { return unicode.IsPrint(r) && r != ' ' }) {
 		return ""
 	}
-	if utf8.RuneCountInString(line) <= titleRunes {
+	if utf8.RuneCountInString(line) <= limit {
 		return line
 	}
-	runes := []rune(line)[:titleRunes] // one more than is kept, because a space there ends a word
+	runes := []rune(line)[:limit] // one more than is kept, because a space there ends a word
 	cut := strings.LastIndexByte(string(runes), ' ')
-	if short := string(runes[:titleRunes-1]); cut < len(short)/2 {
+	if short := string(runes[:limit-1]); cut < len(short)/2 {
 		return short + "…"
 	}
 	return strings.TrimRight(string(runes)[:cut], " ,;:.-") + "…"

@@ -243,15 +243,7 @@ func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, 
 			VALUES (@run, @step, @workspace, 'open', @in, @out)
 			ON CONFLICT (run_id, step_index) DO UPDATE SET
 				wasted_input_tokens = steps.wasted_input_tokens + @in, wasted_output_tokens = steps.wasted_output_tokens + @out`, args)
-		b.Queue(`
-			INSERT INTO usage (run_id, step_index, wasted, workspace_id, session_id, member_id, provider, model,
-				input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
-			VALUES (@run, @step, true, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, 0, @cost)
-			ON CONFLICT (run_id, step_index, wasted) DO UPDATE SET
-				input_tokens = usage.input_tokens + @in, cache_read_tokens = usage.cache_read_tokens + @cacheread,
-				cache_write_tokens = usage.cache_write_tokens + @cachewrite, output_tokens = usage.output_tokens + @out,
-				reasoning_tokens = usage.reasoning_tokens + @reasoning, estimated = usage.estimated OR @estimated,
-				cost_micros = usage.cost_micros + @cost`, args)
+		queueUsage(b, args, true)
 		budget.QueueSpent(b, args, spent(wasted, costMicros, 0))
 		return nil
 	})
@@ -259,6 +251,21 @@ func (s *Store) AddWaste(ctx context.Context, c *Claim, step int, wasted Usage, 
 		return fmt.Errorf("record the waste of step %d: %w", step, err)
 	}
 	return nil
+}
+
+// queueUsage adds to the usage of a step that is not an answer's: of calls that failed midway, or of
+// the title.
+func queueUsage(b *pgx.Batch, args pg.Args, wasted bool) {
+	args["wasted"] = wasted
+	b.Queue(`
+		INSERT INTO usage (run_id, step_index, wasted, workspace_id, session_id, member_id, provider, model,
+			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
+		VALUES (@run, @step, @wasted, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, 0, @cost)
+		ON CONFLICT (run_id, step_index, wasted) DO UPDATE SET
+			input_tokens = usage.input_tokens + @in, cache_read_tokens = usage.cache_read_tokens + @cacheread,
+			cache_write_tokens = usage.cache_write_tokens + @cachewrite, output_tokens = usage.output_tokens + @out,
+			reasoning_tokens = usage.reasoning_tokens + @reasoning, estimated = usage.estimated OR @estimated,
+			cost_micros = usage.cost_micros + @cost`, args)
 }
 
 // OpenStep is the newest committed step as a new claim finds it. It is answered and lacks

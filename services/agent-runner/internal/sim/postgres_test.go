@@ -349,6 +349,11 @@ func (s store) AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.
 	return s.tell(ctx, "waste "+label(c), func() error { return s.w.pg.addWaste(&given, step, wasted) })
 }
 
+// SetTitle is never called: titles are off.
+func (s store) SetTitle(context.Context, *run.Claim, run.Title) (bool, error) {
+	return false, errors.New("the simulation has no titles")
+}
+
 func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 	given := *c
 	err := s.tell(ctx, "finish "+label(c), func() error {

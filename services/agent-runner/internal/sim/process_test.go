@@ -128,9 +128,13 @@ const (
 const approvalTime = 30 * time.Second
 
 func loopConfig(w *world, name string) loop.Config {
+	untitled, err := loop.ParseTitles("off")
+	if err != nil {
+		panic(err) // it is a constant
+	}
 	return loop.Config{
 		Tries: 3, Backoff: 500 * time.Millisecond, MaxRetryAfter: 5 * time.Second, StepTime: 20 * time.Second,
-		ToolTime: 8 * time.Second, Queueing: 10 * time.Second, ApprovalTime: approvalTime, Patience: 8 * time.Second, MaxFruitless: w.shape.fruitless, Partitions: partitions, CompactAt: 0.8, CompactKeep: 0.25,
+		ToolTime: 8 * time.Second, Queueing: 10 * time.Second, ApprovalTime: approvalTime, Patience: 8 * time.Second, MaxFruitless: w.shape.fruitless, Partitions: partitions, CompactAt: 0.8, CompactKeep: 0.25, Titles: untitled,
 		Jitter: func(wait time.Duration) (d time.Duration) {
 			w.locked(func() { d = w.between(name+" jitter", 0, wait) })
 			return d

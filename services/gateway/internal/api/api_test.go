@@ -82,6 +82,7 @@ func TestEventsAreDescribed(t *testing.T) {
 		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{}}}, &StepCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{}}}, &CompactionEvent{}},
+		{&runv1.Event{Body: &runv1.Event_SessionTitle{SessionTitle: &runv1.SessionTitle{}}}, &SessionTitleEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Until: &timestamppb.Timestamp{Nanos: 1}, ForPerson: true}}}, &WaitingEvent{}},
 		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
 		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},

@@ -123,6 +123,12 @@ type CompactionEvent struct {
 	Summary   string `json:"summary"`
 }
 
+// SessionTitleEvent announces that a model has named the session. It may come anywhere in a run.
+type SessionTitleEvent struct {
+	Type  string `json:"type" enum:"session-title"`
+	Title string `json:"title"`
+}
+
 // WaitingEvent announces that the model call will be retried later.
 type WaitingEvent struct {
 	Type   string     `json:"type" enum:"waiting"`

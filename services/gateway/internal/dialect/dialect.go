@@ -116,6 +116,8 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 	case *runv1.Event_Compaction:
 		m := body.Compaction
 		return "compaction", object(b, "compaction").number("stepIndex", int64(e.GetStepIndex())).number("messages", int64(m.GetMessages())).text("summary", m.GetSummary()).end()
+	case *runv1.Event_SessionTitle:
+		return "session-title", object(b, "session-title").text("title", body.SessionTitle.GetTitle()).end()
 	case *runv1.Event_Waiting:
 		o := object(b, "waiting").text("reason", body.Waiting.GetReason())
 		if until := body.Waiting.GetUntil(); until != nil {

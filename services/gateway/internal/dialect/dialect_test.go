@@ -90,6 +90,11 @@ data: {"type":"compaction","stepIndex":2,"messages":12,"summary":"They met."}
 id: 3-7
 
 `},
+		{"session title", &runv1.Event{Body: &runv1.Event_SessionTitle{SessionTitle: &runv1.SessionTitle{Title: "Tea"}}}, `event: session-title
+data: {"type":"session-title","title":"Tea"}
+id: 3-7
+
+`},
 		{"waiting", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "limited", Until: &timestamppb.Timestamp{Seconds: 1763913600, Nanos: 250e6}}}}, `event: waiting
 data: {"type":"waiting","reason":"limited","until":"2025-11-23T16:00:00.25Z"}
 id: 3-7

@@ -137,6 +137,8 @@ func (t *Terminal) show(ctx context.Context, ev Event) error {
 	case "tool-approval-response":
 		t.asked.remove(d.ToolCallID)
 		t.line(t.Style.dim(d.decided()))
+	case "compaction":
+		t.line(t.Style.dim(fmt.Sprintf("… the first %d messages are summarized for the model", d.Messages)))
 	case "waiting":
 		if d.ForPerson {
 			return t.ask(ctx)
