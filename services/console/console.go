@@ -21,10 +21,10 @@ import (
 var dist embed.FS
 
 // policy lets the page load its own files and call its own server only. No script may be made from
-// text. Styles are the page's own files; pictures may also be made by the page, or come with a
-// message.
+// text; only the editor reads HTML, what somebody pastes, in a document that runs nothing. Styles are
+// the page's own files; pictures may also be made by the page, or come with a message.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; connect-src 'self'; " +
-	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+	"manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types ProseMirrorClipboard"
 
 const notBuilt = `<!doctype html>
 <html lang="en">

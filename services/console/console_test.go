@@ -60,7 +60,7 @@ func TestPagesAreGuarded(t *testing.T) {
 	h := built(t, fstest.MapFS{"dist/index.html": {Data: []byte("page")}})
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/inbox", nil))
-	for _, want := range []string{"script-src 'self';", "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types 'none'"} {
+	for _, want := range []string{"script-src 'self';", "frame-ancestors 'none'", "require-trusted-types-for 'script'", "trusted-types ProseMirrorClipboard"} {
 		if got := w.Header().Get("Content-Security-Policy"); !strings.Contains(got, want) {
 			t.Errorf("the policy %q lacks %q", got, want)
 		}

@@ -3,6 +3,7 @@ import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
 import { everywhere, slugOf, unwrap } from "./client.ts";
 import { Frame } from "./Frame.tsx";
+import { DocumentPage } from "./routes/document.tsx";
 import { DocumentsPage } from "./routes/documents.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
 import { InboxPage } from "./routes/inbox.tsx";
@@ -63,9 +64,11 @@ export function createConsole(queries: QueryClient) {
 	const session = createRoute({
 		getParentRoute: () => workspace,
 		path: "/s/$id",
+		validateSearch: (s: Record<string, unknown>): { doc?: string } => (typeof s.doc === "string" && s.doc ? { doc: s.doc } : {}),
 		component: function Session() {
 			const { id } = session.useParams();
-			return <SessionPage key={id} id={id} />;
+			const { doc } = session.useSearch();
+			return <SessionPage key={id} id={id} {...(doc === undefined ? {} : { doc })} />;
 		},
 	});
 	const sessions = createRoute({
@@ -81,8 +84,16 @@ export function createConsole(queries: QueryClient) {
 	});
 	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });
 	const documents = createRoute({ getParentRoute: () => workspace, path: "/documents", component: DocumentsPage });
+	const document = createRoute({
+		getParentRoute: () => workspace,
+		path: "/d/$id",
+		component: function Document() {
+			const { id } = document.useParams();
+			return <DocumentPage key={id} id={id} />;
+		},
+	});
 	return createRouter({
-		routeTree: root.addChildren([index, signIn, link, workspace.addChildren([fresh, session, sessions, inbox, documents])]),
+		routeTree: root.addChildren([index, signIn, link, workspace.addChildren([fresh, session, sessions, inbox, documents, document])]),
 		defaultPreload: "intent",
 		scrollRestoration: true,
 	});

@@ -111,6 +111,35 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
 });
 
+test("two people and the agent write in one document", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about maps");
+	const sheet = page.getByRole("textbox", { name: "Document" });
+	await sheet.getByRole("heading", { name: "Maps", exact: true }).waitFor();
+	const other = await person(t);
+	await other.getByRole("link", { name: "Documents" }).first().click();
+	await other.getByRole("link", { name: /Maps/ }).click();
+	const theirs = other.getByRole("textbox", { name: "Document" });
+	await theirs.getByRole("heading", { name: "Maps", exact: true }).waitFor();
+
+	await theirs.getByText("What would make us stop?").click();
+	await other.keyboard.press("End");
+	await other.keyboard.type(" Typed by the other.");
+	await sheet.getByText("What would make us stop? Typed by the other.").waitFor();
+	await sheet.getByRole("heading", { name: "Summary" }).click();
+	await page.keyboard.press("Home");
+	await page.keyboard.type("Typed by one. ");
+	await say(page, "append a closing thought to it");
+	await page.getByRole("button", { name: /Done Append to document/ }).waitFor();
+	for (const s of [sheet, theirs]) {
+		await s.getByText("Typed by one. Summary").waitFor();
+		await s.getByText("Typed by the other.").waitFor();
+	}
+	const text = async (s) =>
+		(await s.evaluate((e) => [...e.children].map((c) => c.textContent).join("\n"))).replaceAll(/Member [0-9a-f]{4}/g, "");
+	assert.equal(await text(theirs), await text(sheet));
+});
+
 test("a draft survives a reload", async (t) => {
 	const page = await person(t);
 	await page.getByLabel("Message", { exact: true }).fill("half a thought");
@@ -152,7 +181,7 @@ for (const [scheme, width] of [
 		await page.getByText("Done. I wrote Rivers").waitFor();
 		await page.getByRole("button", { name: /Create document/ }).click();
 		await check("session");
-		for (const place of ["inbox", "sessions", "documents", "nowhere"]) {
+		for (const place of ["inbox", "sessions", "documents", "d/00000000-0000-7000-8000-000000000000", "nowhere"]) {
 			await page.goto(`${start}/${place}`);
 			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
 			await check(place);

@@ -15,14 +15,15 @@ export interface TurnProps {
 	live: boolean;
 	last: boolean;
 	names: ReadonlyMap<string, string>;
-	me: string;
+	/** The member to whom stored messages belong, which do not name theirs. */
+	author: string;
 }
 
 /** One stop on the line of a conversation. */
-export const Turn = memo(function Turn({ line, session, live, last, names, me }: TurnProps) {
+export const Turn = memo(function Turn({ line, session, live, last, names, author }: TurnProps) {
 	const node =
 		line.kind === "said" ? (
-			<Face name={names.get(line.by ?? me) ?? "You"} id={line.by ?? me} />
+			<Face name={names.get(line.by ?? author) ?? "You"} id={line.by ?? author} />
 		) : line.kind === "note" ? (
 			noteNode(line)
 		) : (
@@ -38,7 +39,7 @@ export const Turn = memo(function Turn({ line, session, live, last, names, me }:
 		>
 			<div className={css.node}>{node}</div>
 			<div className="min-w-0">
-				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? me) ?? "You"} />}
+				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
 				{line.kind === "note" && <NoteBody note={line} />}
 			</div>

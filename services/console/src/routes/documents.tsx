@@ -1,7 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { FileText } from "lucide-react";
 import { useEffect } from "react";
-import { unwrap, useWorkspace } from "../client.ts";
+import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Icon } from "../parts/controls.tsx";
 import { ago } from "../words.ts";
 import { Failed } from "./failed.tsx";
@@ -27,14 +28,14 @@ export function DocumentsPage() {
 					</Blank>
 				)}
 				{documents.data?.map((d) => (
-					<div key={d.id} className={css.session}>
+					<Link key={d.id} to="/w/$slug/d/$id" params={{ slug: slugOf(workspace), id: d.id }} className={css.session}>
 						<Icon of={FileText} />
 						<span className="cut font-mid">{d.name}</span>
 						<span />
 						<time className="n text-small text-ink-3" dateTime={d.updated_at}>
 							{ago(d.updated_at)}
 						</time>
-					</div>
+					</Link>
 				))}
 			</div>
 		</div>

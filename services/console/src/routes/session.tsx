@@ -1,25 +1,88 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { ArrowDown, Check, ChevronLeft, Pencil, X } from "lucide-react";
+import { ArrowDown, Check, ChevronLeft, FileText, Pencil, SquareArrowOutUpRight, X } from "lucide-react";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
-import type { Conversation, Said, View } from "../live/conversation.ts";
+import { DocumentPane, useMe } from "../document/Pane.tsx";
+import type { Conversation, Line, Said, View } from "../live/conversation.ts";
 import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { Button, Icon, IconButton } from "../parts/controls.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { Turn } from "../parts/Turn.tsx";
+import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
 
 /** A conversation, live. */
-export function SessionPage({ id }: { id: string }) {
+export function SessionPage({ id, doc }: { id: string; doc?: string }) {
 	const loaded = useConversation(id);
 	if (loaded.state === "loading") return <Loading />;
 	if (loaded.state === "failed") return <Failed error={loaded.error} />;
-	return <Ready id={id} conversation={loaded.conversation} />;
+	return <Beside id={id} conversation={loaded.conversation} {...(doc === undefined ? {} : { doc })} />;
+}
+
+/** In the address, for a document that the person has closed. */
+const closed = "none";
+
+/** The conversation, with the document beside it: the one in the address, or the one that was worked on last. */
+function Beside({ id, conversation, doc }: { id: string; conversation: Conversation; doc?: string }) {
+	const { workspace } = useWorkspace();
+	const slug = slugOf(workspace);
+	const { lines } = useView(conversation);
+	const shown = doc === closed ? undefined : (doc ?? lastDocument(lines));
+	const to = { to: "/w/$slug/s/$id", params: { slug, id } } as const;
+	return (
+		<div className={css.beside} data-document={shown ? true : undefined}>
+			<Ready id={id} conversation={conversation} />
+			{shown && (
+				<aside className={css.pane} aria-label="Document">
+					<header className={css.top}>
+						<Icon of={FileText} />
+						<DocumentName id={shown} />
+						<Link
+							to="/w/$slug/d/$id"
+							params={{ slug, id: shown }}
+							aria-label="Open the document by itself"
+							title="Open the document by itself"
+						>
+							<Icon of={SquareArrowOutUpRight} />
+						</Link>
+						<Link {...to} search={{ doc: closed }} replace aria-label="Close the document" title="Close the document">
+							<Icon of={X} />
+						</Link>
+					</header>
+					<DocumentPane key={shown} id={shown} />
+				</aside>
+			)}
+		</div>
+	);
+}
+
+function DocumentName({ id }: { id: string }) {
+	return <h2 className="cut flex-1 font-mid">{useDocumentName(id).data ?? ""}</h2>;
+}
+
+/** The id of the document that the agent worked on last, and that is still there. */
+function lastDocument(lines: readonly Line[]): string | undefined {
+	const deleted = new Set<unknown>();
+	for (const l of [...lines].reverse()) {
+		if (l.kind !== "step") continue;
+		for (const c of [...l.calls].reverse()) {
+			if (!c.tool.startsWith("doc_") || c.state !== "done") continue;
+			const found = idOf(c.result) ?? idOf(c.args);
+			if (c.tool === "doc_delete") deleted.add(found);
+			else if (found && !deleted.has(found)) return found;
+		}
+	}
+	return undefined;
+}
+
+function idOf(v: unknown): string | undefined {
+	const found = typeof v === "object" && v !== null && "id" in v ? v.id : undefined;
+	return typeof found === "string" ? found : undefined;
 }
 
 function Loading() {
@@ -44,7 +107,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 			),
 		staleTime: 300_000,
 	});
-	const me = view.session.created_by;
+	const me = useMe().data?.member_id ?? view.session.created_by;
 	const names = useMemo(
 		() => new Map((members.data ?? []).map((m) => [m.member_id, m.member_id === me ? "You" : `Member ${m.member_id.slice(-4)}`])),
 		[members.data, me],
@@ -94,7 +157,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
-			<Lines view={view} names={names} me={me} id={id} />
+			<Lines view={view} names={names} author={view.session.created_by} id={id} />
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
 					{view.queue.map((q) => (
@@ -184,7 +247,7 @@ function Title({ id, conversation, session }: { id: string; conversation: Conver
 const near = 64;
 
 /** The lines, which follow the end only while the reader is there. */
-function Lines({ view, names, me, id }: { view: View; names: ReadonlyMap<string, string>; me: string; id: string }) {
+function Lines({ view, names, author, id }: { view: View; names: ReadonlyMap<string, string>; author: string; id: string }) {
 	const box = useRef<HTMLDivElement>(null);
 	const following = useRef(true);
 	const [away, setAway] = useState(false);
@@ -219,7 +282,7 @@ function Lines({ view, names, me, id }: { view: View; names: ReadonlyMap<string,
 								last={last}
 								live={last && view.active?.state === "running" && l.kind === "step"}
 								names={names}
-								me={me}
+								author={author}
 							/>
 						);
 					})}

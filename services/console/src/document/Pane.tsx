@@ -1,0 +1,27 @@
+import { useQuery } from "@tanstack/react-query";
+import { lazy, Suspense } from "react";
+import { everywhere, unwrap, useWorkspace } from "../client.ts";
+
+const Document = lazy(() => import("./Document.tsx"));
+
+/** Who is signed in. */
+export const useMe = () =>
+	useQuery({ queryKey: ["me"], queryFn: () => unwrap(everywhere.api.GET("/api/me")), staleTime: Number.POSITIVE_INFINITY });
+
+/** A document's editor, whose code is fetched when there is one to show. */
+export function DocumentPane({ id }: { id: string }) {
+	const { workspace } = useWorkspace();
+	const me = useMe().data;
+	if (!me) return null;
+	return (
+		<Suspense
+			fallback={
+				<p className="sr" role="status">
+					Loading the document
+				</p>
+			}
+		>
+			<Document id={id} me={{ id: me.member_id, name: `Member ${me.member_id.slice(-4)}` }} readOnly={workspace.role === "viewer"} />
+		</Suspense>
+	);
+}
