@@ -33,6 +33,9 @@ type Config struct {
 
 	AllowPrivate string `env:"TOOL_EXECUTOR_ALLOW_PRIVATE" doc:"Private addresses at which MCP servers may be, separated by commas: ranges (10.1.0.0/16) and hosts with a port (10.1.2.3:8080, tools.internal:80). The owners of all workspaces can reach them. Empty: public addresses only."`
 
+	MCPServers   string `env:"TOOL_EXECUTOR_MCP_SERVERS" doc:"Path of a JSON file with MCP servers that tool-executor starts itself, in a sandbox, and offers to workspaces; see operate.md. Empty: none."`
+	MCPProcesses int    `env:"TOOL_EXECUTOR_MCP_PROCESSES" envDefault:"32" doc:"Processes of such MCP servers that may run at the same time, one for each server and workspace. Idle ones give way to new ones."`
+
 	Telemetry telemetry.Config
 }
 

@@ -98,6 +98,9 @@ func serverMessage(n mcp.Server) *toolv1.McpServer {
 	m := &toolv1.McpServer{
 		Id: n.ID.String(), Name: n.Name, Url: n.URL, Credential: n.Credential, CreatedBy: n.CreatedBy.String(), CreatedAt: timestamppb.New(n.CreatedAt), Failure: n.Failure,
 	}
+	if n.Operator {
+		m.Operator, m.Url, m.CreatedBy = true, "", ""
+	}
 	if n.CheckedAt != nil {
 		m.CheckedAt = timestamppb.New(*n.CheckedAt)
 	}

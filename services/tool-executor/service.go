@@ -158,6 +158,10 @@ func (s *Service) mcpServers() (*mcp.Servers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("TOOL_EXECUTOR_ALLOW_PRIVATE: %w", err)
 	}
+	operator, err := mcp.LoadOperator(s.cfg.MCPServers)
+	if err != nil {
+		return nil, fmt.Errorf("TOOL_EXECUTOR_MCP_SERVERS: %w", err)
+	}
 	broker := s.deps.HTTP.Transport
 	if broker == nil {
 		broker = http.DefaultTransport
@@ -165,6 +169,7 @@ func (s *Service) mcpServers() (*mcp.Servers, error) {
 	return mcp.New(mcp.Config{
 		DB: s.deps.DB, Log: s.deps.Log, Guard: netguard.New(netguard.Config{Allowed: allowed, HeaderTimeout: mcp.HeaderTimeout}),
 		Broker: broker, BrokerURL: s.cfg.BrokerURL, Signer: s.deps.Signer,
+		Operator: operator, Processes: s.cfg.MCPProcesses,
 	}), nil
 }
 

@@ -37,8 +37,11 @@ type McpServer struct {
 	// When the server last answered or failed to; absent before the first time.
 	CheckedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=checked_at,json=checkedAt,proto3" json:"checked_at,omitempty"`
 	// Why the server cannot be used; empty if it can.
-	Failure       string     `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`
-	Tools         []*McpTool `protobuf:"bytes,9,rep,name=tools,proto3" json:"tools,omitempty"`
+	Failure string     `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`
+	Tools   []*McpTool `protobuf:"bytes,9,rep,name=tools,proto3" json:"tools,omitempty"`
+	// The operator offers the server: it has no URL and no member who added it, and cannot be
+	// deleted.
+	Operator      bool `protobuf:"varint,11,opt,name=operator,proto3" json:"operator,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,6 +137,13 @@ func (x *McpServer) GetTools() []*McpTool {
 		return x.Tools
 	}
 	return nil
+}
+
+func (x *McpServer) GetOperator() bool {
+	if x != nil {
+		return x.Operator
+	}
+	return false
 }
 
 // A tool as its server defines it.
@@ -689,7 +699,7 @@ var File_signalbox_tool_v1_mcp_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc2\x02\n" +
+	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\x02\n" +
 	"\tMcpServer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -704,7 +714,8 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\n" +
 	"checked_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcheckedAt\x12\x18\n" +
 	"\afailure\x18\b \x01(\tR\afailure\x120\n" +
-	"\x05tools\x18\t \x03(\v2\x1a.signalbox.tool.v1.McpToolR\x05tools\"\xc1\x01\n" +
+	"\x05tools\x18\t \x03(\v2\x1a.signalbox.tool.v1.McpToolR\x05tools\x12\x1a\n" +
+	"\boperator\x18\v \x01(\bR\boperator\"\xc1\x01\n" +
 	"\aMcpTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\roriginal_name\x18\x02 \x01(\tR\foriginalName\x12 \n" +

@@ -14,9 +14,10 @@ import (
 type McpServer struct {
 	ID         string    `json:"id" format:"uuid"`
 	Name       string    `json:"name" example:"linear"`
-	URL        string    `json:"url" example:"https://mcp.linear.app/mcp"`
+	URL        string    `json:"url" example:"https://mcp.linear.app/mcp" doc:"Empty if the operator offers it."`
 	Credential bool      `json:"credential" doc:"Requests go through the credential broker, which adds the secret of the account of the provider mcp-<name>."`
-	CreatedBy  string    `json:"created_by" format:"uuid" doc:"The member who added it."`
+	Operator   bool      `json:"operator" doc:"The operator offers it to the workspace: it cannot be deleted here."`
+	CreatedBy  *string   `json:"created_by" format:"uuid" doc:"The member who added it; null if the operator offers it."`
 	CreatedAt  string    `json:"created_at" format:"date-time"`
 	CheckedAt  *string   `json:"checked_at" format:"date-time" doc:"When it was last asked for its tools."`
 	Failure    *string   `json:"failure" doc:"Explains why it cannot be used; null if it can."`
@@ -35,7 +36,7 @@ type McpTool struct {
 
 func viewMcpServer(m *toolv1.McpServer) McpServer {
 	return McpServer{
-		ID: m.GetId(), Name: m.GetName(), URL: m.GetUrl(), Credential: m.GetCredential(), CreatedBy: m.GetCreatedBy(), CreatedAt: stamp(m.GetCreatedAt()),
+		ID: m.GetId(), Name: m.GetName(), URL: m.GetUrl(), Credential: m.GetCredential(), Operator: m.GetOperator(), CreatedBy: orNull(m.GetCreatedBy()), CreatedAt: stamp(m.GetCreatedAt()),
 		CheckedAt: stampOrNull(m.GetCheckedAt()), Failure: orNull(m.GetFailure()),
 		Tools: each(m.GetTools(), func(t *toolv1.McpTool) McpTool {
 			return McpTool{t.GetName(), t.GetOriginalName(), t.GetDescription(), t.GetChanged(), t.GetHash(), orNull(t.GetUnavailableReason())}

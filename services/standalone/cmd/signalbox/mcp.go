@@ -28,7 +28,11 @@ func (c *cli) mcp() *cobra.Command {
 			}
 			rows := make([][]cell, len(all))
 			for i, s := range all {
-				rows[i] = []cell{{s.Name, plain}, {s.URL, plain}, {fmt.Sprint(len(s.Tools)), plain}, {mcpState(s), grey}}
+				address := s.URL
+				if s.Operator {
+					address = "by the operator"
+				}
+				rows[i] = []cell{{s.Name, plain}, {address, plain}, {fmt.Sprint(len(s.Tools)), plain}, {mcpState(s), grey}}
 			}
 			return c.screen().table([]string{"NAME", "URL", "TOOLS", "STATE"}, rows)
 		}}),

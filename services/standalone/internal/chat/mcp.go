@@ -15,6 +15,7 @@ type McpServer struct {
 	Name       string    `json:"name"`
 	URL        string    `json:"url"`
 	Credential bool      `json:"credential"`
+	Operator   bool      `json:"operator"`
 	Failure    *string   `json:"failure"`
 	Tools      []McpTool `json:"tools"`
 }

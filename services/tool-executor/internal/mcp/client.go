@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/pkg/panics"
@@ -40,13 +42,17 @@ type client struct {
 	transport func(Server) (endpoint string, rt http.RoundTripper)
 	// changed is called when a server announces that its tools have changed; may be nil.
 	changed func(Server)
+	// log gets what the operator's servers say; processes is how many of them may run.
+	log       *slog.Logger
+	processes int
+
 	links   links
 	running sync.WaitGroup // the SDK's work, which may last longer than its operation
 }
 
 // list returns the definitions of a server's tools.
 func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
-	return do(ctx, c, s, linkKey{workspace: s.Workspace, server: s.ID}, listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
+	return do(ctx, c, s, s.key(id.Session{}), listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
 		params, seen := &mcp.ListToolsParams{}, map[string]bool{}
 		for range maxPages {
 			page, err := session.ListTools(ctx, params)
@@ -81,7 +87,7 @@ const rejectedByTransport = -32005
 // call calls a tool. An error without errSent means that the call did not reach the server.
 func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
 	actor, _ := identity.From(ctx) // without one, nothing is remembered
-	return do(ctx, c, s, linkKey{s.Workspace, s.ID, actor.Session}, callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+	return do(ctx, c, s, s.key(actor.Session), callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
 		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
 		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
 			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
@@ -99,8 +105,7 @@ func do[T any](ctx context.Context, c *client, s Server, key linkKey, timeout ti
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	opCtx, end := context.WithCancel(context.WithoutCancel(ctx))
-	_, next := c.transport(s)
-	op := &operation{next: next, ctx: opCtx, end: end}
+	op := &operation{ctx: opCtx, end: end}
 	type answer struct {
 		result T
 		err    error
@@ -132,6 +137,7 @@ func run[T any](ctx context.Context, c *client, op *operation, s Server, key lin
 		if err != nil {
 			return result, err
 		}
+		op.next = l.base.next
 		l.base.renew()
 		ended := context.AfterFunc(l.base.ctx, op.end) //nolint:contextcheck // the session ends its operations
 		result, err = f(context.WithValue(ctx, operationKey{}, op), l.session)
@@ -148,8 +154,8 @@ func run[T any](ctx context.Context, c *client, op *operation, s Server, key lin
 		}
 		ended()
 		forgotten := l.forgotten(op, err)
-		if forgotten {
-			c.retire(l)
+		if forgotten || errors.Is(err, mcp.ErrConnectionClosed) || l.process && l.base.cause() != nil {
+			c.retire(l, err)
 		}
 		c.release(l)
 		if again || !forgotten {
@@ -175,11 +181,16 @@ func why(err error) string {
 	status, isStatus := errors.AsType[statusError](err)
 	_, isNetwork := errors.AsType[net.Error](err)
 	refusal, isRefusal := errors.AsType[*jsonrpc.Error](err)
+	ended, isProcess := errors.AsType[processError](err)
 	switch {
 	case errors.Is(err, netguard.ErrRefused):
 		return "its address is not a public one, or it redirects to one that is not, and the operator has not allowed that"
 	case errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errLimit):
 		return clip(clean(limitOf(err)), maxSaid)
+	case errors.Is(err, errBusy):
+		return errBusy.Error()
+	case isProcess:
+		return ended.Error()
 	case isStatus && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return status.Error() + ": it needs a valid credential"
 	case errors.Is(err, context.DeadlineExceeded):
@@ -191,7 +202,7 @@ func why(err error) string {
 	case isStatus:
 		return status.Error()
 	}
-	return "it does not speak MCP over streamable HTTP as expected"
+	return "it does not speak MCP as expected"
 }
 
 // limitOf returns the message of the limit in err's chain.

@@ -2,8 +2,11 @@ package mcp
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -12,7 +15,9 @@ type Client struct{ client }
 
 // NewClient returns a client that sends all requests over rt.
 func NewClient(rt http.RoundTripper) *Client {
-	return &Client{client{transport: func(s Server) (string, http.RoundTripper) { return s.URL, rt }}}
+	return &Client{client{
+		transport: func(s Server) (string, http.RoundTripper) { return s.URL, rt }, log: slog.New(slog.DiscardHandler), processes: 8,
+	}}
 }
 
 // List lists a server's tools.
@@ -38,6 +43,20 @@ func (c *Client) Open() int {
 
 // MaxWorkspaceLinks is maxWorkspaceLinks.
 const MaxWorkspaceLinks = maxWorkspaceLinks
+
+// Expire closes the sessions that are idle, as if their time had come.
+func (c *Client) Expire() {
+	c.dropWhere(func(linkKey) bool { return true })
+}
+
+// WasSent reports whether an error came after the call may have reached the server.
+func WasSent(err error) bool { return errors.Is(err, errSent) }
+
+// OperatorServer returns the only server of an operator's file, as a workspace has it.
+func OperatorServer(o Operator, ws id.Workspace) Server { return o[0].of(ws) }
+
+// ParseOperator is parseOperator.
+func ParseOperator(text []byte) (Operator, error) { return parseOperator(text) }
 
 // Entries returns the tools that a server with these definitions has, all approved.
 func Entries(c *Client, s Server) []tool.Entry {

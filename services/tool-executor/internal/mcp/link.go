@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,13 +34,17 @@ type linkKey struct {
 	workspace id.Workspace
 	server    ServerID
 	session   id.Session
+	// credential tells apart the ways to reach the server.
+	credential bool
 }
 
 // link is a protocol session with a server. A kept one is shared by operations of the same key,
 // also at the same time, so that a server can remember what it did before.
 type link struct {
-	key  linkKey
-	kept bool
+	key     linkKey
+	kept    bool
+	process bool // it has a process of its own
+	made    time.Time
 	// base bounds what belongs to no operation: the handshake, answers to the server's pings,
 	// its announcements.
 	// Its end ends the operations too.
@@ -60,10 +65,25 @@ type link struct {
 
 // links are the kept sessions of a process.
 type links struct {
-	mu   sync.Mutex // guards open, done, and fields of each link
-	open map[linkKey]*link
-	done bool
+	mu      sync.Mutex // guards the fields below, and fields of each link
+	open    map[linkKey]*link
+	crashes map[linkKey]crash
+	done    bool
 }
+
+// crash says how often a process has failed in a row, and when it may be started again.
+type crash struct {
+	err   error
+	count int
+	until time.Time
+}
+
+const (
+	// steady is how long a process has to run for its failures to be forgotten.
+	steady       = time.Minute
+	longestPause = time.Minute
+	maxCrashes   = 1024
+)
 
 // errBusy means that all sessions are in use.
 var errBusy = errors.New("too many sessions with MCP servers are in use: try again later")
@@ -80,16 +100,21 @@ func (c *client) take(s Server, key linkKey) (l *link, opened bool, err error) {
 		l.users++
 		return l, false, nil
 	}
-	kept := !id.IsZero(key.session) && !c.links.done
-	if kept {
-		if err := c.makeRoom(key.workspace); err != nil {
-			return nil, false, err
-		}
+	if crash := c.links.crashes[key]; time.Now().Before(crash.until) {
+		return nil, false, processError(fmt.Sprintf("%s, %d times in a row; it is started again in %s",
+			why(crash.err), crash.count, time.Until(crash.until).Round(time.Second)+time.Second))
 	}
 	ctx, end := context.WithCancel(context.Background())
-	_, next := c.transport(s)
-	l = &link{key: key, kept: kept, base: &operation{next: next, ctx: ctx, end: end}, ready: make(chan struct{}), users: 1}
-	if kept {
+	l = &link{key: key, base: &operation{ctx: ctx, end: end}, ready: make(chan struct{}), users: 1, made: time.Now(), process: s.command != nil}
+	l.kept = (l.process || !id.IsZero(key.session)) && !c.links.done
+	if !l.process {
+		_, l.base.next = c.transport(s)
+	}
+	if l.kept {
+		if err := c.makeRoom(l); err != nil {
+			end()
+			return nil, false, err
+		}
 		if c.links.open == nil {
 			c.links.open = map[linkKey]*link{}
 		}
@@ -98,29 +123,33 @@ func (c *client) take(s Server, key linkKey) (l *link, opened bool, err error) {
 	return l, true, nil
 }
 
-// makeRoom closes the link that was idle for longest if there are too many. c.links.mu is held.
-func (c *client) makeRoom(ws id.Workspace) error {
-	own, oldest, ownOldest := 0, (*link)(nil), (*link)(nil)
-	for _, l := range c.links.open {
-		if l.key.workspace == ws {
-			own++
+// makeRoom closes links that were idle for longest, if there are too many beside a new one.
+// c.links.mu is held.
+func (c *client) makeRoom(next *link) error {
+	for _, limit := range []struct {
+		most   int
+		counts func(l *link) bool
+	}{
+		{maxWorkspaceLinks, func(l *link) bool { return l.key.workspace == next.key.workspace }},
+		{c.processes, func(l *link) bool { return l.process && next.process }},
+		{maxLinks, func(*link) bool { return true }},
+	} {
+		n, oldest := 0, (*link)(nil)
+		for _, l := range c.links.open {
+			if !limit.counts(l) {
+				continue
+			}
+			n++
+			if l.users == 0 && (oldest == nil || l.since.Before(oldest.since)) {
+				oldest = l
+			}
 		}
-		if l.users > 0 {
+		if n < limit.most {
 			continue
 		}
-		if oldest == nil || l.since.Before(oldest.since) {
-			oldest = l
+		if oldest == nil {
+			return errBusy
 		}
-		if l.key.workspace == ws && (ownOldest == nil || l.since.Before(ownOldest.since)) {
-			ownOldest = l
-		}
-	}
-	switch {
-	case own >= maxWorkspaceLinks && ownOldest == nil, len(c.links.open) >= maxLinks && oldest == nil:
-		return errBusy
-	case own >= maxWorkspaceLinks:
-		c.drop(ownOldest)
-	case len(c.links.open) >= maxLinks:
 		c.drop(oldest)
 	}
 	return nil
@@ -141,11 +170,35 @@ func (c *client) drop(l *link) {
 	}
 }
 
-// retire keeps further operations away from a link.
-func (c *client) retire(l *link) {
+// retire keeps further operations away from a link that has ended with err. A process that ends
+// again and again is started less and less often.
+func (c *client) retire(l *link, err error) {
 	c.links.mu.Lock()
 	defer c.links.mu.Unlock()
+	if l.process && !l.dropped {
+		c.crashed(l, err)
+	}
 	c.drop(l)
+}
+
+// crashed takes down that a process has failed. c.links.mu is held.
+func (c *client) crashed(l *link, err error) {
+	now := time.Now()
+	if c.links.crashes == nil {
+		c.links.crashes = map[linkKey]crash{}
+	}
+	if len(c.links.crashes) >= maxCrashes {
+		clear(c.links.crashes)
+	}
+	last := c.links.crashes[l.key]
+	if now.Sub(l.made) > steady {
+		last.count = 0
+	}
+	next := crash{err: err, count: last.count + 1}
+	if next.count > 1 { // the first time may be an accident
+		next.until = now.Add(min(longestPause, time.Second<<min(next.count-2, 10)))
+	}
+	c.links.crashes[l.key] = next
 }
 
 // hangUp closes a link that is not used any more, in the background.
@@ -242,7 +295,11 @@ func (c *client) connect(s Server, l *link) {
 	defer cancel()
 	late := context.AfterFunc(ctx, l.base.end) // the SDK may not return on time
 	err := panics.Try(func() (err error) {
-		l.session, err = c.protocol(s, l).Connect(ctx, c.dial(s, l), nil)
+		transport, err := c.dial(s, l)
+		if err != nil {
+			return err
+		}
+		l.session, err = c.protocol(s, l).Connect(ctx, transport, nil)
 		return err
 	})
 	if !late() && err == nil {
@@ -250,7 +307,7 @@ func (c *client) connect(s Server, l *link) {
 	}
 	if err != nil {
 		l.err = fmt.Errorf("open a session: %w", l.base.explain(ctx, err))
-		c.retire(l)
+		c.retire(l, l.err)
 		l.base.end()
 		if l.session != nil {
 			c.running.Go(func() { _ = l.session.Close() })
@@ -258,8 +315,8 @@ func (c *client) connect(s Server, l *link) {
 	} else {
 		l.base.forgive()
 		c.running.Go(func() {
-			_ = l.session.Wait() // operations have the error
-			c.retire(l)
+			err := l.session.Wait()
+			c.retire(l, cmp.Or(l.base.cause(), err))
 		})
 	}
 	close(l.ready)
@@ -291,12 +348,20 @@ func (c *client) protocol(s Server, l *link) *mcp.Client {
 }
 
 // dial returns the SDK's transport of a link.
-func (c *client) dial(s Server, l *link) mcp.Transport {
+func (c *client) dial(s Server, l *link) (mcp.Transport, error) {
+	if s.command != nil {
+		p, err := startProcess(s.command, s.Workspace, l.base, c.log, &c.running)
+		if err != nil {
+			return nil, err
+		}
+		context.AfterFunc(l.base.ctx, func() { _ = p.Close() }) // it never fails
+		return &mcp.IOTransport{Reader: io.NopCloser(p), Writer: p, MaxLineLength: maxBytes + 1}, nil
+	}
 	endpoint, _ := c.transport(s)
 	return &mcp.StreamableClientTransport{
 		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &requests{c, l}, CheckRedirect: netguard.CheckRedirect},
 		MaxRetries: -1, DisableStandaloneSSE: !l.kept, MaxEventSize: maxBytes,
-	}
+	}, nil
 }
 
 // requests is the http.RoundTripper of a link.

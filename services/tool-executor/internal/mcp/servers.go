@@ -37,6 +37,9 @@ type Config struct {
 	Broker    http.RoundTripper
 	BrokerURL string
 	Signer    *identity.Signer
+	// Operator has the operator's servers, of which Processes may run at a time.
+	Operator  Operator
+	Processes int
 }
 
 // Servers are the MCP servers of all workspaces. It implements tool.Source. It is safe for
@@ -71,7 +74,7 @@ type compiled struct {
 // New returns Servers. The caller closes them.
 func New(cfg Config) *Servers {
 	s := &Servers{cfg: cfg, store: store{cfg.DB}, slots: make(chan struct{}, maxChecks), known: map[id.Workspace]catalogue{}}
-	s.client = &client{transport: s.transport, changed: s.checkChanged}
+	s.client = &client{transport: s.transport, changed: s.checkChanged, log: cfg.Log, processes: cfg.Processes}
 	s.background, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -93,12 +96,15 @@ func (s *Servers) Tools(ctx context.Context, ws id.Workspace) ([]tool.Entry, err
 	if ok && time.Now().Before(c.until) {
 		return c.entries, nil
 	}
-	rows, err := s.store.all(ctx, ws)
+	rows, err := s.List(ctx, ws)
 	if err != nil {
 		return nil, err
 	}
 	next := catalogue{servers: map[ServerID]compiled{}, until: time.Now().Add(cacheFor)}
 	for _, row := range rows {
+		if row.shadowed {
+			continue
+		}
 		have := c.servers[row.ID]
 		if have.version != row.version {
 			have = compiled{row.version, row.entries(s.client)}
@@ -210,7 +216,65 @@ func (s *Servers) check(ctx context.Context, row Server) error {
 
 // List returns a workspace's servers, by name.
 func (s *Servers) List(ctx context.Context, ws id.Workspace) ([]Server, error) {
-	return s.store.all(ctx, ws)
+	rows, err := s.store.all(ctx, ws)
+	if err != nil {
+		return nil, err
+	}
+	offered := s.cfg.Operator.allowed(ws)
+	if all, complete := merge(rows, offered); complete {
+		return all, nil
+	}
+	for _, n := range offered {
+		if !slices.ContainsFunc(rows, func(r Server) bool { return r.ID == n.ID && r.URL == n.URL }) {
+			if err := s.store.offer(ctx, n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if rows, err = s.store.all(ctx, ws); err != nil {
+		return nil, err
+	}
+	all, _ := merge(rows, offered)
+	return all, nil
+}
+
+// merge adds to the rows of the operator's servers how they are started, and leaves out those
+// that are not offered any more. complete is false if some have no row yet, or an old one.
+func merge(rows []Server, offered map[ServerID]Server) (all []Server, complete bool) {
+	found, names := 0, map[string]bool{}
+	for _, n := range offered {
+		names[n.Name] = true
+	}
+	for _, row := range rows {
+		n, ok := offered[row.ID]
+		switch {
+		case row.Operator && !ok:
+			continue
+		case row.Operator:
+			row.command = n.command
+			if row.URL == n.URL {
+				found++
+			}
+		case names[row.Name]:
+			row.shadowed, row.Failure = true, "the operator has a server of this name: remove this one, and add it under another name"
+		}
+		all = append(all, row)
+	}
+	return all, found == len(offered)
+}
+
+// get returns a server, or a NotFound fault.
+func (s *Servers) get(ctx context.Context, ws id.Workspace, server ServerID) (Server, error) {
+	all, err := s.List(ctx, ws)
+	if err != nil {
+		return Server{}, err
+	}
+	for _, n := range all {
+		if n.ID == server {
+			return n, nil
+		}
+	}
+	return Server{}, errNone()
 }
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,27}$`)
@@ -221,6 +285,9 @@ func (s *Servers) Create(ctx context.Context, n Server) (Server, error) {
 	if !nameForm.MatchString(n.Name) {
 		return Server{}, fault.New(fault.Invalid, "name: use lower-case letters, digits and dashes, beginning with a letter, 28 at most")
 	}
+	if s.cfg.Operator.has(n.Workspace, n.Name) {
+		return Server{}, fault.Coded(fault.Conflict, "MCP_NAME_TAKEN", "name: the operator has an MCP server called %q: choose another name", n.Name)
+	}
 	if err := s.checkURL(n); err != nil {
 		return Server{}, err
 	}
@@ -229,7 +296,7 @@ func (s *Servers) Create(ctx context.Context, n Server) (Server, error) {
 		return Server{}, err
 	}
 	if !added {
-		have, err := s.store.get(ctx, n.Workspace, n.ID)
+		have, err := s.get(ctx, n.Workspace, n.ID)
 		if err == nil && (have.Name != n.Name || have.URL != n.URL || have.Credential != n.Credential) {
 			err = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key has added another MCP server, %s: use a new key for a new server", have.Name)
 		}
@@ -254,6 +321,13 @@ func (s *Servers) checkURL(n Server) error {
 
 // Remove removes a server, or returns a NotFound fault.
 func (s *Servers) Remove(ctx context.Context, ws id.Workspace, server ServerID) error {
+	row, err := s.get(ctx, ws, server)
+	if err != nil {
+		return err
+	}
+	if row.Operator {
+		return fault.New(fault.Forbidden, "the operator offers this MCP server: only the operator can remove it")
+	}
 	defer s.forget(ws)
 	defer s.client.dropWhere(func(k linkKey) bool { return k.server == server })
 	return s.store.remove(ctx, ws, server)
@@ -261,14 +335,14 @@ func (s *Servers) Remove(ctx context.Context, ws id.Workspace, server ServerID) 
 
 // Test asks a server for its tools now, and returns the server.
 func (s *Servers) Test(ctx context.Context, ws id.Workspace, server ServerID) (Server, error) {
-	row, err := s.store.get(ctx, ws, server)
+	row, err := s.get(ctx, ws, server)
 	if err != nil {
 		return Server{}, err
 	}
 	if err := s.check(ctx, row); err != nil {
 		return Server{}, err
 	}
-	return s.store.get(ctx, ws, server)
+	return s.get(ctx, ws, server)
 }
 
 // Approve approves the current definitions of a server's tools that have these hashes.
@@ -280,7 +354,7 @@ func (s *Servers) Approve(ctx context.Context, ws id.Workspace, server ServerID,
 	if err := s.store.approve(ctx, ws, server, slices.Compact(slices.Sorted(slices.Values(hashes)))); err != nil {
 		return Server{}, err
 	}
-	return s.store.get(ctx, ws, server)
+	return s.get(ctx, ws, server)
 }
 
 // Provider returns the name under which the broker keeps a server's account.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,10 +34,31 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The test server of Postgres lives as long as the process does.
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
-		goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch.func1"))
+	if how := os.Getenv(behave); how != "" {
+		serveStdio(how)
+		return
+	}
+	dir, err := os.MkdirTemp("", "mcp-test-")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // sandboxes do not run as root
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	publicDir = dir
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	if code == 0 {
+		// The test server of Postgres lives as long as the process does.
+		if err := goleak.Find(
+			goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch"),
+			goleak.IgnoreAnyFunction("signalbox.dev/pkg/pgd.(*Server).watch.func1")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // world is one process's servers, with a workspace.
@@ -45,6 +68,7 @@ type world struct {
 	member  id.Member
 	signer  identity.Key
 	db      *pg.DB
+	cfg     mcp.Config
 }
 
 // age makes it look as if all servers had been checked long ago, and were not due.
@@ -61,6 +85,12 @@ func (w *world) age(t *testing.T) {
 
 func newWorld(t *testing.T, brokerURL string) *world {
 	t.Helper()
+	return newWorldWith(t, func(cfg *mcp.Config, _ id.Workspace) { cfg.BrokerURL = brokerURL })
+}
+
+// newWorldWith returns a world with other settings.
+func newWorldWith(t *testing.T, set func(*mcp.Config, id.Workspace)) *world {
+	t.Helper()
 	allowed, err := netguard.ParseAllowed("127.0.0.0/8")
 	if err != nil {
 		t.Fatal(err)
@@ -72,12 +102,22 @@ func newWorld(t *testing.T, brokerURL string) *world {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	w := &world{ws: id.New[id.Workspace](), member: id.New[id.Member](), signer: key, db: pgtest.New(t, toolexecutor.Migrations()).Open(t, toolexecutor.Migrations())}
-	w.servers = mcp.New(mcp.Config{
+	w.cfg = mcp.Config{
 		DB: w.db, Log: slog.New(slog.DiscardHandler),
-		Guard: netguard.New(netguard.Config{Allowed: allowed}), Broker: transport, BrokerURL: brokerURL, Signer: identity.NewSigner("tool-executor", key),
-	})
-	t.Cleanup(w.servers.Close)
+		Guard: netguard.New(netguard.Config{Allowed: allowed}), Broker: transport, Signer: identity.NewSigner("tool-executor", key), Processes: 8,
+	}
+	set(&w.cfg, w.ws)
+	w.servers = mcp.New(w.cfg)
+	t.Cleanup(func() { w.servers.Close() })
 	return w
+}
+
+// restart starts the process again, with other settings.
+func (w *world) restart(t *testing.T, set func(*mcp.Config)) {
+	t.Helper()
+	w.servers.Close()
+	set(&w.cfg)
+	w.servers = mcp.New(w.cfg)
 }
 
 func (w *world) create(t *testing.T, name, url string) mcp.Server {

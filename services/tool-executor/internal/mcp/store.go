@@ -21,8 +21,11 @@ type Server struct {
 	URL       string
 	// Credential is set if requests go through the credential broker.
 	Credential bool
-	CreatedBy  id.Member
-	CreatedAt  time.Time
+	// Operator is set if the operator offers the server to the workspace. It has no URL; URL
+	// changes with its configuration.
+	Operator  bool
+	CreatedBy id.Member
+	CreatedAt time.Time
 	// Tools are nil until the server first answers.
 	Tools []Definition
 	// Approved are the hashes of the approved definitions.
@@ -31,32 +34,46 @@ type Server struct {
 	// Failure says why the server cannot be used; empty if it can.
 	Failure string
 
-	version string // changes with each change of the row
-	due     bool   // for a check
+	command *Command // starts it, if it is the operator's
+	version string   // changes with each change of the row
+	due     bool     // for a check
+	// shadowed is set if the operator has a server of this name. Its tools are not listed.
+	shadowed bool
+}
+
+// key returns which session the operations of a conversation share. A process is shared by the
+// whole workspace.
+func (s Server) key(session id.Session) linkKey {
+	if s.command != nil {
+		session = id.Session{}
+	}
+	return linkKey{s.Workspace, s.ID, session, s.Credential}
 }
 
 // ServerID identifies a server.
 type ServerID struct{ id.Operation }
 
 const (
-	maxServers    = 32
-	maxStored     = 1 << 20 // bytes of a server's definitions
-	checkEvery    = time.Minute
-	firstBackoff  = 5 * time.Second
-	longestBackof = 5 * time.Minute
-	checkLease    = 2 * listTimeout // until another replica may check a server
+	maxServers = 32
+	maxStored  = 1 << 20 // bytes of a server's definitions
+	checkEvery = time.Minute
+	// The operator's servers are started for a check, and announce changes while they run.
+	checkOperatorEvery = time.Hour
+	firstBackoff       = 5 * time.Second
+	longestBackof      = 5 * time.Minute
+	checkLease         = 2 * listTimeout // until another replica may check a server
 )
 
 // store reads and writes the table.
 type store struct{ db *pg.DB }
 
-const columns = `id, name, url, credential, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, xmin::text, next_check <= now()`
+const columns = `id, name, url, credential, operator, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, xmin::text, next_check <= now()`
 
 func scan(ws id.Workspace) pgx.RowToFunc[Server] {
 	return func(r pgx.CollectableRow) (Server, error) {
 		s := Server{Workspace: ws}
 		var tools string
-		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.version, &s.due)
+		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.Operator, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.version, &s.due)
 		if err != nil {
 			return s, err
 		}
@@ -67,7 +84,7 @@ func scan(ws id.Workspace) pgx.RowToFunc[Server] {
 // all returns a workspace's servers, by name.
 func (s store) all(ctx context.Context, ws id.Workspace) (all []Server, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM mcp_servers WHERE workspace_id = @workspace ORDER BY name`, pg.Args{"workspace": ws})
+		rows, err := tx.Query(ctx, `SELECT `+columns+` FROM mcp_servers WHERE workspace_id = @workspace ORDER BY name, id`, pg.Args{"workspace": ws})
 		if err != nil {
 			return err
 		}
@@ -78,18 +95,6 @@ func (s store) all(ctx context.Context, ws id.Workspace) (all []Server, err erro
 		return nil, fmt.Errorf("read MCP servers: %w", err)
 	}
 	return all, nil
-}
-
-// get returns a server, or a NotFound fault.
-func (s store) get(ctx context.Context, ws id.Workspace, server ServerID) (found Server, err error) {
-	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		found, err = one(ctx, tx, ws, `SELECT `+columns+` FROM mcp_servers WHERE workspace_id = @workspace AND id = @id`, pg.Args{"workspace": ws, "id": server})
-		return err
-	})
-	if err != nil {
-		return Server{}, fmt.Errorf("read MCP server %s: %w", server, err)
-	}
-	return found, nil
 }
 
 func one(ctx context.Context, tx pgx.Tx, ws id.Workspace, sql string, args pg.Args) (Server, error) {
@@ -132,6 +137,23 @@ func (s store) add(ctx context.Context, n Server) (added bool, err error) {
 		return false, fmt.Errorf("add an MCP server: %w", err)
 	}
 	return added, nil
+}
+
+// offer stores that the operator offers a server to its workspace, or has changed how it is
+// started. The server is checked then.
+func (s store) offer(ctx context.Context, n Server) error {
+	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO mcp_servers (workspace_id, id, name, url, credential, operator, created_by)
+			VALUES (@workspace, @id, @name, @url, false, true, @nobody)
+			ON CONFLICT (workspace_id, id) DO UPDATE SET url = @url, failure = '', failures = 0, next_check = now()`,
+			pg.Args{"workspace": n.Workspace, "id": n.ID, "name": n.Name, "url": n.URL, "nobody": id.Member{}})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("offer the operator's MCP server %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 func (s store) remove(ctx context.Context, ws id.Workspace, server ServerID) error {
@@ -189,6 +211,10 @@ func (s store) answered(ctx context.Context, n Server, tools []Definition) error
 	if len(text) > maxStored {
 		return fmt.Errorf("%w: the definitions of its tools have %d bytes, over the limit of %d", errLimit, len(text), maxStored)
 	}
+	every := checkEvery
+	if n.Operator {
+		every = checkOperatorEvery
+	}
 	hashes := []string{}
 	for _, d := range tools {
 		hashes = append(hashes, d.Hash())
@@ -198,7 +224,7 @@ func (s store) answered(ctx context.Context, n Server, tools []Definition) error
 			UPDATE mcp_servers SET tools = @tools, approved = coalesce(approved, @hashes), checked_at = now(), failure = '', failures = 0,
 				next_check = now() + make_interval(secs => @every)
 			WHERE workspace_id = @workspace AND id = @id`,
-			pg.Args{"workspace": n.Workspace, "id": n.ID, "tools": string(text), "hashes": hashes, "every": checkEvery.Seconds()})
+			pg.Args{"workspace": n.Workspace, "id": n.ID, "tools": string(text), "hashes": hashes, "every": every.Seconds()})
 		return err
 	})
 	if err != nil {

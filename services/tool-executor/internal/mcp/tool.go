@@ -77,7 +77,7 @@ func (s Server) entry(c *client, name string, d Definition, unavailable string) 
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
-			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: s.Credential,
+			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: s.Credential || s.Operator,
 			ActsOutside: true, // the server gets the arguments, and only says that it reads
 		},
 	}

@@ -1398,6 +1398,18 @@ export interface components {
              */
             name: string;
         };
+        CompactionEvent: {
+            /**
+             * Format: int32
+             * @description How many messages the summary stands for.
+             */
+            messages: number;
+            /** Format: int32 */
+            stepIndex: number;
+            summary: string;
+            /** @enum {string} */
+            type: "compaction";
+        };
         Connection: {
             /** Format: date-time */
             connected_at: string | null;
@@ -1683,7 +1695,7 @@ export interface components {
             type: "error";
         };
         /** @description The data of one event; its `event:` line is the same as `type`. */
-        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
+        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
         Grant: {
             /**
              * Format: date-time
@@ -1786,9 +1798,9 @@ export interface components {
             created_at: string;
             /**
              * Format: uuid
-             * @description The member who added it.
+             * @description The member who added it; null if the operator offers it.
              */
-            created_by: string;
+            created_by: string | null;
             /** @description Requests go through the credential broker, which adds the secret of the account of the provider mcp-<name>. */
             credential: boolean;
             /** @description Explains why it cannot be used; null if it can. */
@@ -1797,8 +1809,13 @@ export interface components {
             id: string;
             /** @example linear */
             name: string;
+            /** @description The operator offers it to the workspace: it cannot be deleted here. */
+            operator: boolean;
             tools: components["schemas"]["McpTool"][];
-            /** @example https://mcp.linear.app/mcp */
+            /**
+             * @description Empty if the operator offers it.
+             * @example https://mcp.linear.app/mcp
+             */
             url: string;
         };
         McpServerOutputBody: {
@@ -2242,11 +2259,18 @@ export interface components {
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
+            /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
+            summary: components["schemas"]["Summary"];
             /** @description Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed. */
             unavailable_tools: components["schemas"]["UnavailableTool"][];
         };
         SessionOutputBody: {
             session: components["schemas"]["Session"];
+        };
+        SessionTitleEvent: {
+            title: string;
+            /** @enum {string} */
+            type: "session-title";
         };
         SessionsOutputBody: {
             /** @description The created_at of the last item; null at the end. */
@@ -2293,6 +2317,8 @@ export interface components {
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
+            /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
+            summary: components["schemas"]["Summary"];
             /** @enum {string} */
             type: "snapshot";
             /** @description Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed. */
@@ -2355,6 +2381,16 @@ export interface components {
         };
         Success: {
             success: boolean;
+        };
+        Summary: {
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: int32
+             * @description How many messages it stands for.
+             */
+            messages: number;
+            text: string;
         };
         Taken: {
             /** @description The provider revoked it too. */
