@@ -487,7 +487,8 @@ func TestStepLimit(t *testing.T) {
 	}
 }
 
-// An answer that does not satisfy the schema is given back to the model once.
+// An answer that does not satisfy the schema is given back to the model once, also in the last
+// step that the session allows.
 func TestResponseFormat(t *testing.T) {
 	t.Parallel()
 	const schema = `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`
@@ -507,7 +508,7 @@ func TestResponseFormat(t *testing.T) {
 				w.model.then(says(text))
 			}
 			w.start()
-			session := w.session(&agentv1.CreateSessionRequest{})
+			session := w.session(&agentv1.CreateSessionRequest{MaxSteps: 1})
 			v := w.watch(session)
 			sub := w.submit(session, "Where?", func(r *agentv1.SubmitRequest) { r.ResponseSchemaJson = schema })
 			events := v.until(isEnd)

@@ -347,6 +347,9 @@ func (a *answering) reachedLimit(stoppable context.Context) string {
 	if a.session.MaxSteps != nil {
 		limit = *a.session.MaxSteps
 	}
+	if a.problem != nil {
+		limit++ // for the repair of an answer
+	}
 	switch {
 	case errors.Is(context.Cause(stoppable), errWallTime):
 		return reasonMaxTime
