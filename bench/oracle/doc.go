@@ -13,6 +13,8 @@
 // nobody knows; escapes, white space, the order of members, CRLF, comments and pings,
 // in pieces from one byte up.
 //
+// So is how a request asks for an answer in JSON of a schema (format_test.go).
+//
 //	go test .                                 # 50,000 generated events of each dialect
 //	go test . -args -events 1000000           # a million
 //	go test -run Generated . -args -seed 17   # one stream again

@@ -539,6 +539,31 @@ func TestResponseFormat(t *testing.T) {
 	}
 }
 
+// The provider enforces a schema that it can, until it refuses to.
+func TestEnforcedFormat(t *testing.T) {
+	t.Parallel()
+	const schema = `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}`
+	w := newWorld(t)
+	w.model.then(
+		fails(http.StatusBadRequest, `{"type":"error","error":{"type":"invalid_request_error","message":"Schema is too complex."}}`),
+		says("Rome."), says(`{"city":"Rome"}`), says(`{"city":"Oslo"}`),
+	)
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	for _, want := range []string{`1 done stop "Rome.\n\n{\"city\":\"Rome\"}" 2`, `2 done stop "{\"city\":\"Oslo\"}" 1`} {
+		w.submit(session, "Where?", func(r *agentv1.SubmitRequest) { r.ResponseSchemaJson = schema })
+		if got := lines(v.until(isEnd)); got[len(got)-1] != want {
+			t.Errorf("the run ends with %s, want %s", got[len(got)-1], want)
+		}
+	}
+	for i, want := range []bool{true, false, false, true} {
+		if asked := string(w.model.asked()[i]); strings.Contains(asked, `"output_config":{"format":`) != want {
+			t.Errorf("request %d has a format: %v, want %v: %s", i, !want, want, asked)
+		}
+	}
+}
+
 // A workspace's preset takes the place of a shipped one, for sessions that exist too, until it
 // is deleted.
 func TestOwnPreset(t *testing.T) {

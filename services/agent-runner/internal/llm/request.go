@@ -25,8 +25,11 @@ type Request struct {
 	Choice   ToolChoice
 
 	MaxOutputTokens int // 0: the client's default
-	Reasoning       Reasoning
-	Temperature     *float64 // nil: the provider's default
+	// Format is the JSON Schema of the answer, which the provider enforces as far as it can.
+	// Empty: free text.
+	Format      json.RawMessage
+	Reasoning   Reasoning
+	Temperature *float64 // nil: the provider's default
 
 	// Continue is true if the last message is an answer that the provider paused
 	// (Response.Paused) and must continue.

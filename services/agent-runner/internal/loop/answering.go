@@ -49,11 +49,13 @@ type answering struct {
 	schema    *structured.Schema // of the final answer; nil for free text
 	problem   error              // what is wrong with the last answer, which the model is to repair
 	repaired  bool               // it was told so in this run
-	unread    bool               // the inbox may have something unread
-	stepped   bool               // this claim has begun a step
-	compacted int                // summaries since the last answer
-	titled    chan string        // gets the title of a session that is being named; nil if it is not
-	noSummary *llm.Error         // why the conversation could not be compacted; nil if it can
+	// unenforced is true if the provider has refused to enforce the schema.
+	unenforced bool
+	unread     bool        // the inbox may have something unread
+	stepped    bool        // this claim has begun a step
+	compacted  int         // summaries since the last answer
+	titled     chan string // gets the title of a session that is being named; nil if it is not
+	noSummary  *llm.Error  // why the conversation could not be compacted; nil if it can
 	// interrupt ends the context of work that may be interrupted.
 	interrupt context.CancelCauseFunc
 }

@@ -27,6 +27,9 @@ func (a *answering) callModel(ctx context.Context, index int) (*llm.Response, er
 	}
 	if a.schema != nil {
 		in.Format = a.schema.Prompt()
+		if !a.unenforced {
+			in.Schema = a.schema.JSON()
+		}
 	}
 	if a.problem != nil {
 		in.Repair = structured.Repair(a.problem)
@@ -56,6 +59,12 @@ func (a *answering) request(ctx context.Context, index int, req *llm.Request, re
 			return res, err
 		}
 		failure, ok := errors.AsType[*llm.Error](err)
+		if ok && failure.Kind == llm.KindInvalid && !streamed && req.Format != nil {
+			a.Log.WarnContext(ctx, "model call refused; trying without the provider's own check of the format", "run", a.claim.Run.ID, "step", index, "error", err)
+			req.Format, a.unenforced = nil, true // the schema may be too complex for the provider
+			try--
+			continue
+		}
 		if ok && failure.Broken && broken < maxBroken {
 			broken++
 			try-- // not the provider but the connection to the broker has failed

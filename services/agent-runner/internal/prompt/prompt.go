@@ -69,6 +69,9 @@ type Input struct {
 	Now time.Time
 	// Format tells the model the form of its final answer; empty for free text.
 	Format string
+	// Schema is that of the final answer; empty for free text. The provider enforces it if the
+	// model can answer so.
+	Schema json.RawMessage
 	// Repair tells the model what is wrong with its last answer; empty if nothing is.
 	Repair string
 	// Continue is true if the provider paused in its last answer.
@@ -87,6 +90,9 @@ func Build(in Input) *llm.Request {
 			Session: in.Run.Session.String(),
 			IDSeed:  in.Run.ID.String() + "/" + strconv.Itoa(in.Step),
 		},
+	}
+	if in.Model.Structured {
+		req.Format = in.Schema
 	}
 	for _, t := range in.Tools {
 		if IsProvider(t) {

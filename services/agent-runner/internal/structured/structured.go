@@ -111,6 +111,9 @@ func Deeper(v any, n int) bool {
 	return false
 }
 
+// JSON returns the schema without white space.
+func (s *Schema) JSON() json.RawMessage { return json.RawMessage(s.text) }
+
 // Prompt is the part of the system prompt that asks for such an answer.
 func (s *Schema) Prompt() string {
 	return "Your final answer must be one JSON value that satisfies this JSON Schema, and nothing else: no explanation, no code fence.\n" + s.text

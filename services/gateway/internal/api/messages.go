@@ -42,7 +42,7 @@ type SendMessage struct {
 // RESPONSE_FORMAT.
 type ResponseFormat struct {
 	Type   string          `json:"type" enum:"json_schema"`
-	Schema json.RawMessage `json:"schema" doc:"A JSON Schema without references outside of it, of 64 KiB at most."`
+	Schema json.RawMessage `json:"schema" doc:"A JSON Schema without references outside of it, of 64 KiB at most. The provider of a model that can enforces it if each of its objects requires all of its properties and allows no additional ones."`
 }
 
 // schema returns the schema of an answer, empty for free text.

@@ -69,6 +69,7 @@ func (b *builder) build() ([]byte, error) {
 	b.out = jscan.AppendString(b.out, b.req.Model)
 	b.out = append(b.out, `,"stream":true`...)
 	b.limits()
+	b.format()
 	b.tools()
 	b.system()
 	if b.req.Meta.User != "" && b.options.Free("metadata") {
@@ -108,6 +109,22 @@ func (b *builder) limits() {
 		b.out = append(b.out, `,"temperature":`...)
 		b.out = strconv.AppendFloat(b.out, min(max(*t, 0), 1), 'g', -1, 64)
 	}
+}
+
+// maxUnions is how many anyOf and lists of types the API accepts in a schema.
+const maxUnions = 16
+
+// format asks for an answer in JSON, if the API can enforce the schema. It refuses recursive
+// schemas, and citations, which its own search makes.
+func (b *builder) format() {
+	strict := llm.StrictOf(b.req.Format)
+	searches := slices.ContainsFunc(b.req.Tools, func(t llm.ToolDef) bool { return t.Provider != "" })
+	if !strict.OK || strict.Refs || strict.Unions > maxUnions || searches || !b.options.Free("output_config") {
+		return
+	}
+	b.out = append(b.out, `,"output_config":{"format":{"type":"json_schema","schema":`...)
+	b.out = jscan.AppendCompact(b.out, b.req.Format)
+	b.out = append(b.out, "}}"...)
 }
 
 // thinking reports whether thinking can be requested. In the middle of a tool loop the API

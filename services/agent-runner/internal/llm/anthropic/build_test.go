@@ -163,3 +163,42 @@ func TestBuildRefusesFiles(t *testing.T) {
 		t.Errorf("Build with broken content = %v, want an invalid-request error", err)
 	}
 }
+
+// Only a schema that the API can enforce is sent, and not with the provider's own search, whose
+// citations exclude it.
+func TestBuildFormat(t *testing.T) {
+	t.Parallel()
+	object := func(property string) string {
+		return `{"type":"object","properties":{"a":` + property + `},"required":["a"],"additionalProperties":false}`
+	}
+	search := []llm.ToolDef{{Name: "web_search", Provider: anthropic.Dialect, Definition: json.RawMessage(`{"type":"web_search_20250305","name":"web_search"}`)}}
+	union := `{"anyOf":[{"type":"string"},` + strings.Repeat(`{"anyOf":[{"type":"string"}]},`, 16) + `{"type":"null"}]}`
+	for _, tt := range []struct {
+		schema string
+		tools  []llm.ToolDef
+		want   bool
+	}{
+		{object(`{"type":"string"}`), nil, true},
+		{object(`{"type":"string"}`), search, false},
+		{object(`{"$ref":"#"}`), nil, false},
+		{object(union), nil, false},
+		{`{"type":"object"}`, nil, false},
+		{"", nil, false},
+	} {
+		req := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Content: json.RawMessage(`"hi"`)}}, Format: json.RawMessage(tt.schema), Tools: tt.tools}
+		body, err := anthropic.Build(&req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if tt.want {
+			want = `{"format":{"type":"json_schema","schema":` + tt.schema + `}}`
+		}
+		var got struct {
+			Output json.RawMessage `json:"output_config"`
+		}
+		if err := json.Unmarshal(body, &got); err != nil || string(got.Output) != want {
+			t.Errorf("Build with the schema %s and %d tools asks for %s, %v, want %s", tt.schema, len(tt.tools), got.Output, err, want)
+		}
+	}
+}

@@ -41,6 +41,7 @@ type Model struct {
 
 	Reasoning   bool     `json:"reasoning"`
 	Images      bool     `json:"images"`
+	Structured  bool     `json:"structured,omitempty"`  // answers in JSON of a schema that the provider enforces
 	ServerTools []string `json:"serverTools,omitempty"` // tools that the provider runs
 
 	// Default marks the model of sessions that name only the provider.

@@ -73,6 +73,7 @@ func (b *builder) build() ([]byte, error) {
 		b.out = append(b.out, `,"stream_options":{"include_usage":true}`...)
 	}
 	b.limits()
+	b.format()
 	b.reasoning()
 	b.meta()
 	b.tools()
@@ -98,6 +99,20 @@ func (b *builder) limits() {
 		b.out = append(b.out, `,"temperature":`...)
 		b.out = strconv.AppendFloat(b.out, min(max(*t, 0), 2), 'g', -1, 64)
 	}
+}
+
+// format asks for an answer in JSON. OpenAI takes what it cannot enforce as a hint; other
+// servers are not asked for that.
+func (b *builder) format() {
+	strict := llm.StrictOf(b.req.Format).OK
+	if !b.options.Free("response_format") || !strict && (b.flavor != OpenAI || jscan.MemberString(b.req.Format, "type") != "object") {
+		return
+	}
+	b.out = append(b.out, `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","strict":`...)
+	b.out = strconv.AppendBool(b.out, strict)
+	b.out = append(b.out, `,"schema":`...)
+	b.out = jscan.AppendCompact(b.out, b.req.Format)
+	b.out = append(b.out, "}}"...)
 }
 
 func (b *builder) reasoning() {

@@ -144,3 +144,42 @@ func TestBuildRefusesFiles(t *testing.T) {
 		t.Errorf("Build with %s = %s, %v, want input_audio", ok, body, err)
 	}
 }
+
+// A strict schema is enforced by every server, another one is a hint that only OpenAI takes, and
+// OpenAI takes objects only.
+func TestBuildFormat(t *testing.T) {
+	t.Parallel()
+	const (
+		strict = `{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": false}`
+		loose  = `{"type":"object","properties":{"a":{"type":"string"}}}`
+		list   = `{"type":"array","items":{"type":"string"}}`
+	)
+	enforced := `{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":` + strings.ReplaceAll(strict, " ", "") + `}}`
+	hint := `{"type":"json_schema","json_schema":{"name":"answer","strict":false,"schema":` + loose + `}}`
+	for _, tt := range []struct {
+		flavor openai.Flavor
+		schema string
+		want   string
+	}{
+		{openai.OpenAI, strict, enforced},
+		{openai.OpenRouter, strict, enforced},
+		{openai.Compatible, strict, enforced},
+		{openai.OpenAI, loose, hint},
+		{openai.OpenRouter, loose, ""},
+		{openai.Compatible, loose, ""},
+		{openai.OpenAI, list, ""},
+		{openai.OpenAI, "", ""},
+	} {
+		req := llm.Request{Model: "m", Messages: []llm.Message{{Role: llm.User, Content: json.RawMessage(`"hi"`)}}, Format: json.RawMessage(tt.schema)}
+		body, err := openai.Build(&req, tt.flavor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			Format json.RawMessage `json:"response_format"`
+		}
+		if err := json.Unmarshal(body, &got); err != nil || string(got.Format) != tt.want {
+			t.Errorf("Build for %s with the schema %s asks for %s, %v, want %s", tt.flavor.Dialect(), tt.schema, got.Format, err, tt.want)
+		}
+	}
+}
