@@ -111,8 +111,8 @@ func TestClientTool(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if told := string(w.model.asked()[1]); !strings.Contains(told, "48.85") || !strings.Contains(told, "no sensor") {
-		t.Errorf("the model is not told the results: %s", told)
+	if told := string(w.model.asked()[1]); !strings.Contains(told, "48.85") || !strings.Contains(told, "no sensor") || !strings.Contains(told, "Where the user is.") {
+		t.Errorf("the model is not told the results, or of the tool: %s", told)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestClientToolRules(t *testing.T) {
 	forbidden := &agentv1.ClientTool{Name: "wipe", InputSchemaJson: `{"type":"object"}`}
 	w.model.then(
 		calls([3]string{"a", "locate", `{"exact":"yes"}`}, [3]string{"b", "wipe", "{}"}, [3]string{"c", "post", "{}"}),
-		calls([3]string{"d", "locate", `{}`}), says("Done."), calls([3]string{"e", "post", `{}`}),
+		calls([3]string{"d", "locate", `{}`}), calls([3]string{"e", "post", `{}`}), says("Done."), calls([3]string{"f", "post", `{}`}),
 	)
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
@@ -190,11 +190,15 @@ func TestClientToolRules(t *testing.T) {
 	if _, err := w.send(session, "d", "!there is no tool"); err != nil {
 		t.Fatal(err)
 	}
+	v.until(parked)
+	if err := w.decide(session, "e", agentv1.Decision_DECISION_REFUSED); err != nil {
+		t.Fatal(err)
+	}
 	v.until(isEnd)
 	w.submit(session, "again")
 	v.until(parked)
-	if n := w.tools.timesRan("e"); n != 0 {
-		t.Errorf("a call that acts outside ran %d times without a question", n)
+	if n := w.tools.timesRan("e") + w.tools.timesRan("f"); n != 0 {
+		t.Errorf("calls that act outside ran %d times without a yes", n)
 	}
 }
 
