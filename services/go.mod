@@ -2,6 +2,9 @@ module signalbox.dev/services
 
 go 1.26.0
 
+// An npm package has Go files in it.
+ignore node_modules
+
 require (
 	charm.land/bubbles/v2 v2.2.1
 	charm.land/bubbletea/v2 v2.1.1

@@ -32,6 +32,7 @@ import (
 type world struct {
 	docs      *doctest.Service
 	apis      *apis.Server
+	far       *farAnswer // answers before them
 	broker    *brokertest.Broker
 	catalogue *tool.Catalogue
 	actor     identity.Actor
@@ -42,7 +43,7 @@ func now() time.Time { return time.Date(2026, time.November, 21, 17, 45, 3, 0, t
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{docs: doctest.New(), actor: identity.Actor{
+	w := &world{docs: doctest.New(), far: &farAnswer{}, actor: identity.Actor{
 		Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: identity.Editor, Run: id.New[id.Run](), Session: id.New[id.Session](),
 	}}
 	w.apis = apis.New(apis.Config{Now: now})
@@ -69,7 +70,7 @@ func (w *world) egress(t testing.TB) *egress.Client {
 		t.Fatal(err)
 	}
 	var url string
-	w.broker, url = brokertest.Start(t, w.apis, key)
+	w.broker, url = brokertest.Start(t, w.far.before(w.apis), key)
 	signer := identity.NewSigner(subject.ToolExecutor, key)
 	options, err := rpc.Client{Signer: signer, Audience: subject.CredentialBroker}.ClientOptions()
 	if err != nil {
