@@ -38,6 +38,7 @@ var measurements = []measurement{
 	{"idle", "memory of open streams", idle},
 	{"failover", "a gateway is killed, and stopped, under 2,000 streams", failover},
 	{"steps", "durable steps per second", steps},
+	{"stops", "from a stop to the closed connection of a running tool", stopsOfTools},
 	{"fairness", "time to the first token of one workspace while another one floods", fairness},
 	{"documents", "live documents, beside the npm servers of y-websocket and Hocuspocus", documents},
 }
