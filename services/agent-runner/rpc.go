@@ -65,7 +65,7 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 }
 
 func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionRequest) (*agentv1.GetSessionResponse, error) {
-	actor, session, err := authorize(ctx, identity.Viewer, req.GetId())
+	actor, session, err := c.authorizeRead(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +92,19 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Last.Ordinal, Number: v.Last.LastEvent}
 	}
 	return res, nil
+}
+
+// authorizeRead is authorize for a session that may be named by its idempotency key.
+func (c *conversations) authorizeRead(ctx context.Context, req *agentv1.GetSessionRequest) (identity.Actor, id.Session, error) {
+	if req.GetIdempotencyKey() == "" {
+		return authorize(ctx, identity.Viewer, req.GetId())
+	}
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return actor, id.Session{}, err
+	}
+	session, err := c.store.Find(ctx, actor, req.GetIdempotencyKey())
+	return actor, session, err
 }
 
 func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSessionRequest) (*agentv1.UpdateSessionResponse, error) {

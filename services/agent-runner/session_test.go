@@ -89,6 +89,18 @@ func TestSessionLife(t *testing.T) {
 	if err != nil || again.GetSession().GetId() != s.GetId() {
 		t.Errorf("CreateSession with the same key = %v, %v, want the same session", again, err)
 	}
+	byKey, err := w.conversations.GetSession(ctx, &agentv1.GetSessionRequest{IdempotencyKey: "k"})
+	if err != nil || byKey.GetSession().GetId() != s.GetId() {
+		t.Errorf("GetSession by the key = %v, %v, want the session", byKey, err)
+	}
+	actor, _ := identity.From(ctx)
+	actor.Member = id.New[id.Member]()
+	for who, ctx := range map[string]context.Context{"another member": identity.With(ctx, actor), "an unknown key": ctx} {
+		key := map[string]string{"another member": "k", "an unknown key": "l"}[who]
+		if _, err := w.conversations.GetSession(ctx, &agentv1.GetSessionRequest{IdempotencyKey: key}); fault.KindOf(err) != fault.NotFound {
+			t.Errorf("GetSession by %s = %v, want not found", who, err)
+		}
+	}
 	title, archived := "Plans", true
 	changed, err := w.conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: s.GetId(), Title: &title, Archived: &archived, ResetTools: true})
 	if err != nil || changed.GetSession().GetTitle() != title || !changed.GetSession().GetArchived() || changed.GetSession().GetTools() != nil {

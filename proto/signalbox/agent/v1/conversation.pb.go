@@ -791,11 +791,14 @@ func (x *ListSessionsResponse) GetMore() bool {
 }
 
 type GetSessionRequest struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Id              string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	WithoutMessages bool                   `protobuf:"varint,2,opt,name=without_messages,json=withoutMessages,proto3" json:"without_messages,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty with idempotency_key.
+	Id              string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	WithoutMessages bool   `protobuf:"varint,2,opt,name=without_messages,json=withoutMessages,proto3" json:"without_messages,omitempty"`
+	// Instead of id: the key with which the caller created the session.
+	IdempotencyKey string `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GetSessionRequest) Reset() {
@@ -840,6 +843,13 @@ func (x *GetSessionRequest) GetWithoutMessages() bool {
 		return x.WithoutMessages
 	}
 	return false
+}
+
+func (x *GetSessionRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
 }
 
 type GetSessionResponse struct {
@@ -1818,10 +1828,11 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\barchived\x18\x04 \x01(\bR\barchived\"c\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.SessionR\bsessions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"N\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"w\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
-	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\"\x87\x03\n" +
+	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\x87\x03\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +

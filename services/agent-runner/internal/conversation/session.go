@@ -288,6 +288,19 @@ func (s *Store) byKey(ctx context.Context, a identity.Actor, key string, hash []
 	return session, err
 }
 
+// Find returns the session that the member created with an idempotency key.
+func (s *Store) Find(ctx context.Context, a identity.Actor, key string) (id.Session, error) {
+	if err := checkKey(key); err != nil {
+		return id.Session{}, err
+	}
+	session, err := s.one(ctx, a, `workspace_id = @workspace AND created_by = @member AND idempotency_key = @key`,
+		pg.Args{"workspace": a.Workspace, "member": a.Member, "key": key})
+	if err != nil {
+		return id.Session{}, err
+	}
+	return session.ID, nil
+}
+
 // hash returns a digest that tells requests with the same idempotency key apart. It is nil
 // without a key.
 func (n *newSession) hash() ([]byte, error) {
