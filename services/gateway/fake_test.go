@@ -107,7 +107,7 @@ func (r *fakeRunner) CreateSession(ctx context.Context, req *agentv1.CreateSessi
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := a.Workspace.String() + req.GetIdempotencyKey()
+	key := a.Workspace.String() + a.Member.String() + req.GetIdempotencyKey()
 	if old := r.keys[key]; old != "" && req.GetIdempotencyKey() != "" {
 		return &agentv1.CreateSessionResponse{Session: proto.CloneOf(r.sessions[old].Session)}, nil
 	}
@@ -146,7 +146,11 @@ func (r *fakeRunner) ListSessions(ctx context.Context, req *agentv1.ListSessions
 func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequest) (*agentv1.GetSessionResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s, err := r.session(ctx, req.GetId(), identity.Viewer)
+	session := req.GetId()
+	if a, err := may(ctx, identity.Viewer); err == nil && req.GetIdempotencyKey() != "" {
+		session = r.keys[a.Workspace.String()+a.Member.String()+req.GetIdempotencyKey()]
+	}
+	s, err := r.session(ctx, session, identity.Viewer)
 	if err != nil {
 		return nil, err
 	}
@@ -249,17 +253,20 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 		}
 	}
 	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: req.GetContentJson(), CreatedAt: r.now()}
-	s.messages = append(s.messages, m)
 	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_REJECT {
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
 	}
 	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_STEER {
+		m.RunId = active.GetId()
+		s.messages = append(s.messages, m)
 		return &agentv1.SubmitResponse{Run: proto.CloneOf(active.Run), MessageId: m.GetId(), Created: true}, nil
 	}
 	run := &fakeRun{r: r, session: s, message: m, epoch: 1, Run: &agentv1.Run{
 		Id: uuid.NewString(), SessionId: s.GetId(), Ordinal: int64(len(s.runs) + 1), State: agentv1.RunState_RUN_STATE_QUEUED, UserMessageId: m.GetId(),
 		Provider: "anthropic", Model: "simulated", CreatedAt: r.now(), CollectToolStats: req.GetCollectToolStats(), Usage: &agentv1.Usage{},
 	}}
+	m.RunId = run.GetId()
+	s.messages = append(s.messages, m)
 	s.runs = append(s.runs, run)
 	r.runs[run.GetId()] = run
 	r.keys[s.GetId()+req.GetIdempotencyKey()] = run.GetId()

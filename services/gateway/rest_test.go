@@ -293,7 +293,7 @@ func TestHistoryForms(t *testing.T) {
 		Last     string    `json:"last_event_id"`
 	}](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)
 	run := w.runner.latest(t, session, 1).GetId()
-	want := []message{{"user", json.RawMessage(`"hi <&>"`), nil, nil}, {"assistant", json.RawMessage(`[{"text":"Hello","type":"text"}]`), &run, new(0)}}
+	want := []message{{"user", json.RawMessage(`"hi <&>"`), &run, nil}, {"assistant", json.RawMessage(`[{"text":"Hello","type":"text"}]`), &run, new(0)}}
 	if diff := cmp.Diff(want, got.Messages); diff != "" || got.Last != "1-4" {
 		t.Errorf("messages differ, last %s (-want +got):\n%s", got.Last, diff)
 	}

@@ -93,13 +93,13 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id, ETag")
+		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id, ETag, X-Session-Id, X-Vercel-AI-UI-Message-Stream, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index")
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, X-AI-SDK-Version, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
 		h.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
 	})

@@ -105,6 +105,7 @@ func New(cfg Config) (*API, error) {
 	a.huma.UseMiddleware(a.guard)
 	a.sessions()
 	a.messages()
+	a.chats()
 	a.runs()
 	a.approvals()
 	a.toolResults()

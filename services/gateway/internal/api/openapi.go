@@ -55,6 +55,29 @@ func (a *API) streamResponse() *huma.Response {
 	}
 }
 
+func chunkStream() *huma.Response {
+	header := func(doc string) *huma.Param {
+		return &huma.Header{Description: doc, Schema: &huma.Schema{Type: huma.TypeString}}
+	}
+	return &huma.Response{
+		Description: "A UI message stream: server-sent events whose data is one chunk, a JSON object, and at the end [DONE].",
+		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}, Example: exampleChunks}},
+		Headers: map[string]*huma.Header{
+			"X-Vercel-Ai-Ui-Message-Stream": header("v1"),
+			"X-Workflow-Run-Id":             header("Names this response in GET /api/chat/{id}/stream, which continues it after startIndex chunks."),
+			"X-Session-Id":                  header("The chat's session."),
+		},
+	}
+}
+
+const exampleChunks = "data: {\"type\":\"start\",\"messageId\":\"…\"}\n\ndata: {\"type\":\"start-step\"}\n\ndata: {\"type\":\"text-start\",\"id\":\"part-1\"}\n\n" +
+	"data: {\"type\":\"text-delta\",\"id\":\"part-1\",\"delta\":\"Hello\"}\n\ndata: {\"type\":\"text-end\",\"id\":\"part-1\"}\n\ndata: {\"type\":\"finish-step\"}\n\n" +
+	"data: {\"type\":\"finish\",\"finishReason\":\"stop\"}\n\ndata: [DONE]\n\n"
+
+func errorContent(r huma.Registry) map[string]*huma.MediaType {
+	return map[string]*huma.MediaType{"application/json": {Schema: r.Schema(reflect.TypeFor[Error](), true, "Error")}}
+}
+
 func (a *API) sendResponses() map[string]*huma.Response {
 	r := a.huma.OpenAPI().Components.Schemas
 	ok := a.streamResponse()
@@ -141,6 +164,7 @@ func describe(doc *huma.OpenAPI) {
 var tags = []*huma.Tag{
 	{Name: "Sessions", Description: "Conversations with an agent."},
 	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
+	{Name: "Chat", Description: "The protocol of the AI SDK's useChat (versions 5 to 7)."},
 	{Name: "Runs", Description: "An agent's work on a message: steps, tool calls, usage."},
 	{Name: "Documents", Description: "Documents as Markdown, with their history."},
 	{Name: "Live documents", Description: aboutSockets},

@@ -184,7 +184,8 @@ type Summary struct {
 	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
-func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, error) {
+// viewDetails converts the messages for a version of the AI SDK, unless ui is 0.
+func viewDetails(res *agentv1.GetSessionResponse, ui int) (SessionDetails, error) {
 	messages, err := viewHistory(res.GetMessages(), ui)
 	if err != nil {
 		return SessionDetails{}, err
@@ -206,13 +207,23 @@ func viewDetails(res *agentv1.GetSessionResponse, ui bool) (SessionDetails, erro
 func (a *API) getSession(ctx context.Context, in *struct {
 	SessionPath
 	Format string `query:"format" enum:"ui" doc:"ui returns the messages as UIMessages for useChat."`
+	UIVersion
 },
 ) (*SessionDetails, error) {
 	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String()})
 	if err != nil {
 		return nil, err
 	}
-	d, err := viewDetails(res, in.Format == "ui")
+	ui := 0
+	if in.Format == "ui" {
+		ui = in.version()
+	}
+	d, err := viewDetails(res, ui)
+	if err == nil && ui >= 6 && res.GetActiveRun().GetState() == agentv1.RunState_RUN_STATE_WAITING {
+		var asked *agentv1.ListApprovalsResponse
+		asked, err = a.cfg.Approvals.ListApprovals(ctx, &agentv1.ListApprovalsRequest{SessionId: in.ID.String(), Limit: 100})
+		addApprovals(d.Messages.ui, res.GetActiveRun().GetId(), asked.GetApprovals())
+	}
 	return &d, err
 }
 

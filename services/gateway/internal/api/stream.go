@@ -32,6 +32,7 @@ type stream struct {
 	run     *agentv1.Run // nil for a whole session
 	opening []byte       // what is written before the feed's events
 	over    bool         // no events follow opening
+	chunks  *chunks      // of a UI message stream, otherwise nil
 }
 
 // reply returns the stream as the answer. After an error it closes the stream.
@@ -57,6 +58,10 @@ func (s *stream) serve(hc huma.Context) {
 		h.Set("X-Run-Id", s.run.GetId())
 	}
 	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
+	if s.chunks != nil {
+		s.chunks.setHeaders(h, s.run.GetId())
+		opening = append(sse.AppendHeartbeat(nil), s.opening...)
+	}
 	if r.Method != http.MethodHead && !s.over && s.attach(w, r, opening) {
 		return
 	}
@@ -158,13 +163,35 @@ func withReason(ctx context.Context, err error) error {
 func (a *API) watchSession(ctx context.Context, in *struct {
 	SessionPath
 	WatchInput
+	UIVersion
+	Format string `query:"format" enum:"ui" doc:"ui streams the chunks of the AI SDK's UI message stream, from the beginning of the active run, for all runs; the last event's id is then not used."`
 },
 ) (*reply, error) {
 	s, err := a.openStream(ctx, in.ID.value)
 	if err != nil {
 		return nil, err
 	}
+	if in.Format == "ui" {
+		s.chunks = &chunks{session: in.ID.value}
+		return s.reply(s.watchChunks(in.ID.value, in.version()))
+	}
 	return s.reply(s.resumeSession(in.ID.value, in.cursor()))
+}
+
+// watchChunks positions a session's viewer at the beginning of the active run, as far as the log
+// has it.
+func (s *stream) watchChunks(session id.Session, version int) error {
+	res, err := s.api.cfg.Conversations.GetSession(s.ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
+	if err != nil {
+		return err
+	}
+	if run := res.GetActiveRun(); run != nil {
+		if _, err := s.viewer.FromStart(s.ctx, run.GetOrdinal()); err != nil {
+			return err
+		}
+	}
+	s.viewer.Watch(feed.Follow{Reader: &dialect.Reader{Fold: dialect.UIStream{Version: version}, Session: true}})
+	return nil
 }
 
 // resumeSession positions a session's viewer after the event with the given id, or begins
@@ -227,7 +254,10 @@ func (s *stream) followIfFound(found bool, err error, f feed.Follow) error {
 	if err != nil {
 		return err
 	}
-	if !found {
+	switch {
+	case f.Reader != nil && (!found || s.viewer.MeetsHole()):
+		return s.rebuild(f)
+	case !found:
 		return s.replayFromRow(f)
 	}
 	s.viewer.FollowRun(s.run, f)
@@ -282,7 +312,7 @@ func (o Origin) Snapshot(ctx context.Context, session id.Session) (feed.Snapshot
 	if err != nil {
 		return feed.Snapshot{}, err
 	}
-	d, err := viewDetails(res, false)
+	d, err := viewDetails(res, 0)
 	if err != nil {
 		return feed.Snapshot{}, err
 	}

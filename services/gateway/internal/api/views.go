@@ -67,8 +67,8 @@ func (history) Schema(r huma.Registry) *huma.Schema {
 	}
 }
 
-func viewHistory(in []*agentv1.Message, ui bool) (history, error) {
-	if !ui {
+func viewHistory(in []*agentv1.Message, ui int) (history, error) {
+	if ui == 0 {
 		return history{plain: each(in, viewMessage)}, nil
 	}
 	out, err := dialect.UIMessages(each(in, func(m *agentv1.Message) dialect.Stored {
@@ -76,7 +76,7 @@ func viewHistory(in []*agentv1.Message, ui bool) (history, error) {
 			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(),
 			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
 		}
-	}))
+	}), ui)
 	return history{ui: out}, err
 }
 

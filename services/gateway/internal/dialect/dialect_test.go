@@ -187,10 +187,12 @@ func TestUIMessages(t *testing.T) {
 			{"type":"tool-result","toolCallId":"c2","toolName":"doc_read","output":{"type":"error-text","value":"not found"}},
 			{"type":"tool-result","toolCallId":"nobody","toolName":"doc_read","output":{"type":"text","value":"x"}}]`)},
 		{ID: "a2", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[{"type":"text","text":"Done."}]`)},
-		{ID: "u2", Role: "user", Content: json.RawMessage(`"more"`), CreatedAt: at},
+		{ID: "u2", Role: "user", RunID: "r2", Content: json.RawMessage(`"more"`), CreatedAt: at},
 		{ID: "a3", Role: "assistant", RunID: "r2", Simulated: true, Content: json.RawMessage(`"ok"`), CreatedAt: at},
+		{ID: "u3", Role: "user", RunID: "r2", Content: json.RawMessage(`"shorter"`), CreatedAt: at},
+		{ID: "a4", Role: "assistant", RunID: "r2", Simulated: true, Content: json.RawMessage(`"o"`), CreatedAt: at},
 	}
-	messages, err := dialect.UIMessages(in)
+	messages, err := dialect.UIMessages(in, 5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +207,7 @@ func TestUIMessages(t *testing.T) {
  {"type":"text","text":"see","state":"done"},
  {"type":"file","mediaType":"image/png","filename":"a.png","url":"data:image/png;base64,aGk="},
  {"type":"file","mediaType":"image/png","url":"https://x/y.png"}]},
-{"id":"a1","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r","model":"m"},"parts":[
+{"id":"r","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r","model":"m"},"parts":[
  {"type":"step-start"},
  {"type":"reasoning","text":"think","state":"done","providerMetadata":{"anthropic":{"signature":"SIG"}}},
  {"type":"text","text":"Creating.","state":"done"},
@@ -215,7 +217,8 @@ func TestUIMessages(t *testing.T) {
  {"type":"step-start"},
  {"type":"text","text":"Done.","state":"done"}]},
 {"id":"u2","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"more","state":"done"}]},
-{"id":"a3","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"}]}
+{"id":"r2","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"},
+ {"type":"data-steering-message","id":"u3","data":{"messageId":"u3","content":"shorter"}},{"type":"step-start"},{"type":"text","text":"o","state":"done"}]}
 ]`
 	if err := json.Unmarshal(got, &g); err != nil {
 		t.Fatal(err)
@@ -230,7 +233,7 @@ func TestUIMessages(t *testing.T) {
 
 func TestUIMessagesRefusesWhatIsNoContent(t *testing.T) {
 	t.Parallel()
-	if _, err := dialect.UIMessages([]dialect.Stored{{ID: "x", Role: "user", Content: json.RawMessage(`{"a":1}`)}}); err == nil {
+	if _, err := dialect.UIMessages([]dialect.Stored{{ID: "x", Role: "user", Content: json.RawMessage(`{"a":1}`)}}, 5); err == nil {
 		t.Error("UIMessages of an object = nil error, want one")
 	}
 }

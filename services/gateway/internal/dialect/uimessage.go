@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -36,9 +37,12 @@ type UIMetadata struct {
 }
 
 // UIPart is one part of a UIMessage. Which fields are set depends on Type: text,
-// reasoning, file, source-url, step-start, or tool-<name>.
+// reasoning, file, source-url, step-start, steering-message, data-<name>, or tool-<name>.
 type UIPart struct {
 	Type             string          `json:"type"`
+	ID               string          `json:"id,omitempty"`
+	Data             json.RawMessage `json:"data,omitempty"`
+	Parts            []UIPart        `json:"parts,omitempty"`
 	Text             *string         `json:"text,omitempty"`
 	State            string          `json:"state,omitempty"`
 	MediaType        string          `json:"mediaType,omitempty"`
@@ -52,13 +56,29 @@ type UIPart struct {
 	ErrorText        string          `json:"errorText,omitempty"`
 	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
 	ProviderMetadata json.RawMessage `json:"providerMetadata,omitempty"`
+	Approval         *UIApproval     `json:"approval,omitempty"`
 }
 
-// UIMessages converts a conversation. The assistant's messages of one run become one message,
-// as useChat builds it from the stream: a step-start before each step, and a tool's result in
-// the part of its call.
-func UIMessages(stored []Stored) ([]UIMessage, error) {
-	c := converter{out: []UIMessage{}}
+// UIApproval is the question to a person about a tool call.
+type UIApproval struct {
+	ID            string `json:"id"`
+	RequestReason string `json:"requestReason,omitempty"`
+}
+
+// Ask marks a tool call of the message as waiting for a person.
+func (m *UIMessage) Ask(call, reason string, outcomeUnknown bool) {
+	for i := range m.Parts {
+		if p := &m.Parts[i]; p.ToolCallID == call && p.State == "input-available" {
+			p.State, p.Approval = "approval-requested", &UIApproval{ID: approvalID(call, outcomeUnknown), RequestReason: reason}
+		}
+	}
+}
+
+// UIMessages converts a conversation for a version of the AI SDK. The assistant's messages of one
+// run become one message with the run's id, as useChat builds it from a UIStream: a step-start
+// before each step, a tool's result in the part of its call, and messages that steered the run.
+func UIMessages(stored []Stored, version int) ([]UIMessage, error) {
+	c := converter{out: []UIMessage{}, version: version}
 	for _, m := range stored {
 		if err := c.add(m); err != nil {
 			return nil, fmt.Errorf("message %s: %w", m.ID, err)
@@ -69,10 +89,12 @@ func UIMessages(stored []Stored) ([]UIMessage, error) {
 
 // converter builds UIMessages one stored message at a time.
 type converter struct {
-	out   []UIMessage
-	run   string         // the run of the last message of out, if it is the assistant's
-	open  bool           // more steps are added to the last message of out
-	calls map[string]int // parts of the last message by their tool call id
+	version int
+	out     []UIMessage
+	run     string         // the run of the last message of out, if it is the assistant's
+	open    bool           // more steps are added to the last message of out
+	calls   map[string]int // parts of the last message by their tool call id
+	sources int            // of the last message
 }
 
 // modelPart is any part of ModelMessage content.
@@ -109,16 +131,41 @@ func (c *converter) add(m Stored) error {
 	case "tool":
 		c.results(parts)
 	default:
+		if c.open && m.RunID != "" && m.RunID == c.run {
+			msg := &c.out[len(c.out)-1]
+			msg.Parts = append(msg.Parts, steeringPart(m.ID, m.Content, c.version))
+			return nil
+		}
 		c.open = false
 		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt}, Parts: []UIPart{}}
 		for _, p := range parts {
-			if q, ok := plainPart(p, len(out.Parts)); ok {
+			if q, ok := plainPart(p); ok {
 				out.Parts = append(out.Parts, q)
 			}
 		}
 		c.out = append(c.out, out)
 	}
 	return nil
+}
+
+// steeringMessage is the type of a part of version 7.
+const steeringMessage = "steering-message"
+
+// steeringPart converts a message that has steered a run.
+func steeringPart(id string, content json.RawMessage, version int) UIPart {
+	if version < 7 {
+		data := jsonObject(appendString([]byte(`{"messageId":`), id)).json("content", string(content), `""`).end()
+		return UIPart{Type: "data-steering-message", ID: id, Data: data}
+	}
+	out := UIPart{Type: steeringMessage, ID: id, Parts: []UIPart{}}
+	parts, _ := partsOf(content) // none of what cannot be read
+	for _, p := range parts {
+		if q, ok := plainPart(p); ok {
+			q.State = ""
+			out.Parts = append(out.Parts, q)
+		}
+	}
+	return out
 }
 
 // partsOf parses content. A string is one text part.
@@ -136,8 +183,8 @@ func partsOf(content json.RawMessage) ([]modelPart, error) {
 
 func (c *converter) step(m Stored, parts []modelPart) {
 	if !c.open || c.run != m.RunID {
-		c.out = append(c.out, UIMessage{ID: m.ID, Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model, Simulated: m.Simulated}})
-		c.open, c.run, c.calls = true, m.RunID, map[string]int{}
+		c.out = append(c.out, UIMessage{ID: cmp.Or(m.RunID, m.ID), Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model, Simulated: m.Simulated}})
+		c.open, c.run, c.calls, c.sources = true, m.RunID, map[string]int{}, 0
 	}
 	msg := &c.out[len(c.out)-1]
 	msg.Parts = append(msg.Parts, UIPart{Type: "step-start"})
@@ -155,7 +202,11 @@ func (c *converter) step(m Stored, parts []modelPart) {
 		case "tool-result":
 			c.result(p)
 		default:
-			if q, ok := plainPart(p, len(msg.Parts)); ok {
+			if q, ok := plainPart(p); ok {
+				if q.Type == "source-url" {
+					q.SourceID = sourceID(c.sources)
+					c.sources++
+				}
 				q.ProviderMetadata = p.ProviderOptions
 				msg.Parts = append(msg.Parts, q)
 			}
@@ -181,7 +232,7 @@ func (c *converter) result(p modelPart) {
 	part := &c.out[len(c.out)-1].Parts[i]
 	switch p.Output.Type {
 	case "error-text", "error-json":
-		part.State, part.ErrorText = "output-error", plainText(p.Output.Value)
+		part.State, part.ErrorText = "output-error", errorText(p.Output.Value)
 	case "execution-denied":
 		part.State, part.ErrorText = "output-error", "denied: "+p.Output.Reason
 	default:
@@ -189,25 +240,30 @@ func (c *converter) result(p modelPart) {
 	}
 }
 
-// plainText returns a JSON string's text, and other JSON unchanged.
-func plainText(v json.RawMessage) string {
+// errorText returns the text of a tool's error: a string, or the error of a result envelope. Other
+// JSON is returned unchanged.
+func errorText(v json.RawMessage) string {
+	var envelope struct{ Error *string }
 	var s string
-	if err := json.Unmarshal(v, &s); err == nil {
+	switch {
+	case json.Unmarshal(v, &s) == nil:
 		return s
+	case json.Unmarshal(v, &envelope) == nil && envelope.Error != nil:
+		return *envelope.Error
 	}
 	return string(v)
 }
 
 // plainPart converts a part other than a tool call or result. It returns false if a UIMessage
-// has no such part. n numbers the sources of a message.
-func plainPart(p modelPart, n int) (UIPart, bool) {
+// has no such part.
+func plainPart(p modelPart) (UIPart, bool) {
 	switch p.Type {
 	case "text", "reasoning":
 		return UIPart{Type: p.Type, Text: &p.Text, State: "done"}, true
 	case "file":
 		return UIPart{Type: "file", MediaType: p.MediaType, Filename: p.Filename, URL: fileURL(p)}, true
 	case "source":
-		return UIPart{Type: "source-url", SourceID: fmt.Sprintf("source-%d", n), URL: p.URL, Title: p.Title}, p.URL != ""
+		return UIPart{Type: "source-url", URL: p.URL, Title: p.Title}, p.URL != ""
 	}
 	return UIPart{}, false
 }

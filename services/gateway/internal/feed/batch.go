@@ -65,6 +65,8 @@ func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 		case f.kind == hole && v.knows(f):
 			v.last = v.lastSnapshot.contents.Position()
 			continue
+		case f.kind == hole && v.follow.Reader != nil && v.continuesWith(frames[i+1:]):
+			continue
 		case f.kind == hole && len(buf) > start:
 			return i, buf, more // the frames before the hole go out first
 		case f.kind == hole:
@@ -77,12 +79,27 @@ func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 		if !wanted {
 			continue
 		}
+		if r := v.follow.Reader; r != nil {
+			var isOver bool
+			if buf, isOver = r.Next(buf, f.event, &f.folds); isOver {
+				return i + 1, buf, over
+			}
+			continue
+		}
 		buf = append(buf, f.data...)
 		if f.kind == runEnd && v.follow.Run != 0 {
 			return i + 1, buf, over
 		}
 	}
 	return len(frames), buf, everything
+}
+
+// continuesWith reports whether the first of frames is the event after the viewer's last: a hole
+// between the two stands for events of other runs.
+func (v *Viewer) continuesWith(frames []*frame) bool { return follows(v.last, frames) }
+
+func follows(p Position, frames []*frame) bool {
+	return len(frames) > 0 && frames[0].kind != hole && p.Run > 0 && frames[0].pos == Position{p.Run, p.Number + 1}
 }
 
 // hasAll reports whether the viewer has all frames. The caller holds the topic's lock.
@@ -157,6 +174,9 @@ func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool
 		case lost:
 			return buf, false, why
 		case atHole:
+			if v.follow.Reader != nil {
+				return buf, false, ErrLost
+			}
 			return v.bridge(ctx, buf, next)
 		case behind:
 			err = v.loadTail(ctx)
@@ -167,7 +187,7 @@ func (v *Viewer) collect(ctx context.Context, buf []byte) (_ []byte, isOver bool
 				return buf, false, nil
 			}
 		}
-		if errors.Is(err, ErrSlow) {
+		if errors.Is(err, ErrSlow) && v.follow.Reader == nil {
 			if snap, serr := v.Snapshot(ctx); serr == nil {
 				buf = v.AppendSnapshot(buf, snap)
 			}

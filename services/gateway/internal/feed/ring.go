@@ -29,7 +29,8 @@ const (
 	hole // events are missing here
 )
 
-// frame is an encoded event or a hole. Frames in a ring or a tail are shared and immutable.
+// frame is an encoded event or a hole. Frames in a ring or a tail are shared and, apart from folds,
+// immutable.
 type frame struct {
 	place     place
 	synthetic bool // not from the log: stands after the log's event of the same place
@@ -37,15 +38,16 @@ type frame struct {
 	pos       Position
 	kind      kind
 	message   string       // the message's id, of a userMessage
-	end       *runv1.Event // of a runEnd
+	event     *runv1.Event // nil for a hole
 	data      []byte
-	time      time.Time // when it was created
-	through   uint64    // bytes of the topic's frames up to and including this one
+	folds     []dialect.Encoding // for readers, as they come; guarded by the topic's mutex
+	time      time.Time          // when it was created
+	through   uint64             // bytes of the topic's frames up to and including this one
 }
 
 // newFrame encodes e. It returns nil if the dialect does not have the event.
 func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame {
-	f := &frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, data: d.Append(nil, e), time: now}
+	f := &frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, event: e, data: d.Append(nil, e), time: now}
 	if len(f.data) == 0 {
 		return nil
 	}
@@ -55,7 +57,7 @@ func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame
 	case *runv1.Event_RunStart:
 		f.kind = runStart
 	case *runv1.Event_Done, *runv1.Event_Error:
-		f.kind, f.end = runEnd, e
+		f.kind = runEnd
 	}
 	return f
 }

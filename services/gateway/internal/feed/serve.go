@@ -64,7 +64,7 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 				v.last = f.pos
 			}
 			if f.kind == runEnd && f.pos.Run == v.follow.Run {
-				return f.end, nil
+				return f.event, nil
 			}
 		}
 		if len(frames) > 0 {

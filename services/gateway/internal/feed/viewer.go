@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+
+	"signalbox.dev/services/gateway/internal/dialect"
 )
 
 // Follow selects the events of a session that a viewer receives. The zero Follow selects
@@ -20,6 +23,9 @@ type Follow struct {
 	// of the run.
 	Sender  bool
 	Message string
+	// Reader encodes the events and decides when the stream ends, instead of the feed's dialect.
+	// The stream breaks off where that dialect would send a snapshot. Without Run, Session is set.
+	Reader *dialect.Reader
 }
 
 // Viewer is a position in a session's feed. It belongs to one goroutine. Call Open, or Join
@@ -155,6 +161,29 @@ func (v *Viewer) FollowRun(run *agentv1.Run, f Follow) {
 	})
 }
 
+// Watch selects what the viewer receives of all runs.
+func (v *Viewer) Watch(f Follow) { v.follow = f }
+
+// MeetsHole reports whether events are missing among those that the viewer has yet to get.
+func (v *Viewer) MeetsHole() bool {
+	t := v.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	frames := slices.Concat(v.backlog, t.ring.frames[max(v.next, t.ring.first)-t.ring.first:])
+	for i, f := range frames {
+		if f.kind == hole && (i == 0 || !follows(frames[i-1].pos, frames[i+1:])) {
+			return true
+		}
+	}
+	return false
+}
+
+// Skim passes to the viewer's Reader what there is, without sending it.
+func (v *Viewer) Skim(ctx context.Context) error {
+	_, _, err := v.collect(ctx, nil)
+	return err
+}
+
 // After sets the position after the event at p. It returns false if the event is no longer
 // kept, or not yet known; the viewer then needs a snapshot.
 func (v *Viewer) After(ctx context.Context, p Position) (bool, error) {
@@ -191,13 +220,15 @@ func (v *Viewer) AwaitStart(ctx context.Context, run int64) (bool, error) {
 // seek looks for the event at p in the ring, then in the record and the log, and sets the
 // position skip frames after it. If page is not 0, that many bytes of a tail are enough.
 func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bool, err error) {
-	if cursor := p; skip > 0 {
-		defer func() {
-			if found {
-				v.last = cursor
-			}
-		}()
+	cursor := p
+	if skip == 0 {
+		cursor = Position{} // it may have been elsewhere before
 	}
+	defer func() {
+		if found {
+			v.last = cursor
+		}
+	}()
 	if p == (Position{}) { // before all events: look for the first one
 		p, skip = Position{Run: 1}, 0
 	}

@@ -394,6 +394,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/chat": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send a message as useChat does
+         * @description Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. A run does not stop when its viewer disconnects. With version 6 or 7 the stream ends when a tool call waits for approval, and the request with the answer continues the message.
+         */
+        post: operations["chat"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/chat/{id}/stream": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Watch the chat's active run from its beginning
+         * @description The id is that of a chat or the X-Workflow-Run-Id of an earlier answer. Chunks have the same bytes and the same numbers in every answer.
+         */
+        get: operations["resume-chat"];
+        put?: never;
+        post?: never;
+        /**
+         * Stop the chat's active run
+         * @description Because a run goes on without viewers, the client's own stop function only disconnects.
+         */
+        delete: operations["stop-chat"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/connections": {
         parameters: {
             query?: never;
@@ -1386,6 +1430,39 @@ export interface components {
             /** @description The runs that were asked to stop. */
             run_ids: string[];
             success: boolean;
+        };
+        ChatMessage: {
+            /** @description The chat: a session's id, or a text of the client's choice, with which the first message creates a session of the caller. */
+            id: string;
+            /** @description The last message, for clients that send only that. */
+            message?: unknown;
+            /** @description The message that is continued with answers to approval requests. */
+            messageId?: string;
+            /** @description UIMessages. Only the last one is read: the session has the others. */
+            messages?: unknown[] | null;
+            /**
+             * @description What to do if a run of the session is active, as in POST /api/sessions/{id}/messages. After steer the answer has no text: the message and its effect appear in the response of the run. Absent: queue.
+             * @enum {string}
+             */
+            mode?: "queue" | "steer" | "reject";
+            /** @description Absent: the session's model. */
+            model?: string;
+            /** @description The preset of a new session. */
+            preset?: string;
+            /** @description Absent: the session's provider. */
+            provider?: string;
+            /**
+             * @description The sender's IANA timezone.
+             * @example Europe/Paris
+             */
+            timezone?: string;
+            /** @description Absent: the session's tools. */
+            tools?: string[] | null;
+            /**
+             * @description regenerate-message is not supported yet.
+             * @enum {string}
+             */
+            trigger?: "submit-message" | "regenerate-message";
         };
         ClientTool: {
             /** @description What the model is told. */
@@ -2555,6 +2632,10 @@ export interface components {
             next_cursor: string | null;
             tools: components["schemas"]["Tool"][];
         };
+        UIApproval: {
+            id: string;
+            requestReason?: string;
+        };
         UIMessage: {
             id: string;
             metadata?: components["schemas"]["UIMetadata"];
@@ -2571,11 +2652,15 @@ export interface components {
             simulated?: boolean;
         };
         UIPart: {
+            approval?: components["schemas"]["UIApproval"];
+            data?: unknown;
             errorText?: string;
             filename?: string;
+            id?: string;
             input?: unknown;
             mediaType?: string;
             output?: unknown;
+            parts?: components["schemas"]["UIPart"][] | null;
             providerExecuted?: boolean;
             providerMetadata?: unknown;
             sourceId?: string;
@@ -5992,6 +6077,493 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Success"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    chat: {
+        parameters: {
+            query?: {
+                /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
+                ui?: "5" | "6" | "7";
+            };
+            header?: {
+                /** @description The same as ui, for clients that cannot change the URL. */
+                "X-AI-SDK-Version"?: "5" | "6" | "7";
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChatMessage"];
+            };
+        };
+        responses: {
+            /** @description A UI message stream: server-sent events whose data is one chunk, a JSON object, and at the end [DONE]. */
+            200: {
+                headers: {
+                    /** @description The chat's session. */
+                    "X-Session-Id"?: string;
+                    /** @description v1 */
+                    "X-Vercel-Ai-Ui-Message-Stream"?: string;
+                    /** @description Names this response in GET /api/chat/{id}/stream, which continues it after startIndex chunks. */
+                    "X-Workflow-Run-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example data: {"type":"start","messageId":"…"}
+                     *
+                     *     data: {"type":"start-step"}
+                     *
+                     *     data: {"type":"text-start","id":"part-1"}
+                     *
+                     *     data: {"type":"text-delta","id":"part-1","delta":"Hello"}
+                     *
+                     *     data: {"type":"text-end","id":"part-1"}
+                     *
+                     *     data: {"type":"finish-step"}
+                     *
+                     *     data: {"type":"finish","finishReason":"stop"}
+                     *
+                     *     data: [DONE]
+                     */
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "resume-chat": {
+        parameters: {
+            query?: {
+                /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
+                ui?: "5" | "6" | "7";
+                /** @description Leave out this number of chunks. Negative: send this number of the chunks so far, and those that follow; X-Workflow-Stream-Tail-Index then is the index of the last chunk so far. */
+                startIndex?: number;
+            };
+            header?: {
+                /** @description The same as ui, for clients that cannot change the URL. */
+                "X-AI-SDK-Version"?: "5" | "6" | "7";
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The chat's id, as in POST /api/chat. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A UI message stream: server-sent events whose data is one chunk, a JSON object, and at the end [DONE]. */
+            200: {
+                headers: {
+                    /** @description The chat's session. */
+                    "X-Session-Id"?: string;
+                    /** @description v1 */
+                    "X-Vercel-Ai-Ui-Message-Stream"?: string;
+                    /** @description Names this response in GET /api/chat/{id}/stream, which continues it after startIndex chunks. */
+                    "X-Workflow-Run-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example data: {"type":"start","messageId":"…"}
+                     *
+                     *     data: {"type":"start-step"}
+                     *
+                     *     data: {"type":"text-start","id":"part-1"}
+                     *
+                     *     data: {"type":"text-delta","id":"part-1","delta":"Hello"}
+                     *
+                     *     data: {"type":"text-end","id":"part-1"}
+                     *
+                     *     data: {"type":"finish-step"}
+                     *
+                     *     data: {"type":"finish","finishReason":"stop"}
+                     *
+                     *     data: [DONE]
+                     */
+                    "text/event-stream": string;
+                };
+            };
+            /** @description No run of the chat is active. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The run's beginning is no longer kept, so that its chunks cannot be counted. */
+            410: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "stop-chat": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The chat's id, as in POST /api/chat. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CancelOutputBody"];
                 };
             };
             /** @description Bad or missing fields; the message names them. */
@@ -10619,8 +11191,12 @@ export interface operations {
             query?: {
                 /** @description ui returns the messages as UIMessages for useChat. */
                 format?: "ui";
+                /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
+                ui?: "5" | "6" | "7";
             };
             header?: {
+                /** @description The same as ui, for clients that cannot change the URL. */
+                "X-AI-SDK-Version"?: "5" | "6" | "7";
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
                 "X-Workspace-Id"?: string;
             };
@@ -11382,10 +11958,16 @@ export interface operations {
                 after?: string;
                 /** @description The workspace's id, for clients that cannot set headers. */
                 workspace_id?: string;
+                /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
+                ui?: "5" | "6" | "7";
+                /** @description ui streams the chunks of the AI SDK's UI message stream, from the beginning of the active run, for all runs; the last event's id is then not used. */
+                format?: "ui";
             };
             header?: {
                 /** @description The id of the last event received. EventSource sends it automatically. */
                 "Last-Event-ID"?: string;
+                /** @description The same as ui, for clients that cannot change the URL. */
+                "X-AI-SDK-Version"?: "5" | "6" | "7";
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
                 "X-Workspace-Id"?: string;
             };

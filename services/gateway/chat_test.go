@@ -1,0 +1,378 @@
+package gateway_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+
+	"signalbox.dev/services/gateway"
+)
+
+// userMessage is the body that useChat sends for a message of the user.
+func userMessage(chat, message, text string) string {
+	return fmt.Sprintf(`{"id":%q,"messages":[{"id":"x","role":"user","parts":[]},{"id":%q,"role":"user","parts":[{"type":"text","text":%q}]}],"trigger":"submit-message"}`, chat, message, text)
+}
+
+func resumeOf(chat string) string { return "/api/chat/" + chat + "/stream" }
+
+// chunkText returns a stream's bytes after the first comment.
+func chunkText(t *testing.T, s *stream) string {
+	t.Helper()
+	rest, ok := strings.CutPrefix(s.text(), ":\n")
+	if !ok {
+		t.Errorf("the stream begins with %q", s.text())
+	}
+	return rest
+}
+
+func TestChatStreamsByteExact(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, testChatStreamsByteExact)
+}
+
+func testChatStreamsByteExact(t *testing.T, w *world) {
+	in := w.gateway(t, func(c *gateway.Config) { c.CORSOrigins = []string{"http://page.example"} })
+	w.runner.script = func(r *fakeRun) { r.answer(t, "Hel", "lo\nyou") }
+	page := func(r *http.Request) {
+		r.Header.Set("Origin", "http://page.example")
+		r.Header.Set("Content-Type", "text/plain;charset=UTF-8") // as WorkflowChatTransport does
+	}
+	s := in.open(t, w.owner, "POST", "/api/chat", userMessage("chat~1", "m1", "hi"), page)
+	if err := s.ended(t); err != nil {
+		t.Fatalf("stream ended with %v, want a clean end", err)
+	}
+	session := s.header.Get("X-Session-Id")
+	run := w.runner.latest(t, session, 1)
+	want := strings.NewReplacer("RUN", run.GetId(), "MESSAGE", run.message.GetId()).Replace(`data: {"type":"start","messageId":"RUN","messageMetadata":{"runId":"RUN"}}
+
+data: {"type":"data-user-message","data":{"messageId":"MESSAGE","content":"hi","createdBy":"u"},"transient":true}
+
+data: {"type":"message-metadata","messageMetadata":{"model":"simulated","provider":"anthropic"}}
+
+data: {"type":"start-step"}
+
+data: {"type":"text-start","id":"part-1"}
+
+data: {"type":"text-delta","id":"part-1","delta":"Hel"}
+
+data: {"type":"text-delta","id":"part-1","delta":"lo\nyou"}
+
+data: {"type":"text-end","id":"part-1"}
+
+data: {"type":"finish-step"}
+
+data: {"type":"finish","finishReason":"stop","messageMetadata":{"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":15},"steps":1,"finishReason":"stop"}}
+
+data: [DONE]
+
+`)
+	if diff := cmp.Diff(want, chunkText(t, s)); diff != "" {
+		t.Errorf("stream differs (-want +got):\n%s", diff)
+	}
+	for k, v := range map[string]string{
+		"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no", "X-Vercel-Ai-Ui-Message-Stream": "v1",
+		"X-Workflow-Run-Id": "run_" + run.GetId(), "X-Run-Id": run.GetId(), "Access-Control-Allow-Origin": "http://page.example",
+	} {
+		if got := s.header.Get(k); got != v {
+			t.Errorf("header %s = %q, want %q", k, got, v)
+		}
+	}
+	for _, name := range []string{"X-Workflow-Run-Id", "X-Workflow-Stream-Tail-Index", "X-Session-Id"} {
+		if !strings.Contains(s.header.Get("Access-Control-Expose-Headers"), name) {
+			t.Errorf("pages may not read %s", name)
+		}
+	}
+	// The same message again is the same run.
+	again := in.open(t, w.owner, "POST", "/api/chat", userMessage("chat~1", "m1", "hi"))
+	if err := again.ended(t); err != nil || chunkText(t, again) != want {
+		t.Errorf("the message sent again = %v\n%s\nwant the same run", err, again.text())
+	}
+	// By its id, the session is the same chat.
+	if err := in.open(t, w.owner, "POST", "/api/chat", userMessage(session, "m2", "more")).ended(t); err != nil {
+		t.Fatal(err)
+	}
+	w.runner.latest(t, session, 2)
+	// Nothing runs.
+	for _, chat := range []string{"chat~1", session, "new", noone} {
+		if got := in.send(t, in.request(t, w.owner, "GET", resumeOf(chat), "", nil)); got.status != http.StatusNoContent {
+			t.Errorf("stream of %s = %d %s, want 204", chat, got.status, got.body)
+		}
+	}
+	// Another member's chat of this name is another one.
+	other := in.open(t, w.join(t, w.workspace, identity.Editor), "POST", "/api/chat?ui=7", userMessage("chat~1", "m1", "hi"))
+	if err := other.ended(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestChatResumesAtEveryChunk(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, testChatResumesAtEveryChunk)
+}
+
+func testChatResumesAtEveryChunk(t *testing.T, w *world) {
+	a, b := w.gateway(t), w.gateway(t, func(c *gateway.Config) { c.Feed.RingFrames = 3 })
+	sent := a.open(t, w.owner, "POST", "/api/chat?ui=7", userMessage("c", "m1", "hi"))
+	run := w.runner.latest(t, sent.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	run.say(t, "a", "b", "c")
+	for range 6 {
+		sent.next(t)
+	}
+	// A replay begins with what has been said and goes on with what follows.
+	replay := b.open(t, w.owner, "GET", resumeOf("c")+"?ui=7", "")
+	for range 6 {
+		replay.next(t)
+	}
+	tail := b.open(t, w.owner, "GET", resumeOf("c")+"?ui=7&startIndex=-2", "")
+	at, err := strconv.Atoi(tail.header.Get("X-Workflow-Stream-Tail-Index"))
+	if err != nil || at < 5 || at > 7 {
+		t.Errorf("tail index = %q, want 5 to 7", tail.header.Get("X-Workflow-Stream-Tail-Index"))
+	}
+	run.say(t, "d")
+	run.step(t, "abcd")
+	run.end(t)
+	for name, s := range map[string]*stream{"sender": sent, "replay": replay, "tail": tail} {
+		if err := s.ended(t); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	whole := chunkText(t, sent)
+	if diff := cmp.Diff(whole, chunkText(t, replay)); diff != "" {
+		t.Errorf("the replay differs (-sender +replay):\n%s", diff)
+	}
+	chunks := strings.SplitAfter(strings.TrimSuffix(whole, "\n\n"), "\n\n")
+	if got, want := chunkText(t, tail), strings.Join(chunks[at-1:], "")+"\n\n"; got != want {
+		t.Errorf("tail from %d = %s, want %s", at-1, got, want)
+	}
+	for k := range chunks {
+		for name, in := range map[string]*instance{"same gateway": a, "other gateway": b} {
+			s := in.open(t, w.owner, "GET", fmt.Sprintf("%s?ui=7&startIndex=%d", resumeOf(sent.header.Get("X-Workflow-Run-Id")), k), "")
+			if err := s.ended(t); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := chunkText(t, s), strings.Join(chunks[k:], "")+"\n\n"; got != want {
+				t.Errorf("%s from chunk %d = %s, want %s", name, k, got, want)
+			}
+		}
+	}
+}
+
+func TestChatApproval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	sent := in.open(t, w.owner, "POST", "/api/chat?ui=6", userMessage("c", "m1", "send"))
+	session := sent.header.Get("X-Session-Id")
+	run := w.runner.latest(t, session, 1)
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
+	run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber()) })
+	run.publish(t, parked)
+	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"approvalId":"c1"`) || !strings.HasSuffix(sent.text(), "data: {\"type\":\"finish\",\"finishReason\":\"tool-calls\"}\n\ndata: [DONE]\n\n") {
+		t.Fatalf("stream = %v\n%s\nwant one that ends at the question", err, sent.text())
+	}
+	// A client that comes now sees the question.
+	late := in.open(t, w.owner, "GET", resumeOf("c")+"?ui=6", "")
+	if err := late.ended(t); err != nil || chunkText(t, late) != chunkText(t, sent) {
+		t.Errorf("a late viewer gets %v\n%s\nwant\n%s", err, late.text(), sent.text())
+	}
+	body := func(answer string) string {
+		return fmt.Sprintf(`{"id":"c","messageId":%[1]q,"messages":[{"id":%[1]q,"role":"assistant","parts":[{"type":"step-start"},
+			{"type":"tool-send","toolCallId":"c1","state":"approval-responded","input":{"forged":true},"approval":{"id":"c1"%s}}]}]}`, run.GetId(), answer)
+	}
+	key, _ := call[object](t, in, w.owner, "POST", "/api/keys", `{"name":"k","role":"editor"}`, http.StatusCreated)["secret"].(string)
+	byKey := person{token: key, workspace: w.workspace}
+	for name, tt := range map[string]struct {
+		who    person
+		url    string
+		answer string
+		want   int
+		says   string
+	}{
+		"a program":       {byKey, "/api/chat?ui=6", `,"approved":true`, http.StatusForbidden, "PERSON_NEEDED"},
+		"version 5":       {w.owner, "/api/chat", `,"approved":true`, http.StatusBadRequest, "?ui=7"},
+		"no answer":       {w.owner, "/api/chat?ui=6", ``, http.StatusBadRequest, "approval.approved"},
+		"an other's chat": {w.join(t, w.workspace, identity.Editor), "/api/chat?ui=6", `,"approved":true`, http.StatusNotFound, ""},
+	} {
+		if got := in.send(t, in.request(t, tt.who, "POST", tt.url, body(tt.answer), nil)); got.status != tt.want || !strings.Contains(got.body, tt.says) {
+			t.Errorf("%s: %d %s, want %d with %q", name, got.status, got.body, tt.want, tt.says)
+		}
+	}
+	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING }) // as Decide does
+	on := in.open(t, w.owner, "POST", "/api/chat?ui=6", body(`,"approved":true,"reason":"ok"`))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalResponse{ToolApprovalResponse: &runv1.ToolApprovalResponse{ToolCallId: "c1", Decision: "approved"}}}))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "send", ResultJson: `{"ok":1}`}}}))
+	run.step(t, "")
+	run.end(t)
+	if err := on.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	want := strings.ReplaceAll(`data: {"type":"start","messageId":"RUN"}
+
+data: {"type":"tool-output-available","toolCallId":"c1","output":{"ok":1}}
+
+data: {"type":"finish","finishReason":"stop","messageMetadata":{"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":15},"steps":1,"finishReason":"stop"}}
+
+data: [DONE]
+
+`, "RUN", run.GetId())
+	if diff := cmp.Diff(want, chunkText(t, on)); diff != "" {
+		t.Errorf("the continuation differs (-want +got):\n%s", diff)
+	}
+	if got := on.header.Get("X-Workflow-Run-Id"); got != "run_"+run.GetId()+".c1" {
+		t.Errorf("X-Workflow-Run-Id = %q", got)
+	}
+	chunks := strings.SplitAfter(strings.TrimSuffix(want, "\n\n"), "\n\n")
+	for k := range chunks {
+		s := in.open(t, w.owner, "GET", fmt.Sprintf("%s?ui=6&startIndex=%d", resumeOf(on.header.Get("X-Workflow-Run-Id")), k), "")
+		if err := s.ended(t); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := chunkText(t, s), strings.Join(chunks[k:], "")+"\n\n"; got != want {
+			t.Errorf("the continuation from chunk %d = %s, want %s", k, got, want)
+		}
+	}
+}
+
+func TestChatOfALostLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	sent := in.open(t, w.owner, "POST", "/api/chat", userMessage(session, "m1", "hi"))
+	run := w.runner.latest(t, session, 1)
+	run.begin(t)
+	run.say(t, "a", "b")
+	run.step(t, "ab")
+	for range 8 {
+		sent.next(t)
+	}
+	w.wipe(t)
+	w.runner.forget(session)
+	late := w.gateway(t).open(t, w.owner, "GET", resumeOf(session), "")
+	run.say(t, "c")
+	run.step(t, "c")
+	run.end(t)
+	if err := late.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for line := range strings.SplitSeq(chunkText(t, late), "\n") {
+		var chunk struct{ Type, Delta string }
+		if json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &chunk) == nil && chunk.Type != "data-user-message" && chunk.Type != "message-metadata" {
+			text = append(text, chunk.Type+chunk.Delta)
+		}
+	}
+	want := []string{"start", "start-step", "text-start", "text-deltaab", "text-end", "finish-step", "start-step", "text-start", "text-deltac", "text-end", "finish-step", "finish"}
+	if diff := cmp.Diff(want, text); diff != "" {
+		t.Errorf("chunks differ (-want +got):\n%s\n%s", diff, late.text())
+	}
+	third := w.gateway(t)
+	got := third.send(t, third.request(t, w.owner, "GET", resumeOf("run_"+run.GetId())+"?startIndex=3", "", nil))
+	if got.status != http.StatusGone || !strings.Contains(got.body, "STREAM_GONE") {
+		t.Errorf("chunk 3 = %d %s, want 410", got.status, got.body)
+	}
+}
+
+func TestWatchSessionAsChunks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	first := in.open(t, w.owner, "POST", "/api/chat", userMessage(session, "m1", "hi"))
+	run := w.runner.latest(t, session, 1)
+	run.begin(t)
+	run.say(t, "a")
+	for range 6 {
+		first.next(t)
+	}
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	watching := in.open(t, viewer, "GET", eventsOf(session)+"?format=ui", "")
+	run.step(t, "a")
+	run.end(t)
+	w.runner.script = func(r *fakeRun) { r.answer(t, "b") }
+	second := in.open(t, w.owner, "POST", "/api/chat", userMessage(session, "m2", "more"))
+	want := ""
+	for _, s := range []*stream{first, second} {
+		if err := s.ended(t); err != nil {
+			t.Fatal(err)
+		}
+		want += strings.TrimSuffix(chunkText(t, s), "data: [DONE]\n\n")
+	}
+	eventually(t, "the viewer has both runs", func() bool { return chunkText(t, watching) == want })
+	if got := in.send(t, in.request(t, viewer, "POST", "/api/chat", userMessage(session, "m3", "more"), nil)); got.status != http.StatusForbidden {
+		t.Errorf("a viewer's message = %d %s, want 403", got.status, got.body)
+	}
+}
+
+func TestChatSteersAndStops(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	sent := in.open(t, w.owner, "POST", "/api/chat", userMessage("c", "m1", "hi"))
+	run := w.runner.latest(t, sent.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	steering := in.open(t, w.owner, "POST", "/api/chat", strings.Replace(userMessage("c", "m2", "shorter"), `"trigger"`, `"mode":"steer","trigger"`, 1))
+	if err := steering.ended(t); err != nil || chunkText(t, steering) != "data: {\"type\":\"finish\"}\n\ndata: [DONE]\n\n" {
+		t.Errorf("the steering message = %v\n%s\nwant an answer without a message", err, steering.text())
+	}
+	for chat, want := range map[string]int{"c": 1, "new": 0} {
+		got := call[struct {
+			RunIDs []string `json:"run_ids"`
+		}](t, in, w.owner, "DELETE", resumeOf(chat), "", http.StatusOK)
+		if len(got.RunIDs) != want {
+			t.Errorf("stopping %s stops %v, want %d runs", chat, got.RunIDs, want)
+		}
+	}
+	run.end(t)
+	if err := sent.ended(t); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestChatRefuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	message := id.New[id.Message]().String()
+	for name, tt := range map[string]struct{ body, says string }{
+		"no chat":            {`{"messages":[{"role":"user","parts":[{"type":"text","text":"x"}]}]}`, "prepareSendMessagesRequest"},
+		"no message":         {`{"id":"c"}`, "messages is required"},
+		"regenerate":         {`{"id":"c","trigger":"regenerate-message","messages":[{"role":"user","parts":[{"type":"text","text":"x"}]}]}`, "NOT_SUPPORTED"},
+		"edit":               {fmt.Sprintf(`{"id":"c","messageId":%[1]q,"messages":[{"id":%[1]q,"role":"user","parts":[{"type":"text","text":"x"}]}]}`, message), "NOT_SUPPORTED"},
+		"system":             {`{"id":"c","message":{"role":"system","parts":[]}}`, "system"},
+		"nothing said":       {`{"id":"c","message":{"role":"user","parts":[]}}`, "content"},
+		"no answer":          {`{"id":"c","message":{"role":"assistant","parts":[{"type":"text","text":"x"}]}}`, "answers no approval request"},
+		"unknown part":       {`{"id":"c","message":{"role":"user","parts":[{"type":"zebra"}]}}`, "zebra"},
+		"not a message":      {`{"id":"c","message":[]}`, "UIMessage"},
+		"a long chat id":     {`{"id":"` + strings.Repeat("x", 201) + `","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "id"},
+		"a chat id in Greek": {`{"id":"π","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "ASCII"},
+		"a mode":             {`{"id":"c","mode":"hope","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "mode"},
+		"a file":             {`{"id":"c","message":{"role":"user","parts":[{"type":"file","url":"https://x"}]}}`, "mediaType"},
+	} {
+		got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", tt.body, nil))
+		if got.status != http.StatusBadRequest || !strings.Contains(got.body, tt.says) {
+			t.Errorf("%s: %d %s, want 400 with %q", name, got.status, got.body, tt.says)
+		}
+	}
+	for path, want := range map[string]int{
+		resumeOf("run_" + noone): http.StatusNotFound, resumeOf("c") + "?ui=4": http.StatusBadRequest, resumeOf("c") + "?startIndex=x": http.StatusBadRequest,
+	} {
+		if got := in.send(t, in.request(t, w.owner, "GET", path, "", nil)); got.status != want {
+			t.Errorf("GET %s = %d %s, want %d", path, got.status, got.body, want)
+		}
+	}
+}

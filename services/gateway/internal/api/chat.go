@@ -1,0 +1,573 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+
+	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/feed"
+)
+
+// UIVersion selects the chunks that a client of the AI SDK understands.
+type UIVersion struct {
+	UI     string `query:"ui" enum:"5,6,7" doc:"The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7."`
+	Header string `header:"X-AI-SDK-Version" enum:"5,6,7" doc:"The same as ui, for clients that cannot change the URL."`
+}
+
+func (v UIVersion) version() int {
+	n, err := strconv.Atoi(cmp.Or(v.UI, v.Header))
+	if err != nil {
+		return dialect.UIVersions[0] // neither is given
+	}
+	return n
+}
+
+// ChatMessage is the body of POST /api/chat: what useChat sends, and fields that its body option
+// adds.
+type ChatMessage struct {
+	ID        string            `json:"id" maxLength:"200" doc:"The chat: a session's id, or a text of the client's choice, with which the first message creates a session of the caller."`
+	Messages  []json.RawMessage `json:"messages,omitempty" doc:"UIMessages. Only the last one is read: the session has the others."`
+	Message   json.RawMessage   `json:"message,omitempty" doc:"The last message, for clients that send only that."`
+	Trigger   string            `json:"trigger,omitempty" enum:"submit-message,regenerate-message" doc:"regenerate-message is not supported yet."`
+	MessageID string            `json:"messageId,omitempty" doc:"The message that is continued with answers to approval requests."`
+
+	Preset   string   `json:"preset,omitempty" doc:"The preset of a new session."`
+	Model    string   `json:"model,omitempty" doc:"Absent: the session's model."`
+	Provider string   `json:"provider,omitempty" doc:"Absent: the session's provider."`
+	Tools    []string `json:"tools,omitempty" nullable:"true" doc:"Absent: the session's tools."`
+	Mode     string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do if a run of the session is active, as in POST /api/sessions/{id}/messages. After steer the answer has no text: the message and its effect appear in the response of the run."`
+	Timezone string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
+}
+
+// ChatPath is the path of a chat.
+type ChatPath struct {
+	ID string `path:"id" maxLength:"1000" doc:"The chat's id, as in POST /api/chat."`
+}
+
+func (a *API) chats() {
+	const tag = "Chat"
+	stream := map[string]*huma.Response{"200": chunkStream()}
+	register(a, op("chat", "POST /api/chat", tag, "Send a message as useChat does", maxBody(limitMessage), answers(stream),
+		about("Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. "+
+			"A run does not stop when its viewer disconnects. With version 6 or 7 the stream ends when a tool call waits for approval, and the request with the answer continues the message.")),
+		editors, a.chat)
+	register(a, op("resume-chat", "GET /api/chat/{id}/stream", tag, "Watch the chat's active run from its beginning",
+		about("The id is that of a chat or the X-Workflow-Run-Id of an earlier answer. Chunks have the same bytes and the same numbers in every answer."),
+		answers(map[string]*huma.Response{
+			"200": chunkStream(),
+			"204": {Description: "No run of the chat is active."},
+			"410": {Description: "The run's beginning is no longer kept, so that its chunks cannot be counted.", Content: errorContent(a.huma.OpenAPI().Components.Schemas)},
+		})), viewers, a.resumeChat)
+	handle(a, op("stop-chat", "DELETE /api/chat/{id}/stream", tag, "Stop the chat's active run",
+		about("Because a run goes on without viewers, the client's own stop function only disconnects.")), editors, a.stopChat)
+}
+
+// Limits of the ids that clients choose. They become part of idempotency keys.
+const (
+	maxChatID   = 200
+	chatKey     = "chat:"
+	runIDPrefix = "run_"
+)
+
+func checkClientID(field, s string) error {
+	var key idempotencyKey
+	if err := key.UnmarshalText([]byte(s)); err != nil || len(s) > maxChatID {
+		return invalid("%s: want at most %d printable ASCII characters", field, maxChatID)
+	}
+	return nil
+}
+
+// uiMessage is a message of useChat.
+type uiMessage struct {
+	ID    string   `json:"id"`
+	Role  string   `json:"role"`
+	Parts []uiPart `json:"parts"`
+}
+
+type uiPart struct {
+	Type       string `json:"type"`
+	Text       string `json:"text"`
+	MediaType  string `json:"mediaType"`
+	URL        string `json:"url"`
+	Filename   string `json:"filename"`
+	State      string `json:"state"`
+	ToolCallID string `json:"toolCallId"`
+	Approval   *struct {
+		ID       string `json:"id"`
+		Approved *bool  `json:"approved"`
+		Reason   string `json:"reason"`
+	} `json:"approval"`
+}
+
+// last returns the message to act on.
+func (b *ChatMessage) last() (*uiMessage, error) {
+	raw := b.Message
+	if len(b.Messages) > 0 {
+		raw = b.Messages[len(b.Messages)-1]
+	}
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, invalid("messages is required: want UIMessages, of which the last one is from the user")
+	}
+	var m uiMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return nil, invalid("messages: the last one is not a UIMessage: %s", clip(err.Error()))
+	}
+	return &m, checkClientID("messages: the id of the last one", m.ID)
+}
+
+// content converts a user's message.
+func (m *uiMessage) content() (Content, error) {
+	type part struct {
+		Type      string `json:"type"`
+		Text      string `json:"text,omitempty"`
+		MediaType string `json:"mediaType,omitempty"`
+		Data      string `json:"data,omitempty"`
+		Filename  string `json:"filename,omitempty"`
+	}
+	parts := []part{}
+	for i, p := range m.Parts {
+		switch {
+		case p.Type == "text":
+			parts = append(parts, part{Type: "text", Text: p.Text})
+		case p.Type == "file":
+			parts = append(parts, part{Type: "file", MediaType: p.MediaType, Data: p.URL, Filename: p.Filename})
+		case strings.HasPrefix(p.Type, "data-"): // the front end's own
+		default:
+			return Content{}, invalid("messages: parts[%d].type of the last one: %q is not supported: use text or file", i, clip(p.Type))
+		}
+	}
+	var (
+		raw []byte
+		err error
+	)
+	if len(parts) == 1 && parts[0].Type == "text" {
+		raw, err = marshal(parts[0].Text)
+	} else {
+		raw, err = marshal(parts)
+	}
+	if err != nil {
+		return Content{}, fmt.Errorf("convert a UIMessage: %w", err)
+	}
+	c := Content{raw}
+	return c, c.check()
+}
+
+type chatInput struct {
+	UIVersion
+	Body ChatMessage
+}
+
+func (a *API) chat(ctx context.Context, in *chatInput) (*reply, error) {
+	b := &in.Body
+	if b.ID == "" {
+		return nil, invalid("id is required: the chat's id; with WorkflowChatTransport, add it in prepareSendMessagesRequest")
+	}
+	if err := checkClientID("id", b.ID); err != nil {
+		return nil, err
+	}
+	if b.Trigger == "regenerate-message" {
+		return nil, fault.Coded(fault.Invalid, "NOT_SUPPORTED", "trigger: regenerate-message is not supported yet: send the message again")
+	}
+	m, err := b.last()
+	if err != nil {
+		return nil, err
+	}
+	switch m.Role {
+	case "user":
+		return a.chatSubmit(ctx, in, m)
+	case "assistant":
+		return a.chatAnswer(ctx, in, m)
+	}
+	return nil, invalid("messages: the last one has the role %q: want user, or assistant with answers to approval requests", clip(m.Role))
+}
+
+// chatSubmit submits a user's message and streams the run. The message's id is its idempotency
+// key, so that a request that is repeated replays the run.
+func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*reply, error) {
+	b := &in.Body
+	if _, err := id.Parse[id.Message](m.ID); err == nil && m.ID == b.MessageID {
+		return nil, fault.Coded(fault.Invalid, "NOT_SUPPORTED", "messageId: editing an earlier message is not supported yet: send a new one")
+	}
+	content, err := m.content()
+	if err != nil {
+		return nil, err
+	}
+	send := sendInput{Body: SendMessage{
+		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone,
+	}}
+	if m.ID != "" {
+		send.Body.IdempotencyKey = chatKey + m.ID
+	}
+	req, err := send.submission()
+	if err != nil {
+		return nil, err
+	}
+	session, err := a.openChat(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	req.SessionId = session.String()
+	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
+	if err != nil {
+		return nil, err
+	}
+	v, res, err := a.openFor(sctx, req)
+	if err != nil {
+		err = withReason(sctx, err)
+		count.Close()
+		return nil, err
+	}
+	s := &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun(), chunks: &chunks{session: session}}
+	reader := &dialect.Reader{Fold: dialect.UIStream{Version: in.version()}, Resumed: -1}
+	switch {
+	case res.GetRun().GetUserMessageId() != "" && res.GetRun().GetUserMessageId() != res.GetMessageId():
+		// The message steers a run, which another response shows.
+		s.opening, s.over = []byte("data: {\"type\":\"finish\"}\n\ndata: [DONE]\n\n"), true
+	case !res.GetCreated():
+		reader.Resumed = resumed(res.GetRun())
+		err = s.replay(feed.Follow{Reader: reader})
+	default:
+		err = s.begin(feed.Follow{Reader: reader})
+	}
+	return s.reply(err)
+}
+
+// resumed is the number of the last event of a run's log whose pause is over.
+func resumed(run *agentv1.Run) int64 {
+	if run.LastEvent == nil {
+		return -1
+	}
+	if run.GetState() == agentv1.RunState_RUN_STATE_WAITING {
+		return run.GetLastEvent() - 1
+	}
+	return run.GetLastEvent()
+}
+
+// chatAnswer passes a person's answers to approval requests on, and streams what follows them.
+func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*reply, error) {
+	decisions, err := m.decisions()
+	if err != nil {
+		return nil, err
+	}
+	if in.version() < 6 {
+		return nil, invalid("ui: approvals in the message need version 6 or 7 of the AI SDK: add ?ui=7 to the URL")
+	}
+	if callerOf(ctx).IsKey() {
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
+	}
+	runID, err := parseID[id.Run]("messages: the id of the last one", m.ID)
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.findChat(ctx, in.Body.ID)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.runOf(ctx, runID, found); err != nil {
+		return nil, err
+	}
+	for _, d := range decisions {
+		d.SessionId = found.GetSession().GetId()
+		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	run, err := a.runOf(ctx, runID, found) // what it says now decides at which pause the response ends
+	if err != nil {
+		return nil, err
+	}
+	return a.streamRun(ctx, run, in.version(), decisions[0].GetToolCallId(), 0)
+}
+
+// runOf returns a run of a session.
+func (a *API) runOf(ctx context.Context, run id.Run, of *agentv1.GetSessionResponse) (*agentv1.Run, error) {
+	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.String()})
+	if err != nil {
+		return nil, err
+	}
+	if res.GetRun().GetSessionId() != of.GetSession().GetId() {
+		return nil, fault.New(fault.NotFound, "there is no such run in this chat")
+	}
+	return res.GetRun(), nil
+}
+
+// decisions returns the answers in an assistant's message. They name the calls; the arguments
+// that count are those that agent-runner has.
+func (m *uiMessage) decisions() ([]*agentv1.DecideRequest, error) {
+	var out []*agentv1.DecideRequest
+	for i, p := range m.Parts {
+		if p.State != "approval-responded" {
+			continue
+		}
+		if p.Approval == nil || p.Approval.Approved == nil || p.ToolCallID == "" {
+			return nil, invalid("messages: parts[%d] of the last one: want toolCallId and approval.approved", i)
+		}
+		if err := checkText("messages: approval.reason", p.Approval.Reason, 1000); err != nil {
+			return nil, err
+		}
+		out = append(out, &agentv1.DecideRequest{
+			ToolCallId: p.ToolCallID, Decision: decisionOf(*p.Approval.Approved, dialect.AsksOutcome(p.Approval.ID)), Reason: p.Approval.Reason,
+		})
+	}
+	if len(out) == 0 {
+		return nil, invalid("messages: the last one is the assistant's and answers no approval request: send a message of the user")
+	}
+	if len(out) > maxParts {
+		return nil, invalid("messages: more than %d answers", maxParts)
+	}
+	return out, nil
+}
+
+// decisionOf converts an answer. To the question whether a call of unknown outcome may run again,
+// no means that it took effect.
+func decisionOf(approved, outcome bool) agentv1.Decision {
+	switch {
+	case approved && outcome:
+		return agentv1.Decision_DECISION_REPEAT
+	case outcome:
+		return agentv1.Decision_DECISION_HAPPENED
+	case approved:
+		return agentv1.Decision_DECISION_APPROVED
+	}
+	return agentv1.Decision_DECISION_REFUSED
+}
+
+// findChat returns the session of a chat, without its messages.
+func (a *API) findChat(ctx context.Context, chat string) (*agentv1.GetSessionResponse, error) {
+	if session, err := id.Parse[id.Session](chat); err == nil {
+		res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: session.String(), WithoutMessages: true})
+		if err == nil || fault.KindOf(err) != fault.NotFound {
+			return res, err
+		}
+	}
+	return a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{IdempotencyKey: chatKey + chat, WithoutMessages: true})
+}
+
+// openChat returns the session of a chat, and creates it for the first message.
+func (a *API) openChat(ctx context.Context, b *ChatMessage) (id.Session, error) {
+	res, err := a.findChat(ctx, b.ID)
+	session := res.GetSession()
+	if fault.KindOf(err) == fault.NotFound {
+		if err := checkText("preset", b.Preset, 64); err != nil {
+			return id.Session{}, err
+		}
+		var made *agentv1.CreateSessionResponse
+		made, err = a.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Preset: b.Preset, IdempotencyKey: chatKey + b.ID})
+		session = made.GetSession()
+	}
+	if err != nil {
+		return id.Session{}, err
+	}
+	return parseID[id.Session]("session", session.GetId())
+}
+
+var noContent = &reply{func(hc huma.Context) { hc.SetStatus(http.StatusNoContent) }}
+
+func (a *API) resumeChat(ctx context.Context, in *struct {
+	ChatPath
+	UIVersion
+	StartIndex int64 `query:"startIndex" doc:"Leave out this number of chunks. Negative: send this number of the chunks so far, and those that follow; X-Workflow-Stream-Tail-Index then is the index of the last chunk so far."`
+},
+) (*reply, error) {
+	if run, call, ok := parseWorkflowID(in.ID); ok {
+		res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.String()})
+		if err != nil {
+			return nil, err
+		}
+		return a.streamRun(ctx, res.GetRun(), in.version(), call, in.StartIndex)
+	}
+	if err := checkClientID("id", in.ID); err != nil {
+		return nil, err
+	}
+	found, err := a.findChat(ctx, in.ID)
+	switch {
+	case fault.KindOf(err) == fault.NotFound:
+		return noContent, nil // it begins with its first message
+	case err != nil:
+		return nil, err
+	case found.GetActiveRun() == nil:
+		return noContent, nil
+	}
+	return a.streamRun(ctx, found.GetActiveRun(), in.version(), "", in.StartIndex)
+}
+
+// workflowID identifies a response for WorkflowChatTransport: the run and, if the response follows
+// a person's answer, the call that it was about.
+func workflowID(run, call string) string {
+	if call == "" {
+		return runIDPrefix + run
+	}
+	return runIDPrefix + run + "." + call
+}
+
+func parseWorkflowID(s string) (run id.Run, call string, ok bool) {
+	rest, ok := strings.CutPrefix(s, runIDPrefix)
+	text, call, _ := strings.Cut(rest, ".")
+	run, err := id.Parse[id.Run](text)
+	return run, call, ok && err == nil
+}
+
+// streamRun streams a run from its beginning or, with a call, from what follows the answer about
+// it.
+func (a *API) streamRun(ctx context.Context, run *agentv1.Run, version int, call string, start int64) (*reply, error) {
+	session, err := parseID[id.Session]("session", run.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.openStream(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	s.run, s.chunks = run, &chunks{session: session, call: call}
+	reader := func(skip int64) *dialect.Reader {
+		return &dialect.Reader{Fold: dialect.UIStream{Version: version}, AfterCall: call, Skip: skip, Resumed: resumed(run)}
+	}
+	if start < 0 {
+		count, err := s.countChunks(reader(math.MaxInt64))
+		if err != nil {
+			return s.reply(err)
+		}
+		s.chunks.tail = strconv.FormatInt(count-1, 10)
+		start = max(0, count+start)
+	}
+	return s.reply(s.replay(feed.Follow{Reader: reader(start)}))
+}
+
+// countChunks returns how many chunks the stream's run has so far. The caller positions the viewer
+// again.
+func (s *stream) countChunks(r *dialect.Reader) (int64, error) {
+	if err := s.replay(feed.Follow{Reader: r}); err != nil {
+		return 0, err
+	}
+	err := s.viewer.Skim(s.ctx)
+	return r.Count(), err
+}
+
+func (a *API) stopChat(ctx context.Context, in *struct {
+	ChatPath
+	Repeatable
+},
+) (*cancelOutputBody, error) {
+	if err := checkClientID("id", in.ID); err != nil {
+		return nil, err
+	}
+	found, err := a.findChat(ctx, in.ID)
+	if fault.KindOf(err) == fault.NotFound {
+		return &cancelOutputBody{true, []string{}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: found.GetSession().GetId()})
+	return &cancelOutputBody{true, append([]string{}, res.GetRunIds()...)}, err
+}
+
+// chunks makes a stream a UI message stream.
+type chunks struct {
+	session id.Session
+	call    string // that the response follows
+	tail    string // index of the last chunk, if the client asked for a part of the tail
+}
+
+func (c *chunks) setHeaders(h http.Header, run string) {
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Vercel-Ai-Ui-Message-Stream", "v1")
+	h.Set("X-Session-Id", c.session.String())
+	if run != "" {
+		h.Set("X-Workflow-Run-Id", workflowID(run, c.call))
+	}
+	if c.tail != "" {
+		h.Set("X-Workflow-Stream-Tail-Index", c.tail)
+	}
+}
+
+// rebuild makes the opening of a stream from the rows, because the log no longer has the run's
+// beginning.
+func (s *stream) rebuild(f feed.Follow) error {
+	r := f.Reader
+	if r.Skip > 0 {
+		return &Error{status: http.StatusGone, Message: "the beginning of this run is no longer kept: read the session's messages, or resume without startIndex", Code: "STREAM_GONE"}
+	}
+	snap, err := s.viewer.Snapshot(s.ctx)
+	if err != nil {
+		return err
+	}
+	res, err := s.api.cfg.Runs.GetRun(s.ctx, &agentv1.GetRunRequest{Id: s.run.GetId()})
+	if err != nil {
+		return err
+	}
+	s.run = res.GetRun()
+	var history struct{ Messages []Message }
+	if err := json.Unmarshal(snap.Data, &history); err != nil {
+		return fmt.Errorf("read a snapshot: %w", err)
+	}
+	var stored []dialect.Stored
+	for _, m := range history.Messages {
+		if m.RunID != nil && *m.RunID == s.run.GetId() {
+			stored = append(stored, dialect.Stored{ID: m.ID, Role: m.Role, RunID: *m.RunID, Content: m.Content, Simulated: m.Simulated, Model: s.run.GetModel()})
+		}
+	}
+	waits := int64(-1)
+	if s.run.GetState() == agentv1.RunState_RUN_STATE_WAITING {
+		waits = s.run.GetLastEvent()
+	}
+	events, err := dialect.Rebuild(s.run.GetId(), s.run.GetOrdinal(), stored, askedIn(res), waits)
+	if err != nil {
+		return err
+	}
+	if hasEnded(s.run) {
+		events = append(events, feed.EndOf(s.run))
+	}
+	r.Fold, r.Resumed = dialect.Private(r.Fold), resumed(s.run)
+	for _, e := range events {
+		var none []dialect.Encoding
+		if s.opening, s.over = r.Next(s.opening, e, &none); s.over {
+			return nil
+		}
+	}
+	s.viewer.FollowRun(s.run, f)
+	return s.viewer.Restart(s.ctx, snap)
+}
+
+// askedIn returns the questions about a run's last step.
+func askedIn(res *agentv1.GetRunResponse) []dialect.Asked {
+	var out []dialect.Asked
+	calls := res.GetToolCalls()
+	for _, c := range calls {
+		p := c.GetApproval()
+		if p == nil || c.GetStepIndex() != calls[len(calls)-1].GetStepIndex() || p.GetDecision() == agentv1.Decision_DECISION_RULE {
+			continue
+		}
+		out = append(out, dialect.Asked{
+			Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Reason: p.GetReason(), Decision: enumName(p.GetDecision()),
+			DecisionReason: p.GetDecisionReason(), OutcomeUnknown: p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME,
+		})
+	}
+	return out
+}
+
+// addApprovals marks the calls of a waiting run in its UIMessage.
+func addApprovals(messages []dialect.UIMessage, run string, asked []*agentv1.Approval) {
+	i := slices.IndexFunc(messages, func(m dialect.UIMessage) bool { return m.ID == run })
+	if i < 0 {
+		return
+	}
+	for _, p := range asked {
+		if p.GetRunId() == run {
+			messages[i].Ask(p.GetToolCallId(), p.GetReason(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME)
+		}
+	}
+}
