@@ -247,6 +247,41 @@ data: [DONE]
 	}
 }
 
+func TestChatClientTool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	body := strings.Replace(userMessage("c", "m1", "where am I?"), `"trigger"`, `"client_tools":[{"name":"locate","input_schema":{"type":"object"}}],"trigger"`, 1)
+	sent := in.open(t, w.owner, "POST", "/api/chat", body)
+	run := w.runner.latest(t, sent.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}})
+	run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber()) })
+	run.publish(t, parked)
+	if err := sent.ended(t); err != nil || !strings.HasSuffix(sent.text(), "data: {\"type\":\"finish\",\"finishReason\":\"tool-calls\"}\n\ndata: [DONE]\n\n") {
+		t.Fatalf("stream = %v\n%s\nwant one that ends at the call", err, sent.text())
+	}
+	answer := func(tools, part string) string {
+		return fmt.Sprintf(`{"id":"c",%s"messages":[{"id":%q,"role":"assistant","parts":[{"type":"tool-locate","toolCallId":"older","state":"output-available","output":1},{"type":"step-start"},%s]}]}`, tools, run.GetId(), part)
+	}
+	result := `{"type":"tool-locate","toolCallId":"c1","state":"output-available","output":{"city":"Paris"}}`
+	if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", answer("", result), nil)); got.status != http.StatusBadRequest || !strings.Contains(got.body, "answers nothing") {
+		t.Errorf("the result of another tool = %d %s, want 400", got.status, got.body)
+	}
+	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING })
+	on := in.open(t, w.owner, "POST", "/api/chat", answer(`"client_tools":[{"name":"locate","input_schema":{}}],`, result))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "locate", ResultJson: `{"output":{"city":"Paris"}}`}}}))
+	run.step(t, "")
+	run.end(t)
+	if err := on.ended(t); err != nil || !strings.Contains(on.text(), `"tool-output-available","toolCallId":"c1","output":{"city":"Paris"}`) || strings.Contains(on.text(), "tool-input") {
+		t.Errorf("the continuation = %v\n%s", err, on.text())
+	}
+	if got := w.runner.sent(); got != `c1 {"city":"Paris"}` {
+		t.Errorf("the results sent are %q", got)
+	}
+}
+
 func TestChatOfALostLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -355,7 +390,7 @@ func TestChatRefuses(t *testing.T) {
 		"edit":               {fmt.Sprintf(`{"id":"c","messageId":%[1]q,"messages":[{"id":%[1]q,"role":"user","parts":[{"type":"text","text":"x"}]}]}`, message), "NOT_SUPPORTED"},
 		"system":             {`{"id":"c","message":{"role":"system","parts":[]}}`, "system"},
 		"nothing said":       {`{"id":"c","message":{"role":"user","parts":[]}}`, "content"},
-		"no answer":          {`{"id":"c","message":{"role":"assistant","parts":[{"type":"text","text":"x"}]}}`, "answers no approval request"},
+		"no answer":          {`{"id":"c","message":{"role":"assistant","parts":[{"type":"text","text":"x"}]}}`, "the id of the last one"},
 		"unknown part":       {`{"id":"c","message":{"role":"user","parts":[{"type":"zebra"}]}}`, "zebra"},
 		"not a message":      {`{"id":"c","message":[]}`, "UIMessage"},
 		"a long chat id":     {`{"id":"` + strings.Repeat("x", 201) + `","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "id"},

@@ -45,10 +45,11 @@ type fakeRunner struct {
 	last     time.Time
 	script   func(*fakeRun) // run by each new run on a goroutine of its own
 	scripts  sync.WaitGroup
-	before   func() // called before Submit returns
-	behind   int    // number of events that the record lacks
-	streams  int64  // number of times that the log was lost
-	listed   int    // number of pages read from the record
+	before   func()   // called before Submit returns
+	behind   int      // number of events that the record lacks
+	streams  int64    // number of times that the log was lost
+	listed   int      // number of pages read from the record
+	results  []string // of client tools
 }
 
 type fakeSession struct {
@@ -215,11 +216,19 @@ func (r *fakeRunner) SendToolResult(ctx context.Context, req *agentv1.SendToolRe
 	if req.GetToolCallId() != "c1" {
 		return nil, fault.New(fault.NotFound, "no such call")
 	}
+	r.results = append(r.results, req.GetToolCallId()+" "+req.GetOutputJson()+req.GetError())
 	result := req.GetOutputJson()
 	if req.GetError() != "" {
 		result = "!" + req.GetError()
 	}
 	return &agentv1.SendToolResultResponse{RunId: noone, ToolCall: &agentv1.ToolCall{ToolCallId: "c1", Outcome: &toolv1.Outcome{ResultJson: result}}}, nil
+}
+
+// sent returns the results of client tools, in order.
+func (r *fakeRunner) sent() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.results, ", ")
 }
 
 func (r *fakeRunner) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {

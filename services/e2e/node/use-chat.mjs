@@ -141,6 +141,28 @@ await run(async () => {
     did('is whole after every cut, with WorkflowChatTransport');
   }
 
+  // A tool that the page runs.
+  const located = newChat('tool');
+  const client_tools = [{ name: 'get_location', input_schema: { type: 'object', properties: { exact: { type: 'boolean' } } } }];
+  page = mount(ai.useChat, {
+    id: located,
+    transport: new ai.DefaultChatTransport({ api, headers, body: { client_tools }, fetch: noting(located) }),
+    sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithToolCalls,
+    onToolCall({ toolCall: { toolName, toolCallId, input } }) {
+      if (toolName !== 'get_location') return;
+      assert.deepEqual(input, { exact: true });
+      const add = page.chat.addToolOutput ?? page.chat.addToolResult; // not awaited
+      add({ tool: toolName, toolCallId, output: { city: 'Paris' } });
+    },
+  });
+  await page.chat.sendMessage({ text: 'call the tool get_location with {"exact":true}' });
+  const answer = await page.until(({ status, messages }) => status === 'ready' && messages.at(-1).metadata?.finishReason);
+  assert.equal(answer.messages.length, 2);
+  assert.deepEqual(answer.messages[1].parts.find((p) => p.type === 'tool-get_location').output, { city: 'Paris' });
+  assert.deepEqual(shown(answer.messages[1]), shown((await stored(located))[1]));
+  page.unmount();
+  did('runs a tool in the page');
+
   // Stop.
   const stopped = newChat('stopped');
   page = chat(stopped);

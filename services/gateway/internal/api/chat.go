@@ -42,7 +42,7 @@ type ChatMessage struct {
 	Messages  []json.RawMessage `json:"messages,omitempty" doc:"UIMessages. Only the last one is read: the session has the others."`
 	Message   json.RawMessage   `json:"message,omitempty" doc:"The last message, for clients that send only that."`
 	Trigger   string            `json:"trigger,omitempty" enum:"submit-message,regenerate-message" doc:"regenerate-message is not supported yet."`
-	MessageID string            `json:"messageId,omitempty" doc:"The message that is continued with answers to approval requests."`
+	MessageID string            `json:"messageId,omitempty" doc:"The message that is continued with answers to approval requests and results of client tools."`
 
 	Preset   string   `json:"preset,omitempty" doc:"The preset of a new session."`
 	Model    string   `json:"model,omitempty" doc:"Absent: the session's model."`
@@ -50,6 +50,8 @@ type ChatMessage struct {
 	Tools    []string `json:"tools,omitempty" nullable:"true" doc:"Absent: the session's tools."`
 	Mode     string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do if a run of the session is active, as in POST /api/sessions/{id}/messages. After steer the answer has no text: the message and its effect appear in the response of the run."`
 	Timezone string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
+
+	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that the client runs. Absent: the session's."`
 }
 
 // ChatPath is the path of a chat.
@@ -62,7 +64,7 @@ func (a *API) chats() {
 	stream := map[string]*huma.Response{"200": chunkStream()}
 	register(a, op("chat", "POST /api/chat", tag, "Send a message as useChat does", maxBody(limitMessage), answers(stream),
 		about("Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. "+
-			"A run does not stop when its viewer disconnects. With version 6 or 7 the stream ends when a tool call waits for approval, and the request with the answer continues the message.")),
+			"A run does not stop when its viewer disconnects. The stream ends when a tool call waits for its result from the client or, with version 6 or 7, for approval, and the request with the answer continues the message.")),
 		editors, a.chat)
 	register(a, op("resume-chat", "GET /api/chat/{id}/stream", tag, "Watch the chat's active run from its beginning",
 		about("The id is that of a chat or the X-Workflow-Run-Id of an earlier answer. Chunks have the same bytes and the same numbers in every answer."),
@@ -98,18 +100,29 @@ type uiMessage struct {
 }
 
 type uiPart struct {
-	Type       string `json:"type"`
-	Text       string `json:"text"`
-	MediaType  string `json:"mediaType"`
-	URL        string `json:"url"`
-	Filename   string `json:"filename"`
-	State      string `json:"state"`
-	ToolCallID string `json:"toolCallId"`
+	Type       string          `json:"type"`
+	Text       string          `json:"text"`
+	MediaType  string          `json:"mediaType"`
+	URL        string          `json:"url"`
+	Filename   string          `json:"filename"`
+	State      string          `json:"state"`
+	ToolName   string          `json:"toolName"` // of a dynamic-tool; the type has that of others
+	ToolCallID string          `json:"toolCallId"`
+	Output     json.RawMessage `json:"output"`
+	ErrorText  string          `json:"errorText"`
 	Approval   *struct {
 		ID       string `json:"id"`
 		Approved *bool  `json:"approved"`
 		Reason   string `json:"reason"`
 	} `json:"approval"`
+}
+
+// tool returns the name of the part's tool, or "".
+func (p *uiPart) tool() string {
+	if name, ok := strings.CutPrefix(p.Type, "tool-"); ok {
+		return name
+	}
+	return p.ToolName
 }
 
 // last returns the message to act on.
@@ -191,7 +204,7 @@ func (a *API) chat(ctx context.Context, in *chatInput) (*reply, error) {
 	case "assistant":
 		return a.chatAnswer(ctx, in, m)
 	}
-	return nil, invalid("messages: the last one has the role %q: want user, or assistant with answers to approval requests", clip(m.Role))
+	return nil, invalid("messages: the last one has the role %q: want user, or assistant with answers to approval requests or results of client tools", clip(m.Role))
 }
 
 // chatSubmit submits a user's message and streams the run. The message's id is its idempotency
@@ -206,7 +219,7 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return nil, err
 	}
 	send := sendInput{Body: SendMessage{
-		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone,
+		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone, ClientTools: b.ClientTools,
 	}}
 	if m.ID != "" {
 		send.Body.IdempotencyKey = chatKey + m.ID
@@ -256,16 +269,17 @@ func resumed(run *agentv1.Run) int64 {
 	return run.GetLastEvent()
 }
 
-// chatAnswer passes a person's answers to approval requests on, and streams what follows them.
+// chatAnswer passes a person's answers to approval requests and the results of client tools on, and
+// streams what follows them.
 func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*reply, error) {
 	decisions, err := m.decisions()
 	if err != nil {
 		return nil, err
 	}
-	if in.version() < 6 {
+	switch {
+	case len(decisions) > 0 && in.version() < 6:
 		return nil, invalid("ui: approvals in the message need version 6 or 7 of the AI SDK: add ?ui=7 to the URL")
-	}
-	if callerOf(ctx).IsKey() {
+	case len(decisions) > 0 && callerOf(ctx).IsKey():
 		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
 	}
 	runID, err := parseID[id.Run]("messages: the id of the last one", m.ID)
@@ -276,24 +290,62 @@ func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 	if err != nil {
 		return nil, err
 	}
-	if _, err := a.runOf(ctx, runID, found); err != nil {
+	res, err := a.runOf(ctx, runID, found)
+	if err != nil {
 		return nil, err
 	}
+	results := m.results(clientCalls(res.GetToolCalls(), found.GetSession(), in.Body.ClientTools))
+	if len(decisions)+len(results) == 0 {
+		return nil, invalid("messages: the last one is the assistant's and answers nothing that the run waits for: send a message of the user")
+	}
+	call := ""
+	for _, r := range results {
+		r.SessionId, call = found.GetSession().GetId(), r.GetToolCallId()
+		if _, err := a.cfg.Conversations.SendToolResult(ctx, r); err != nil {
+			return nil, err
+		}
+	}
 	for _, d := range decisions {
-		d.SessionId = found.GetSession().GetId()
+		d.SessionId, call = found.GetSession().GetId(), d.GetToolCallId()
 		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
 			return nil, err
 		}
 	}
-	run, err := a.runOf(ctx, runID, found) // what it says now decides at which pause the response ends
-	if err != nil {
+	if res, err = a.runOf(ctx, runID, found); err != nil { // what it says now decides at which pause the response ends
 		return nil, err
 	}
-	return a.streamRun(ctx, run, in.version(), decisions[0].GetToolCallId(), 0)
+	return a.streamRun(ctx, res.GetRun(), in.version(), call, 0)
+}
+
+// clientCalls returns a function that reports whether the client runs a call.
+func clientCalls(calls []*agentv1.ToolCall, session *agentv1.Session, declared []ClientTool) func(p *uiPart) bool {
+	return func(p *uiPart) bool {
+		return slices.Contains(session.GetClientTools(), p.tool()) ||
+			slices.ContainsFunc(declared, func(t ClientTool) bool { return t.Name == p.tool() }) ||
+			slices.ContainsFunc(calls, func(c *agentv1.ToolCall) bool { return c.GetToolCallId() == p.ToolCallID && c.GetClientUntil() != nil })
+	}
+}
+
+// results returns the results of client tools in the last step of an assistant's message.
+func (m *uiMessage) results(byClient func(*uiPart) bool) []*agentv1.SendToolResultRequest {
+	var out []*agentv1.SendToolResultRequest
+	for i := range m.Parts {
+		switch p := &m.Parts[i]; {
+		case p.Type == "step-start":
+			out = nil
+		case p.ToolCallID == "" || p.State != "output-available" && p.State != "output-error" || !byClient(p):
+		case p.State == "output-error":
+			out = append(out, &agentv1.SendToolResultRequest{ToolCallId: p.ToolCallID, Result: &agentv1.SendToolResultRequest_Error{Error: cmp.Or(p.ErrorText, "the tool failed")}})
+		default:
+			output := cmp.Or(string(p.Output), "null")
+			out = append(out, &agentv1.SendToolResultRequest{ToolCallId: p.ToolCallID, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: output}})
+		}
+	}
+	return out[:min(len(out), maxParts)]
 }
 
 // runOf returns a run of a session.
-func (a *API) runOf(ctx context.Context, run id.Run, of *agentv1.GetSessionResponse) (*agentv1.Run, error) {
+func (a *API) runOf(ctx context.Context, run id.Run, of *agentv1.GetSessionResponse) (*agentv1.GetRunResponse, error) {
 	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.String()})
 	if err != nil {
 		return nil, err
@@ -301,7 +353,7 @@ func (a *API) runOf(ctx context.Context, run id.Run, of *agentv1.GetSessionRespo
 	if res.GetRun().GetSessionId() != of.GetSession().GetId() {
 		return nil, fault.New(fault.NotFound, "there is no such run in this chat")
 	}
-	return res.GetRun(), nil
+	return res, nil
 }
 
 // decisions returns the answers in an assistant's message. They name the calls; the arguments
@@ -321,9 +373,6 @@ func (m *uiMessage) decisions() ([]*agentv1.DecideRequest, error) {
 		out = append(out, &agentv1.DecideRequest{
 			ToolCallId: p.ToolCallID, Decision: decisionOf(*p.Approval.Approved, dialect.AsksOutcome(p.Approval.ID)), Reason: p.Approval.Reason,
 		})
-	}
-	if len(out) == 0 {
-		return nil, invalid("messages: the last one is the assistant's and answers no approval request: send a message of the user")
 	}
 	if len(out) > maxParts {
 		return nil, invalid("messages: more than %d answers", maxParts)
@@ -405,7 +454,7 @@ func (a *API) resumeChat(ctx context.Context, in *struct {
 }
 
 // workflowID identifies a response for WorkflowChatTransport: the run and, if the response follows
-// a person's answer, the call that it was about.
+// the answer about a call, that call.
 func workflowID(run, call string) string {
 	if call == "" {
 		return runIDPrefix + run
@@ -542,12 +591,16 @@ func (s *stream) rebuild(f feed.Follow) error {
 	return s.viewer.Restart(s.ctx, snap)
 }
 
-// askedIn returns the questions about a run's last step.
+// askedIn returns what a run's last step asks people and clients.
 func askedIn(res *agentv1.GetRunResponse) []dialect.Asked {
 	var out []dialect.Asked
 	calls := res.GetToolCalls()
 	for _, c := range calls {
 		p := c.GetApproval()
+		if c.GetClientUntil() != nil {
+			out = append(out, dialect.Asked{Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Client: true})
+			continue
+		}
 		if p == nil || c.GetStepIndex() != calls[len(calls)-1].GetStepIndex() || p.GetDecision() == agentv1.Decision_DECISION_RULE {
 			continue
 		}

@@ -18,8 +18,8 @@ type Fold interface {
 
 // State is what a Fold remembers of a run. It is immutable.
 type State interface {
-	// Pauses returns how often the response was ended because the run waits for a person. The
-	// chunks of the next response follow.
+	// Pauses returns how often the response was ended because the run waits for a person or a
+	// client. The chunks of the next response follow.
 	Pauses() int
 }
 
@@ -38,8 +38,8 @@ type Reader struct {
 	Fold Fold
 	// State is the fold's state before the first event; nil at the beginning of a run.
 	State State
-	// AfterCall begins behind the pause in which this call waits for approval; empty for the
-	// run's beginning.
+	// AfterCall begins behind the pause in which this call waits for approval or for its result;
+	// empty for the run's beginning.
 	AfterCall string
 	// Skip leaves out this number of chunks.
 	Skip int64
@@ -77,7 +77,7 @@ func (r *Reader) Next(buf []byte, e *runv1.Event, known *[]Encoding) ([]byte, bo
 	ends := isEnd(e) || enc.next.Pauses() > pauses && e.GetNumber() > r.Resumed
 	switch {
 	case r.AfterCall != "" && (r.asked == 0 || pauses < r.asked):
-		if ask := e.GetToolApprovalRequest(); ask.GetToolCallId() == r.AfterCall {
+		if e.GetToolApprovalRequest().GetToolCallId() == r.AfterCall || e.GetToolClientRequest().GetToolCallId() == r.AfterCall {
 			r.asked = pauses + 1
 		}
 		if !isEnd(e) {

@@ -4,9 +4,11 @@ import (
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
-// Asked is a question to a person about a tool call, and the answer.
+// Asked is a question to a person about a tool call, and the answer, or a call that waits for a
+// client's result.
 type Asked struct {
 	Call, Tool, Args, Reason string
+	Client                   bool
 	OutcomeUnknown           bool
 	Decision, DecisionReason string // empty while the call waits
 }
@@ -25,13 +27,21 @@ func Rebuild(run string, ordinal int64, stored []Stored, asked []Asked, waits in
 	if b.pending == 0 {
 		b.finish()
 	}
+	person, client := false, false
 	for _, a := range asked {
+		if client = client || a.Client; a.Client {
+			b.event(&runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{
+				ToolCallId: a.Call, ToolName: a.Tool, ArgsJson: a.Args,
+			}}})
+			continue
+		}
+		person = true
 		b.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{
 			ToolCallId: a.Call, ToolName: a.Tool, ArgsJson: a.Args, Reason: a.Reason, OutcomeUnknown: a.OutcomeUnknown,
 		}}})
 	}
 	if len(asked) > 0 {
-		e := b.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
+		e := b.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: person, ForClient: client}}})
 		if waits >= 0 {
 			e.Number = waits
 		}

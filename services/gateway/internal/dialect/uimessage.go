@@ -236,8 +236,18 @@ func (c *converter) result(p modelPart) {
 	case "execution-denied":
 		part.State, part.ErrorText = "output-error", "denied: "+p.Output.Reason
 	default:
-		part.State, part.Output = "output-available", p.Output.Value
+		part.State, part.Output = "output-available", uiOutput(p.Output.Value)
 	}
+}
+
+// uiOutput returns a tool's output: a result envelope that has only an output, such as that of a
+// client's tool, is left out.
+func uiOutput(v json.RawMessage) json.RawMessage {
+	var envelope map[string]json.RawMessage
+	if json.Unmarshal(v, &envelope) == nil && len(envelope) == 1 && envelope["output"] != nil {
+		return envelope["output"]
+	}
+	return v
 }
 
 // errorText returns the text of a tool's error: a string, or the error of a result envelope. Other

@@ -14,10 +14,10 @@ import (
 // UIStream is the AI SDK's UI message stream v1, for one major version of the npm package ai: 5,
 // 6 or 7. Older versions reject chunks of newer ones.
 //
-// A run is one assistant message, whose id is the run's. With version 6 and 7 the response ends
-// when the run waits for a person, as the SDK expects it: the client answers in a request whose
-// response continues the message. Version 5 knows no approvals, so that its response goes on, and
-// data-tool-approval parts show them.
+// A run is one assistant message, whose id is the run's. The response ends when the run waits for
+// the result of a client's tool or, with version 6 and 7, for a person, as the SDK expects it: the
+// client answers in a request whose response continues the message. Version 5 knows no approvals, so
+// that its response goes on, and data-tool-approval parts show them.
 type UIStream struct{ Version int }
 
 // UIVersions are the versions of the AI SDK that UIStream knows; the first is the default.
@@ -145,6 +145,8 @@ func (w *uiWriter) write() {
 		w.approvalRequest(body.ToolApprovalRequest)
 	case *runv1.Event_ToolApprovalResponse:
 		w.approvalResponse(body.ToolApprovalResponse)
+	case *runv1.Event_ToolClientRequest:
+		w.clientRequest(body.ToolClientRequest)
 	case *runv1.Event_StepRetry:
 		w.retry(body.StepRetry)
 	case *runv1.Event_StepComplete:
@@ -285,7 +287,7 @@ func (w *uiWriter) result(m *runv1.ToolResult) {
 	case m.GetIsError():
 		w.emit(executed(w.chunk("tool-output-error").text("toolCallId", id).text("errorText", errorText(json.RawMessage(m.GetResultJson()))), m.GetProviderExecuted()))
 	default:
-		w.emit(executed(w.chunk("tool-output-available").text("toolCallId", id).json("output", m.GetResultJson(), "null"), m.GetProviderExecuted()))
+		w.emit(executed(w.chunk("tool-output-available").text("toolCallId", id).json("output", string(uiOutput(json.RawMessage(m.GetResultJson()))), "null"), m.GetProviderExecuted()))
 	}
 }
 
@@ -346,6 +348,15 @@ func (w *uiWriter) approvalResponse(m *runv1.ToolApprovalResponse) {
 	}
 }
 
+// clientRequest tells onData why the client has to ask its user before it runs the call.
+func (w *uiWriter) clientRequest(m *runv1.ToolClientRequest) {
+	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson(), false)
+	if m.GetReason() != "" {
+		data := jsonObject(appendString([]byte(`{"toolCallId":`), m.GetToolCallId())).text("toolName", m.GetToolName()).text("reason", m.GetReason()).end()
+		w.emit(w.chunk("data-tool-client-request").json("data", string(data), "{}").truth("transient", true))
+	}
+}
+
 // retry takes back what the open step has shown. Versions before 7 cannot: what is void stays in
 // the message, marked by a data part, and the step begins anew.
 func (w *uiWriter) retry(m *runv1.StepRetry) {
@@ -369,7 +380,7 @@ func (w *uiWriter) retry(m *runv1.StepRetry) {
 }
 
 func (w *uiWriter) waiting(m *runv1.Waiting) {
-	if m.GetForPerson() && w.version >= 6 {
+	if m.GetForClient() || m.GetForPerson() && w.version >= 6 {
 		w.closeStep()
 		w.emit(w.chunk("finish").text("finishReason", "tool-calls"))
 		w.paused = true

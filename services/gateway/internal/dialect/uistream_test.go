@@ -135,6 +135,15 @@ func runs() map[string][]*runv1.Event {
 			inStep(0, answered("c1", "mail", "repeat", true), returned("c1", "mail", `{"id":"m"}`, false, false), stepped("tool-calls")),
 			inStep(1, said(0, "Sent."), stepped("stop")),
 			[]*runv1.Event{done("max-steps")})...),
+		"client": script(6, all(
+			[]*runv1.Event{asked("u1", `"where am I?"`), started()},
+			inStep(0, called("c1", "get_location", `{}`, false), &runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{
+				ToolCallId: "c1", ToolName: "get_location", ArgsJson: `{}`, Reason: "a rule",
+			}}}, &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}}),
+			[]*runv1.Event{started()},
+			inStep(0, returned("c1", "get_location", `{"output":{"city":"Paris"}}`, false, false), stepped("tool-calls")),
+			inStep(1, said(0, "Paris."), stepped("stop")),
+			[]*runv1.Event{done("stop")})...),
 		"error":     script(4, asked("u1", `"hi"`), started(), said(0, "x"), &runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no model", Code: "X"}}}),
 		"cancelled": script(5, asked("u1", `"hi"`), done("cancelled")),
 	}
@@ -243,6 +252,21 @@ func TestReaderPauses(t *testing.T) {
 	if !bytes.HasPrefix(whole, joined) {
 		t.Errorf("the responses are not the run:\n%s\nwant the beginning of\n%s", joined, whole)
 	}
+	// The result of a client's tool.
+	events = runs()["client"]
+	for version, want := range map[int]string{5: "Paris.", 7: "Paris."} {
+		known := make([][]dialect.Encoding, len(events))
+		first, over := read(&dialect.Reader{Fold: dialect.UIStream{Version: version}, Resumed: -1}, events, known)
+		if !over || bytes.Contains(first, []byte(want)) {
+			t.Errorf("version %d gets\n%s\nwant a response that ends at the call", version, first)
+		}
+		second, over := read(&dialect.Reader{Fold: dialect.UIStream{Version: version}, Resumed: -1, AfterCall: "c1"}, events, known)
+		if !over || !bytes.Contains(second, []byte(want)) || bytes.Contains(second, []byte("tool-input")) {
+			t.Errorf("version %d then gets\n%s\nwant the rest", version, second)
+		}
+	}
+	events = runs()["approval"]
+	known = make([][]dialect.Encoding, len(events))
 	// Version 5 knows no approvals: one response has everything.
 	if got, over := read(&dialect.Reader{Fold: dialect.UIStream{Version: 5}, Resumed: -1}, events, known); !over || !bytes.Contains(got, []byte("max-steps")) {
 		t.Errorf("version 5 gets\n%s\nwant the whole run", got)

@@ -405,7 +405,7 @@ export interface paths {
         put?: never;
         /**
          * Send a message as useChat does
-         * @description Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. A run does not stop when its viewer disconnects. With version 6 or 7 the stream ends when a tool call waits for approval, and the request with the answer continues the message.
+         * @description Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. A run does not stop when its viewer disconnects. The stream ends when a tool call waits for its result from the client or, with version 6 or 7, for approval, and the request with the answer continues the message.
          */
         post: operations["chat"];
         delete?: never;
@@ -1432,11 +1432,13 @@ export interface components {
             success: boolean;
         };
         ChatMessage: {
+            /** @description Tools that the client runs. Absent: the session's. */
+            client_tools?: components["schemas"]["ClientTool"][] | null;
             /** @description The chat: a session's id, or a text of the client's choice, with which the first message creates a session of the caller. */
             id: string;
             /** @description The last message, for clients that send only that. */
             message?: unknown;
-            /** @description The message that is continued with answers to approval requests. */
+            /** @description The message that is continued with answers to approval requests and results of client tools. */
             messageId?: string;
             /** @description UIMessages. Only the last one is read: the session has the others. */
             messages?: unknown[] | null;
