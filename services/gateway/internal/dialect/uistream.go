@@ -147,6 +147,10 @@ func (w *uiWriter) write() {
 		w.approvalResponse(body.ToolApprovalResponse)
 	case *runv1.Event_ToolClientRequest:
 		w.clientRequest(body.ToolClientRequest)
+	case *runv1.Event_SessionTitle:
+		w.notice("data-session-title", jsonObject(appendString([]byte(`{"title":`), body.SessionTitle.GetTitle())))
+	case *runv1.Event_Compaction:
+		w.notice("data-compaction", jsonObject(strconv.AppendInt([]byte(`{"messages":`), int64(body.Compaction.GetMessages()), 10)))
 	case *runv1.Event_StepRetry:
 		w.retry(body.StepRetry)
 	case *runv1.Event_StepComplete:
@@ -202,12 +206,16 @@ func (w *uiWriter) closePart() {
 	}
 }
 
+// notice writes data that is not part of the message: onData gets it.
+func (w *uiWriter) notice(kind string, data jsonObject) {
+	w.emit(w.chunk(kind).json("data", string(data.end()), "{}").truth("transient", true))
+}
+
 // userMessage tells who else asked. The message that the run answers is not part of the answer:
 // onData gets it. One that steers the run is.
 func (w *uiWriter) userMessage(m *runv1.UserMessage) {
 	if w.event.GetNumber() == 0 {
-		asked := jsonObject(appendString([]byte(`{"messageId":`), m.GetMessageId())).json("content", m.GetContentJson(), `""`).text("createdBy", m.GetCreatedBy()).end()
-		w.emit(w.chunk("data-user-message").json("data", string(asked), "{}").truth("transient", true))
+		w.notice("data-user-message", jsonObject(appendString([]byte(`{"messageId":`), m.GetMessageId())).json("content", m.GetContentJson(), `""`).text("createdBy", m.GetCreatedBy()))
 		return
 	}
 	w.closeStep()
@@ -352,8 +360,7 @@ func (w *uiWriter) approvalResponse(m *runv1.ToolApprovalResponse) {
 func (w *uiWriter) clientRequest(m *runv1.ToolClientRequest) {
 	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson(), false)
 	if m.GetReason() != "" {
-		data := jsonObject(appendString([]byte(`{"toolCallId":`), m.GetToolCallId())).text("toolName", m.GetToolName()).text("reason", m.GetReason()).end()
-		w.emit(w.chunk("data-tool-client-request").json("data", string(data), "{}").truth("transient", true))
+		w.notice("data-tool-client-request", jsonObject(appendString([]byte(`{"toolCallId":`), m.GetToolCallId())).text("toolName", m.GetToolName()).text("reason", m.GetReason()))
 	}
 }
 
@@ -394,7 +401,7 @@ func (w *uiWriter) waiting(m *runv1.Waiting) {
 	if m.GetForPerson() {
 		o = o.truth("forPerson", true)
 	}
-	w.emit(w.chunk("data-waiting").json("data", string(o.end()), "{}").truth("transient", true))
+	w.notice("data-waiting", o)
 }
 
 func (w *uiWriter) done(m *runv1.Done) {

@@ -144,7 +144,9 @@ func runs() map[string][]*runv1.Event {
 			inStep(0, returned("c1", "get_location", `{"output":{"city":"Paris"}}`, false, false), stepped("tool-calls")),
 			inStep(1, said(0, "Paris."), stepped("stop")),
 			[]*runv1.Event{done("stop")})...),
-		"error":     script(4, asked("u1", `"hi"`), started(), said(0, "x"), &runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no model", Code: "X"}}}),
+		"error": script(4, asked("u1", `"hi"`), started(), said(0, "x"),
+			&runv1.Event{Body: &runv1.Event_SessionTitle{SessionTitle: &runv1.SessionTitle{Title: "Hi"}}}, said(0, "y"),
+			&runv1.Event{Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{Messages: 4, Summary: "s"}}}, &runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no model", Code: "X"}}}),
 		"cancelled": script(5, asked("u1", `"hi"`), done("cancelled")),
 	}
 }
