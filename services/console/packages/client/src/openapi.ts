@@ -2143,7 +2143,7 @@ export interface components {
             type: "reasoning-delta";
         };
         ResponseFormat: {
-            /** @description A JSON Schema without references outside of it, of 64 KiB at most. */
+            /** @description A JSON Schema without references outside of it, of 64 KiB at most. The provider of a model that can enforces it if each of its objects requires all of its properties and allows no additional ones. */
             schema: unknown;
             /** @enum {string} */
             type: "json_schema";
