@@ -53,6 +53,11 @@ type client struct {
 // list returns the definitions of a server's tools.
 func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
 	return do(ctx, c, s, s.key(id.Session{}), listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
+		has := session.InitializeResult().Capabilities
+		more := added(has)
+		if has != nil && has.Tools == nil && more != nil {
+			return more, nil
+		}
 		params, seen := &mcp.ListToolsParams{}, map[string]bool{}
 		for range maxPages {
 			page, err := session.ListTools(ctx, params)
@@ -66,7 +71,7 @@ func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
 				all = append(all, define(t))
 			}
 			if page.NextCursor == "" {
-				return all, nil
+				return append(all, more...), nil
 			}
 			if seen[page.NextCursor] {
 				return nil, fmt.Errorf("%w: its list of tools has no end", errLimit)
@@ -86,16 +91,27 @@ const rejectedByTransport = -32005
 
 // call calls a tool. An error without errSent means that the call did not reach the server.
 func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
+	return c.perform(ctx, s, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
+		if err != nil {
+			return tool.Result{}, err
+		}
+		return resultOf(s, res), nil
+	})
+}
+
+// perform runs f in the session of the context's conversation. The server's refusal is a result.
+func (c *client) perform(ctx context.Context, s Server, f func(context.Context, *mcp.ClientSession) (tool.Result, error)) (tool.Result, error) {
 	actor, _ := identity.From(ctx) // without one, nothing is remembered
 	return do(ctx, c, s, s.key(actor.Session), callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
-		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
+		r, err := f(ctx, session)
 		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
 			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
 		}
 		if err != nil {
 			return tool.Result{}, errors.Join(errSent, err)
 		}
-		return resultOf(s, res), nil
+		return r, nil
 	})
 }
 

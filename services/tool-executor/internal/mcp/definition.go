@@ -29,6 +29,8 @@ type Definition struct {
 	InputSchema json.RawMessage `json:"input_schema,omitempty"`
 	ReadOnly    bool            `json:"read_only,omitempty"`
 	Idempotent  bool            `json:"idempotent,omitempty"`
+	// Kind is set for a tool that is not the server's own.
+	Kind string `json:"kind,omitempty"`
 	// Problem says why the tool cannot be used; empty if it can.
 	Problem string `json:"problem,omitempty"`
 }

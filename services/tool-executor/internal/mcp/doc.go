@@ -1,4 +1,5 @@
-// Package mcp offers the tools of MCP servers that workspaces have added (Servers).
+// Package mcp offers the tools of MCP servers that workspaces have added, and of those that the
+// operator offers to workspaces (Servers).
 //
 // # Where things are
 //
@@ -11,6 +12,11 @@
 // A listing never waits for a server. It finds out which rows are due for a check, claims them
 // in Postgres, so that one replica checks each, and checks them in the background. A server
 // that fails is checked less and less often; its tools are unavailable meanwhile.
+//
+// The operator's servers (operator.go) are programs that talk over their standard streams
+// (process.go). They have rows too, so that their definitions are pinned in the same way, and
+// ids that follow from the workspace and the name. A server with resources or prompts has two
+// tools more, whose definitions are ours (resources.go).
 //
 // # Untrusted servers
 //

@@ -235,6 +235,43 @@ func TestTools(t *testing.T) {
 	}
 }
 
+// TestResourcesAndPrompts reads what a server offers beside tools.
+func TestResourcesAndPrompts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	g := newGoodServer(t)
+	g.sdk.AddResource(&sdk.Resource{URI: "note://tea", Name: "tea", MIMEType: "text/plain"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "note://tea", MIMEType: "text/plain", Text: "at four"}}}, nil
+	})
+	g.sdk.AddResourceTemplate(&sdk.ResourceTemplate{URITemplate: "note://{name}", Name: "any"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+		return nil, sdk.ResourceNotFoundError("note://")
+	})
+	g.sdk.AddPrompt(&sdk.Prompt{Name: "greet", Arguments: []*sdk.PromptArgument{{Name: "who", Required: true}}}, func(_ context.Context, r *sdk.GetPromptRequest) (*sdk.GetPromptResult, error) {
+		return &sdk.GetPromptResult{Messages: []*sdk.PromptMessage{{Role: "user", Content: &sdk.TextContent{Text: "Greet " + r.Params.Arguments["who"]}}}}, nil
+	})
+	t.Cleanup(w.servers.Close) // before the server
+	w.create(t, "good", g.url)
+	all := w.tools(t)
+	read, get := all["mcp__good__read_resource"], all["mcp__good__get_prompt"]
+	if read.Tool == nil || get.Tool == nil || read.Spec.NeedsApproval || !read.Spec.ReadsUntrusted {
+		t.Fatalf("the tools are %v, and %+v", names(all), read.Spec)
+	}
+	for _, tt := range []struct {
+		e          tool.Entry
+		args, want string
+	}{
+		{read, `{}`, `{"resources":[{"uri":"note://tea","name":"tea","mime_type":"text/plain"}],"templates":[{"uri":"note://{name}","name":"any"}]}`},
+		{read, `{"uri":"note://tea"}`, `{"contents":[{"uri":"note://tea","mime_type":"text/plain","text":"at four"}]}`},
+		{read, `{"uri":"note://none"}`, `{"error":"the MCP server good refuses the call: Resource not found"}`},
+		{get, `{}`, `{"prompts":[{"name":"greet","arguments":[{"name":"who","required":true}]}]}`},
+		{get, `{"name":"greet","arguments":{"who":"Ada"}}`, `{"description":"","messages":[{"role":"user","text":"Greet Ada"}]}`},
+	} {
+		if got := call(t, tt.e, tt.args); got != tt.want {
+			t.Errorf("%s(%s) = %s, want %s", tt.e.Spec.Name, tt.args, got, tt.want)
+		}
+	}
+}
+
 func names(all map[string]tool.Entry) (out []string) {
 	for n := range all {
 		out = append(out, n)

@@ -20,12 +20,15 @@ type serverTool struct {
 	client    *client
 	server    Server
 	name      string // the server's own
+	kind      string
 	spec      tool.Spec
 	available tool.Availability
 }
 
-// approved reports whether a definition was approved.
-func (s Server) approved(d Definition) bool { return slices.Contains(s.Approved, d.Hash()) }
+// approved reports whether a definition was approved, or is ours.
+func (s Server) approved(d Definition) bool {
+	return d.Kind != "" || slices.Contains(s.Approved, d.Hash())
+}
 
 // unavailable returns why a tool cannot be used; empty if it can.
 func (s Server) unavailable(d Definition) string {
@@ -73,7 +76,7 @@ func (s Server) entry(c *client, name string, d Definition, unavailable string) 
 		effect = toolv1.Effect_EFFECT_KEYED // a second run has no further effect
 	}
 	t := &serverTool{
-		client: c, server: s, name: d.Name, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
+		client: c, server: s, name: d.Name, kind: d.Kind, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
@@ -103,7 +106,11 @@ func (t *serverTool) Available(context.Context) tool.Availability { return t.ava
 
 // Run implements tool.Tool.
 func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) {
-	result, err := t.client.call(ctx, t.server, t.name, c.Args)
+	run := func() (tool.Result, error) { return t.client.call(ctx, t.server, t.name, c.Args) }
+	if t.kind != "" {
+		run = func() (tool.Result, error) { return t.client.use(ctx, t.server, t.kind, c.Args) }
+	}
+	result, err := run()
 	switch {
 	case err == nil:
 		return result, nil
