@@ -49,7 +49,10 @@ type Tool struct {
 	// Its results may contain the workspace's private data.
 	ReadsPrivate bool `protobuf:"varint,14,opt,name=reads_private,json=readsPrivate,proto3" json:"reads_private,omitempty"`
 	// It changes or sends something outside of Signalbox.
-	ActsOutside   bool `protobuf:"varint,15,opt,name=acts_outside,json=actsOutside,proto3" json:"acts_outside,omitempty"`
+	ActsOutside bool `protobuf:"varint,15,opt,name=acts_outside,json=actsOutside,proto3" json:"acts_outside,omitempty"`
+	// The member image of its results is a file part with a picture: {"type": "file",
+	// "mediaType", "data"}, with data as base64.
+	ReturnsImage  bool `protobuf:"varint,16,opt,name=returns_image,json=returnsImage,proto3" json:"returns_image,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -185,6 +188,13 @@ func (x *Tool) GetReadsPrivate() bool {
 func (x *Tool) GetActsOutside() bool {
 	if x != nil {
 		return x.ActsOutside
+	}
+	return false
+}
+
+func (x *Tool) GetReturnsImage() bool {
+	if x != nil {
+		return x.ReturnsImage
 	}
 	return false
 }
@@ -362,7 +372,7 @@ var File_signalbox_tool_v1_service_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\x8e\x04\n" +
+	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\xb3\x04\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
@@ -381,7 +391,8 @@ const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	"\x06always\x18\f \x01(\bR\x06always\x12'\n" +
 	"\x0freads_untrusted\x18\r \x01(\bR\x0ereadsUntrusted\x12#\n" +
 	"\rreads_private\x18\x0e \x01(\bR\freadsPrivate\x12!\n" +
-	"\facts_outside\x18\x0f \x01(\bR\vactsOutside\"\x12\n" +
+	"\facts_outside\x18\x0f \x01(\bR\vactsOutside\x12#\n" +
+	"\rreturns_image\x18\x10 \x01(\bR\freturnsImage\"\x12\n" +
 	"\x10ListToolsRequest\"B\n" +
 	"\x11ListToolsResponse\x12-\n" +
 	"\x05tools\x18\x01 \x03(\v2\x17.signalbox.tool.v1.ToolR\x05tools\"(\n" +

@@ -297,7 +297,8 @@ type Outcome struct {
 	ToolCallId string                 `protobuf:"bytes,3,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
 	ToolName   string                 `protobuf:"bytes,4,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
 	State      OutcomeState           `protobuf:"varint,5,opt,name=state,proto3,enum=signalbox.tool.v1.OutcomeState" json:"state,omitempty"`
-	// The result envelope: valid JSON, at most 64 KiB.
+	// The result envelope: valid JSON, at most 64 KiB, or 256 KiB from a tool that returns an
+	// image.
 	ResultJson string `protobuf:"bytes,6,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	DurationMs int64  `protobuf:"varint,7,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	// Empty if ok; otherwise a short class such as invalid_arguments or timeout.

@@ -34,11 +34,7 @@ func (r *Request) textBytes() int {
 		n += len(t.Name) + len(t.Description) + len(t.Schema) + len(t.Definition)
 	}
 	for _, m := range r.Messages {
-		n += len(m.Content)
-		parts, _ := modelmsg.Parse(m.Content) // Build has parsed it without an error
-		for _, p := range parts {
-			n -= len(p.Data)
-		}
+		n += modelmsg.TextBytes(m.Content)
 	}
 	return n
 }

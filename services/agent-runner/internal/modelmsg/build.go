@@ -2,6 +2,7 @@ package modelmsg
 
 import (
 	"encoding/json"
+	"strings"
 
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
@@ -85,11 +86,14 @@ type Result struct {
 	ToolName string
 	Envelope json.RawMessage // the tool's answer, valid JSON
 	IsError  bool
+	// HasImage means that the envelope's member image is a file part with a picture.
+	HasImage bool
 }
 
 // ToolResults returns the content of the tool message that answers a step's calls. The caller
 // passes the results in call order. An envelope that is a JSON string becomes a text or
-// error-text output, other JSON a json or error-json output, and invalid JSON an error.
+// error-text output, other JSON a json or error-json output, and invalid JSON an error. An
+// envelope with an image becomes a content output: the rest of it as text, and the image.
 func ToolResults(results []Result) json.RawMessage {
 	out := []byte{'['}
 	for i, res := range results {
@@ -102,10 +106,46 @@ func ToolResults(results []Result) json.RawMessage {
 		}
 		out = append(out, `{"type":"tool-result"`...)
 		out = appendCallRef(out, res.CallID, res.ToolName)
-		out = appendOutput(out, jscan.ValidUTF8(value), isError)
+		if image := imageOf(&res, value); image != nil {
+			out = appendContent(out, value, image)
+		} else {
+			out = appendOutput(out, jscan.ValidUTF8(value), isError)
+		}
 		out = append(out, '}')
 	}
 	return append(out, ']')
+}
+
+// imageMember is the member of an envelope that has an image.
+const imageMember = "image"
+
+// imageOf returns the image of an envelope as a file part; nil if it has none that a model could
+// see.
+func imageOf(res *Result, envelope json.RawMessage) *Part {
+	image := jscan.Member(envelope, imageMember)
+	if !res.HasImage || res.IsError || image == nil {
+		return nil
+	}
+	p, err := parsePart(image)
+	if err != nil || p.Type != File || p.MediaType != "image/jpeg" && p.MediaType != "image/png" || strings.IndexFunc(strings.TrimRight(p.Data, "="), notBase64) >= 0 {
+		return nil
+	}
+	return &p
+}
+
+// appendContent writes an envelope with an image as a content output.
+func appendContent(dst []byte, envelope json.RawMessage, image *Part) []byte {
+	members := map[string]json.RawMessage{}
+	_ = json.Unmarshal(envelope, &members) // it is an object, because it has a member
+	delete(members, imageMember)
+	text, _ := json.Marshal(members) // it was JSON before
+	dst = append(dst, `,"output":{"type":"`+OutputContent+`","value":[{"type":"text","text":`...)
+	dst = jscan.AppendString(dst, string(text))
+	dst = append(dst, `},{"type":"file-data","data":`...)
+	dst = jscan.AppendString(dst, image.Data)
+	dst = append(dst, `,"mediaType":`...)
+	dst = jscan.AppendString(dst, image.MediaType)
+	return append(dst, `}]}`...)
 }
 
 func appendCallRef(dst []byte, id, name string) []byte {

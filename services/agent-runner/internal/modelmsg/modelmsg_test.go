@@ -191,6 +191,40 @@ func TestToolResults(t *testing.T) {
 	}
 }
 
+func TestToolResultsWithAnImage(t *testing.T) {
+	t.Parallel()
+	envelope := func(image string) json.RawMessage {
+		return json.RawMessage(`{"result":"a page","image":` + image + `}`)
+	}
+	const good = `{"type":"file","mediaType":"image/jpeg","data":"/9j/AA=="}`
+	for _, tt := range []struct {
+		name string
+		in   modelmsg.Result
+		want string
+	}{
+		{"an image", modelmsg.Result{HasImage: true, Envelope: envelope(good)}, `{"type":"content","value":[{"type":"text","text":"{\"result\":\"a page\"}"},{"type":"file-data","data":"/9j/AA==","mediaType":"image/jpeg"}]}`},
+		{"of a tool without images", modelmsg.Result{Envelope: envelope(good)}, `{"type":"json","value":{"result":"a page","image":` + good + `}}`},
+		{"an error", modelmsg.Result{HasImage: true, IsError: true, Envelope: envelope(good)}, `{"type":"error-json","value":{"result":"a page","image":` + good + `}}`},
+		{"no image", modelmsg.Result{HasImage: true, Envelope: json.RawMessage(`{"result":"x"}`)}, `{"type":"json","value":{"result":"x"}}`},
+		{"no file", modelmsg.Result{HasImage: true, Envelope: envelope(`"x"`)}, `{"type":"json","value":{"result":"a page","image":"x"}}`},
+		{"another type", modelmsg.Result{HasImage: true, Envelope: envelope(`{"type":"file","mediaType":"image/svg+xml","data":"AAAA"}`)}, `{"type":"json","value":{"result":"a page","image":{"type":"file","mediaType":"image/svg+xml","data":"AAAA"}}}`},
+		{"an address", modelmsg.Result{HasImage: true, Envelope: envelope(`{"type":"file","mediaType":"image/png","data":"https://x.test/y"}`)}, `{"type":"json","value":{"result":"a page","image":{"type":"file","mediaType":"image/png","data":"https://x.test/y"}}}`},
+	} {
+		tt.in.CallID, tt.in.ToolName = "c", "shoot"
+		got := modelmsg.ToolResults([]modelmsg.Result{tt.in})
+		if diff := cmp.Diff(`[{"type":"tool-result","toolCallId":"c","toolName":"shoot","output":`+tt.want+`}]`, string(got)); diff != "" {
+			t.Errorf("%s: ToolResults (-want +got):\n%s", tt.name, diff)
+		}
+		if err := llmtest.ValidContent("tool", got); err != nil {
+			t.Errorf("%s: ValidContent(tool) = %v", tt.name, err)
+		}
+	}
+	big := modelmsg.ToolResults([]modelmsg.Result{{CallID: "c", ToolName: "t", HasImage: true, Envelope: envelope(`{"type":"file","mediaType":"image/png","data":"` + strings.Repeat("AAAA", 60_000) + `"}`)}})
+	if n := modelmsg.TextBytes(big); n > 10_000 {
+		t.Errorf("TextBytes of a picture with %d bytes = %d", len(big), n)
+	}
+}
+
 func TestTitle(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word ", 30)

@@ -76,6 +76,32 @@ func (o Output) String() string {
 	return string(o.Value)
 }
 
+// imageBytes is as much text as a picture has tokens, about.
+const imageBytes = 6000
+
+// TextBytes returns the size of content without the data of files, whose tokens do not follow
+// from their size. A picture in a tool's result counts like a text of as many tokens.
+func TextBytes(content json.RawMessage) int {
+	n := len(content)
+	parts, _ := Parse(content) // what cannot be read counts in full
+	for i := range parts {
+		n -= len(parts[i].Data)
+		if parts[i].Output.Type != OutputContent {
+			continue
+		}
+		r := jscan.NewReader(parts[i].Output.Value)
+		if !r.Array() {
+			continue
+		}
+		for r.Elem() {
+			if data := jscan.MemberString(r.Skip(), "data"); data != "" {
+				n += imageBytes - len(data)
+			}
+		}
+	}
+	return n
+}
+
 // IsURL reports whether the data of a file part is an address, not base64.
 func (p *Part) IsURL() bool {
 	return len(p.Data) > len("https://") && p.Data[:8] == "https://"

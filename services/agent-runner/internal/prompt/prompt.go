@@ -42,6 +42,9 @@ func WhyNot(t *toolv1.Tool, provider string, m *catalogue.Model, serverTools fun
 	if !t.GetAvailable() && t.GetUnavailableReason() != "" {
 		return t.GetUnavailableReason()
 	}
+	if t.GetReturnsImage() && !m.Images {
+		return "the model " + m.ID + " cannot see pictures"
+	}
 	if !IsProvider(t) {
 		return ""
 	}

@@ -235,6 +235,8 @@ func (c *converter) result(p modelPart) {
 		part.State, part.ErrorText = "output-error", errorText(p.Output.Value)
 	case "execution-denied":
 		part.State, part.ErrorText = "output-error", "denied: "+p.Output.Reason
+	case "content":
+		part.State, part.Output = "output-available", withImage(p.Output.Value)
 	default:
 		part.State, part.Output = "output-available", uiOutput(p.Output.Value)
 	}
@@ -248,6 +250,22 @@ func uiOutput(v json.RawMessage) json.RawMessage {
 		return envelope["output"]
 	}
 	return v
+}
+
+// withImage returns a content output as it was streamed: an object whose member image is a file
+// part. Other content, which an imported history may have, is returned unchanged.
+func withImage(content json.RawMessage) json.RawMessage {
+	var items []modelPart
+	var object map[string]any
+	if json.Unmarshal(content, &items) != nil || len(items) != 2 || items[1].Type != "file-data" || json.Unmarshal([]byte(items[0].Text), &object) != nil || object == nil {
+		return content
+	}
+	object["image"] = map[string]string{"type": "file", "mediaType": items[1].MediaType, "data": items[1].Data}
+	out, err := json.Marshal(object)
+	if err != nil {
+		return content
+	}
+	return out
 }
 
 // errorText returns the text of a tool's error: a string, or the error of a result envelope. Other

@@ -17,6 +17,16 @@ type Result struct {
 	errorType string
 }
 
+// File is a file in a result, in the form of a message's file part.
+type File struct {
+	Type      string `json:"type"` // always file
+	MediaType string `json:"mediaType"`
+	Data      []byte `json:"data"` // base64 in JSON
+}
+
+// Image returns a picture for the member image of a result; see Spec.ReturnsImage.
+func Image(mediaType string, data []byte) File { return File{"file", mediaType, data} }
+
 // Object returns v as JSON. A value that is not a JSON object becomes {"result": v}; one that
 // cannot be marshalled becomes an error result.
 func Object(v any) Result {

@@ -22,6 +22,7 @@ import (
 const (
 	DefaultDeadline  = 30 * time.Second
 	DefaultOutputCap = 64 << 10
+	ImageOutputCap   = 256 << 10 // of a tool that returns an image
 )
 
 // Sources of tools.
@@ -39,7 +40,7 @@ type Spec struct {
 	Source      string          // BuiltIn when empty
 	Effect      toolv1.Effect
 	Deadline    time.Duration // DefaultDeadline when 0
-	OutputCap   int           // bytes of JSON; DefaultOutputCap when 0, which is also the most
+	OutputCap   int           // bytes of JSON; DefaultOutputCap or ImageOutputCap when 0, which is also the most
 	// Settle is for EFFECT_VERIFY: when this time has passed since an interrupted run began,
 	// its effect has happened or never will. That includes the time in which the remote side
 	// may still process an abandoned request. Deadline when 0.
@@ -52,6 +53,8 @@ type Spec struct {
 	ReadsUntrusted bool // results may contain text that strangers wrote
 	ReadsPrivate   bool // results may contain the workspace's private data
 	ActsOutside    bool // changes or sends something outside of Signalbox
+	// ReturnsImage means that the member image of a result is a File, which the model sees.
+	ReturnsImage bool
 }
 
 // Availability says whether a workspace can use a tool now.
@@ -153,11 +156,15 @@ func NewEntry(t Tool, checks json.RawMessage) (Entry, error) {
 	if s.Deadline == 0 {
 		s.Deadline = DefaultDeadline
 	}
-	if s.OutputCap == 0 {
-		s.OutputCap = DefaultOutputCap
+	most := DefaultOutputCap
+	if s.ReturnsImage {
+		most = ImageOutputCap
 	}
-	if s.OutputCap > DefaultOutputCap {
-		return Entry{}, fmt.Errorf("tool %s: its output cap is over %d bytes", s.Name, DefaultOutputCap)
+	if s.OutputCap == 0 {
+		s.OutputCap = most
+	}
+	if s.OutputCap > most {
+		return Entry{}, fmt.Errorf("tool %s: its output cap is over %d bytes", s.Name, most)
 	}
 	if s.Settle == 0 {
 		s.Settle = s.Deadline

@@ -318,6 +318,44 @@ func (b *builder) answer(t *llm.Turn, current bool) {
 		b.out = jscan.AppendString(b.out, resultText(&c.Output))
 		b.out = append(b.out, '}')
 	}
+	b.pictures(t.Calls)
+}
+
+// pictures writes the images of tools' results as a user's message, because the protocol takes
+// none in a tool's.
+func (b *builder) pictures(calls []llm.Call) {
+	var parts []byte
+	for i := range calls {
+		for _, p := range resultFiles(&calls[i].Output) {
+			part, problem := b.file(&p)
+			if problem != "" || !strings.HasPrefix(p.MediaType, "image/") {
+				continue
+			}
+			parts = append(append(append(parts, ','), textPart("[The picture that "+llm.ToolName(calls[i].Name, maxToolName)+" returned:]")...), ',')
+			parts = append(parts, part...)
+		}
+	}
+	if parts == nil {
+		return
+	}
+	b.message(llm.User)
+	b.out = append(append(b.out, `,"content":[`...), parts[1:]...)
+	b.out = append(b.out, "]}"...)
+}
+
+// resultFiles returns the files of a content output.
+func resultFiles(o *modelmsg.Output) (files []modelmsg.Part) {
+	if o.Type != modelmsg.OutputContent || jscan.KindOf(o.Value) != jscan.Array {
+		return nil
+	}
+	r := jscan.NewReader(o.Value)
+	r.Array()
+	for r.Elem() {
+		if item := r.Skip(); jscan.MemberString(item, "type") != "text" {
+			files = append(files, llm.RichFile(item))
+		}
+	}
+	return files
 }
 
 func (b *builder) toolCalls(calls []llm.Call) {
@@ -405,6 +443,9 @@ func resultText(o *modelmsg.Output) string {
 			continue
 		}
 		p := llm.RichFile(item)
+		if strings.HasPrefix(p.MediaType, "image/") {
+			continue // see pictures
+		}
 		texts = append(texts, llm.FileRemark(&p))
 	}
 	return strings.Join(texts, "\n")
