@@ -116,6 +116,7 @@ test-phases:
 
 # Packages that the race detector covers are not tested again without it.
 test-go:
+	@node $(FIND_CHROMIUM) --system || sh tools/phase.sh --left-out "the browser tools: there is no Chromium here (apt-get install chromium bubblewrap)."
 	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
 # The stories, and the tests of the end-to-end helpers.
