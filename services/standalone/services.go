@@ -166,6 +166,7 @@ func (s *stack) startServices(ctx context.Context) error {
 	var toolsConfig toolexecutor.Config
 	tools, err := s.start(ctx, subject.ToolExecutor, toolexecutor.Migrations(), &toolsConfig, map[string]string{
 		"DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker, "RESEARCH_REPO": research,
+		"TOOL_EXECUTOR_BROWSER": s.setting("TOOL_EXECUTOR_BROWSER", "local"),
 	}, func(r *resources) (runner, error) {
 		return toolexecutor.New(toolsConfig, toolexecutor.Deps{
 			Log: s.log(subject.ToolExecutor), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Signer: r.signer, HTTP: r.client, Registerer: r.metrics,

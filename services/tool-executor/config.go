@@ -1,10 +1,12 @@
 package toolexecutor
 
 import (
+	"errors"
 	"time"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/telemetry"
+	"signalbox.dev/services/tool-executor/internal/browser"
 	"signalbox.dev/services/tool-executor/internal/tools"
 )
 
@@ -31,6 +33,9 @@ type Config struct {
 
 	Tools tools.Settings
 
+	Browser      string `env:"TOOL_EXECUTOR_BROWSER" doc:"URLs of the browser services behind the browser_* tools, separated by commas; each session uses one of them. local: Chromium is started by this process, which must be the only executor then. Empty: no browser."`
+	LocalBrowser browser.Settings
+
 	AllowPrivate string `env:"TOOL_EXECUTOR_ALLOW_PRIVATE" doc:"Private addresses at which MCP servers may be, separated by commas: ranges (10.1.0.0/16) and hosts with a port (10.1.2.3:8080, tools.internal:80). The owners of all workspaces can reach them. Empty: public addresses only."`
 
 	MCPServers   string `env:"TOOL_EXECUTOR_MCP_SERVERS" doc:"Path of a JSON file with MCP servers that tool-executor starts itself, in a sandbox, and offers to workspaces; see operate.md. Empty: none."`
@@ -40,4 +45,4 @@ type Config struct {
 }
 
 // Validate says what is wrong, and what would be right.
-func (c *Config) Validate() error { return c.Tools.Validate() }
+func (c *Config) Validate() error { return errors.Join(c.Tools.Validate(), c.validateBrowser()) }

@@ -4,7 +4,7 @@
 // if the tool's effect allows it. Package execute runs them and explains what happens after a
 // crash at each point, package ledger records them, package tool defines what a tool is, and
 // package tools has the built-in ones; package mcp has the tools of MCP servers that workspaces
-// have added (rpc_mcp.go). Other services list the tools and read outcomes over Connect
+// have added (rpc_mcp.go), package browser the browser behind the browser_* tools. Other services list the tools and read outcomes over Connect
 // (rpc.go).
 //
 // Executors share a queue, and each can run any call. If an executor dies, the others notice
@@ -41,6 +41,7 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
+	"signalbox.dev/services/tool-executor/internal/browser"
 	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/execute"
 	"signalbox.dev/services/tool-executor/internal/ledger"
@@ -98,6 +99,7 @@ type Service struct {
 	presence *pg.Presence
 	executor *execute.Executor
 	servers  *mcp.Servers
+	browser  *browser.Service // nil unless it is in this process
 	streams  *bus.Streams
 	handler  http.Handler
 }
@@ -182,7 +184,12 @@ func (s *Service) catalogue() (*tool.Catalogue, error) {
 	if err != nil {
 		return nil, err
 	}
+	pages, why, err := s.openBrowser()
+	if err != nil {
+		return nil, err
+	}
 	all, err := tools.New(tools.Deps{
+		Browser: pages, BrowserUnavailable: why,
 		Documents: documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
 		Egress: egress.New(s.cfg.BrokerURL, s.deps.HTTP, s.deps.Signer,
 			credentialv1connect.NewConnectionServiceClient(s.deps.HTTP, s.cfg.BrokerURL, broker...)),
@@ -227,6 +234,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	defer func() { _ = cancels.Unsubscribe() }() // fails only if the connection is gone
 	defer s.servers.Close()
+	defer s.runBrowser(ctx)()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.work(ctx) })
 	g.Go(func() error {

@@ -109,11 +109,13 @@ func TestListTools(t *testing.T) {
 	var names []string
 	for _, tool := range res.GetTools() {
 		names = append(names, tool.GetName())
-		if tool.GetAvailable() != (tool.GetName() != "read_research") || tool.GetDeadlineMs() != 30_000 || !strings.Contains(tool.GetInputSchemaJson(), `"type": "object"`) || tool.GetGuidance() == "" {
+		configured := tool.GetName() != "read_research" && !strings.HasPrefix(tool.GetName(), "browser_")
+		if tool.GetAvailable() != configured || configured != (tool.GetUnavailableReason() == "") || tool.GetDeadlineMs() != 30_000 || !strings.Contains(tool.GetInputSchemaJson(), `"type": "object"`) || tool.GetGuidance() == "" {
 			t.Errorf("tool %v", tool)
 		}
 	}
 	want := []string{
+		"browser_click", "browser_open", "browser_read", "browser_screenshot", "browser_type",
 		"calendar_create_event", "calendar_delete_event", "calendar_list_events", "calendar_update_event",
 		"doc_append", "doc_create", "doc_delete", "doc_edit", "doc_list", "doc_read", "get_current_datetime",
 		"notion_append", "notion_read_page", "notion_search", "read_research",

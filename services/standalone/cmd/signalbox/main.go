@@ -18,9 +18,11 @@ import (
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/credential-broker/admin"
+	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
 func main() {
+	toolexecutor.BrowserRelay()
 	// Everything here logs with slog. Only net/http uses the standard logger, also for
 	// unexpected bytes from a provider, which may contain a secret.
 	log.SetOutput(io.Discard)

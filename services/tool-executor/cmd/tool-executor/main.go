@@ -16,6 +16,7 @@ import (
 )
 
 func main() {
+	toolexecutor.BrowserRelay()
 	var cfg toolexecutor.Config
 	os.Exit(service.Command{
 		Name:       subject.ToolExecutor,

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"signalbox.dev/proto/signalbox/browser/v1/browserv1connect"
 	"signalbox.dev/proto/signalbox/document/v1/documentv1connect"
 	"signalbox.dev/services/tool-executor/internal/egress"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -23,7 +24,11 @@ type Deps struct {
 
 	Documents documentv1connect.DocumentServiceClient
 	Egress    *egress.Client
-	Now       func() time.Time // time.Now when nil
+	// Browser may be nil. BrowserUnavailable returns why it cannot be used now, or ""; nil means
+	// that it always can.
+	Browser            browserv1connect.BrowserServiceClient
+	BrowserUnavailable func() string
+	Now                func() time.Time // time.Now when nil
 }
 
 // New returns all built-in tools. Its errors are programming errors.
@@ -39,6 +44,7 @@ func New(d Deps) ([]tool.Tool, error) {
 		getCurrentDatetime, docCreate, docRead, docEdit, docAppend, docList, docDelete, webSearch,
 		calendarListEvents, calendarCreateEvent, calendarUpdateEvent, calendarDeleteEvent,
 		tasksList, tasksCreate, tasksComplete, tasksDelete, notionSearch, notionReadPage, notionAppend, readResearch,
+		browserOpen, browserRead, browserClick, browserType, browserScreenshot,
 	} {
 		t, err := define(d)
 		if err != nil {

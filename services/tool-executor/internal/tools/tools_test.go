@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,8 @@ type world struct {
 	apis      *apis.Server
 	far       *farAnswer // answers before them
 	broker    *brokertest.Broker
+	web       string // the URL of a server that the browser may use
+	site      http.Handler
 	catalogue *tool.Catalogue
 	actor     identity.Actor
 }
@@ -52,7 +55,9 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	settings.ResearchRepo = apis.Repo
-	all, err := tools.New(tools.Deps{Settings: settings, Documents: doctest.Start(t, w.docs), Egress: w.egress(t), Now: now})
+	deps := tools.Deps{Settings: settings, Documents: doctest.Start(t, w.docs), Egress: w.egress(t), Now: now}
+	w.openBrowser(t, &deps)
+	all, err := tools.New(deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +149,12 @@ func TestCatalogue(t *testing.T) {
 		if e.Spec.Description == "" || e.Spec.Guidance == "" || strings.Contains(e.Spec.Description+e.Spec.Guidance, "```") {
 			t.Errorf("%s: description %q, guidance %q", e.Spec.Name, e.Spec.Description, e.Spec.Guidance)
 		}
-		if e.Spec.Deadline != 30*time.Second || e.Spec.OutputCap != 64<<10 {
-			t.Errorf("%s: deadline %v, output cap %d, want 30s and 64 KiB", e.Spec.Name, e.Spec.Deadline, e.Spec.OutputCap)
+		room := 64 << 10
+		if e.Spec.ReturnsImage {
+			room = 256 << 10
+		}
+		if e.Spec.Deadline != 30*time.Second || e.Spec.OutputCap != room {
+			t.Errorf("%s: deadline %v, output cap %d, want 30s and 64 KiB, or 256 KiB with an image", e.Spec.Name, e.Spec.Deadline, e.Spec.OutputCap)
 		}
 	}
 	pure, own := toolv1.Effect_EFFECT_PURE, toolv1.Effect_EFFECT_SAME_TX
@@ -172,6 +181,12 @@ func TestCatalogue(t *testing.T) {
 		"notion_read_page":      {Effect: pure, Source: "built-in"},
 		"notion_append":         {Effect: verify, Source: "built-in", Approval: true},
 		"read_research":         {Effect: pure, Source: "built-in"},
+
+		"browser_open":       {Effect: pure, Source: "built-in"},
+		"browser_read":       {Effect: pure, Source: "built-in"},
+		"browser_screenshot": {Effect: pure, Source: "built-in"},
+		"browser_click":      {Effect: toolv1.Effect_EFFECT_UNSAFE, Source: "built-in"},
+		"browser_type":       {Effect: toolv1.Effect_EFFECT_UNSAFE, Source: "built-in"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
@@ -369,7 +384,10 @@ func TestTrust(t *testing.T) {
 	want := map[string]string{
 		"calendar_list_events": reads, "tasks_list": reads, "notion_search": reads, "notion_read_page": reads, "read_research": reads,
 		"doc_read": reads, "doc_list": reads, // agents may have copied text of strangers
-		"web_search":            "untrusted",
+		"web_search":   "untrusted",
+		"browser_read": "untrusted", "browser_screenshot": "untrusted",
+		// An address, a click or a key can tell a server what the model knows.
+		"browser_open": "untrusted outside", "browser_click": "untrusted outside", "browser_type": "untrusted outside",
 		"calendar_create_event": acts, "calendar_delete_event": acts, "tasks_create": acts, "tasks_delete": acts, "notion_append": acts,
 		"calendar_update_event": reads + " " + acts, "tasks_complete": reads + " " + acts, // they return what is there
 		"doc_delete": "asks", "doc_create": "", "doc_edit": "", "doc_append": "", "get_current_datetime": "",

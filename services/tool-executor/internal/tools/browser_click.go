@@ -1,0 +1,31 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+
+	browserv1 "signalbox.dev/proto/signalbox/browser/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+//go:embed browser_click.md
+var browserClickPage string
+
+type browserClickArgs struct {
+	Selector string `json:"selector"`
+}
+
+// browserClick is unsafe: nobody can tell what a click has caused.
+func browserClick(d Deps) (tool.Tool, error) {
+	spec, err := tool.Spec{
+		Name: "browser_click", Effect: toolv1.Effect_EFFECT_UNSAFE, ReadsUntrusted: true, ActsOutside: true,
+	}.Describe(browserClickPage)
+	return tool.Define(spec, func(ctx context.Context, _ tool.Call, a browserClickArgs) (tool.Result, error) {
+		res, err := d.Browser.Click(ctx, &browserv1.ClickRequest{Selector: a.Selector})
+		if err != nil {
+			return tool.Result{}, err
+		}
+		return tool.Object(acted{"Clicked: " + res.GetElement(), webPageOf(res.GetPage())}), nil
+	}, func(a browserClickArgs) string { return a.Selector }).When(d.browserReady), err
+}
