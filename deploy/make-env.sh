@@ -59,6 +59,7 @@ while IFS= read -r line; do
 	AGENT_RUNNER_TRUSTED_KEYS=) line=$line$(trust gateway) ;;
 	TOOL_EXECUTOR_TRUSTED_KEYS=) line=$line$(trust agent-runner gateway) ;;
 	DOCUMENT_SYNC_TRUSTED_KEYS=) line=$line$(trust gateway tool-executor) ;;
+	BROWSER_TRUSTED_KEYS=) line=$line$(trust tool-executor) ;;
 	CREDENTIAL_BROKER_TRUSTED_KEYS=) line=$line$(trust agent-runner gateway tool-executor) ;;
 	*_PASSWORD= | *_SECRET=) line=${line}p$(openssl rand -hex 20) ;;
 	*=)

@@ -155,9 +155,22 @@ func TestNetworks(t *testing.T) {
 	if !p.Networks["inside"].Internal {
 		t.Error("the network inside leads outside")
 	}
+	if browsing := p.Networks["browsing"]; !browsing.Internal {
+		t.Error("the network browsing leads outside")
+	}
 	out := map[string]bool{"gateway": true, "tool-executor": true, "credential-broker": true, "accounts": true}
 	for name, s := range p.Services {
 		_, inside := s.Networks["inside"]
+		_, browsing := s.Networks["browsing"]
+		if browsing != (name == "browser" || name == "tool-executor") {
+			t.Errorf("%s is on %q", name, s.NetworksByPriority())
+		}
+		if name == "browser" { // a page that breaks out of Chromium finds no other service
+			if _, outside := s.Networks["outside"]; inside || !outside {
+				t.Errorf("browser is on %q", s.NetworksByPriority())
+			}
+			continue
+		}
 		if _, outside := s.Networks["outside"]; !inside || outside != out[name] {
 			t.Errorf("%s is on %q", name, s.NetworksByPriority())
 		}
@@ -225,6 +238,7 @@ func TestExample(t *testing.T) {
 	for _, m := range variable.FindAllStringSubmatch(read(t, "docker-compose.yml"), -1) {
 		used[m[1]] = true
 	}
+	used["COMPOSE_PROFILES"] = true // by Compose itself
 	told := map[string]bool{}
 	for line := range strings.Lines(read(t, "deploy/.env.example")) {
 		name, _, ok := strings.Cut(strings.TrimPrefix(line, "# "), "=")

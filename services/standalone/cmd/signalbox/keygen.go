@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/standalone"
 )
 
@@ -41,6 +42,7 @@ and TRUSTED_KEYS of each service to the variables with its name.`,
 				}
 				fmt.Fprintf(c.out, "%s_TRUSTED_KEYS=%s\n", name, identity.FormatTrusted(trusted))
 			}
+			fmt.Fprintf(c.out, "BROWSER_TRUSTED_KEYS=%s\n", identity.FormatTrusted(map[string]string{subject.ToolExecutor: keys[subject.ToolExecutor].Public()}))
 			return nil
 		},
 	}

@@ -75,6 +75,7 @@ refuses to start with a value that it does not understand, and names the variabl
 		{subject.Gateway, "", new(gatewayservice.Config)},
 		{subject.AgentRunner, "", new(agentrunner.Config)},
 		{subject.ToolExecutor, "", new(toolexecutor.Config)},
+		{toolexecutor.BrowserName, "It is a program of its own; with `TOOL_EXECUTOR_BROWSER=local`, which is the default of `signalbox up`, tool-executor does its work.", new(toolexecutor.BrowserConfig)},
 		{subject.DocumentSync, "", new(documentsync.Config)},
 		{subject.CredentialBroker, "", new(credentialbroker.Config)},
 		{"simulator", "", &struct {
