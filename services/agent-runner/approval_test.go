@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
@@ -104,6 +105,48 @@ func TestApproval(t *testing.T) {
 		t.Errorf("call b ran %d times, want once", n)
 	}
 	v.until(isEnd) // the queued run
+}
+
+// An approval that is sent again does not approve a later call to which the model gave the same
+// id.
+func TestApprovalIsForOneQuestion(t *testing.T) {
+	t.Parallel()
+	w := asking(t)
+	w.model.then(calls([3]string{"call_0", "send", `{"to":"x"}`}), calls([3]string{"call_0", "send", `{"to":"y"}`}), says("Both."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	question := func() func(*agentv1.DecideRequest) {
+		v.until(parked)
+		list, err := w.approvals.ListApprovals(w.as(identity.Viewer), &agentv1.ListApprovalsRequest{})
+		if err != nil || len(list.GetApprovals()) != 1 {
+			t.Fatalf("ListApprovals = %v, %v, want one", list, err)
+		}
+		return func(r *agentv1.DecideRequest) { r.AskedAt = list.GetApprovals()[0].GetAskedAt() }
+	}
+	const yes, no = agentv1.Decision_DECISION_APPROVED, agentv1.Decision_DECISION_REFUSED
+	first := question()
+	if err := w.decide(session, "call_0", yes, first); err != nil {
+		t.Fatal(err)
+	}
+	second := question()
+	if err := w.decide(session, "call_0", yes, first); err != nil {
+		t.Errorf("the same answer again = %v, want no error", err)
+	}
+	if err := w.decide(session, "call_0", no, first); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("another answer to the first question = %v, want a conflict", err)
+	}
+	if err := w.decide(session, "call_0", yes, func(r *agentv1.DecideRequest) { r.AskedAt = timestamppb.Now() }); fault.From(err).Code != "APPROVAL_CHANGED" {
+		t.Errorf("an answer to no question = %v, want APPROVAL_CHANGED", err)
+	}
+	if n := w.tools.timesRan("call_0"); n != 1 {
+		t.Errorf("the calls ran %d times, want the first one only", n)
+	}
+	if err := w.decide(session, "call_0", yes, second); err != nil {
+		t.Fatal(err)
+	}
+	v.until(isEnd)
 }
 
 // A refusal is an error result for the model, and a run that waits is stopped at once.

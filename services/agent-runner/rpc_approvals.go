@@ -34,10 +34,14 @@ func (p *approvals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*ag
 	default:
 		return nil, fault.New(fault.Invalid, "decision: answer approved, refused, happened or repeat")
 	}
-	decided, err := p.store.Decide(ctx, actor, conversation.Answer{
+	answer := conversation.Answer{
 		Session: session, ToolCallID: req.GetToolCallId(), Decision: decision, Reason: req.GetReason(),
 		Remember: rememberOf(req.GetRemember()),
-	})
+	}
+	if at := req.GetAskedAt(); at != nil {
+		answer.AskedAt = new(at.AsTime())
+	}
+	decided, err := p.store.Decide(ctx, actor, answer)
 	if err != nil {
 		return nil, err
 	}

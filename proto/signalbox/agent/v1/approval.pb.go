@@ -427,8 +427,11 @@ type DecideRequest struct {
 	// APPROVED or REFUSED, or to a question about an outcome HAPPENED or REPEAT.
 	Decision Decision `protobuf:"varint,3,opt,name=decision,proto3,enum=signalbox.agent.v1.Decision" json:"decision,omitempty"`
 	// For the model and the viewers; at most 1,000 characters.
-	Reason        string   `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	Remember      Remember `protobuf:"varint,5,opt,name=remember,proto3,enum=signalbox.agent.v1.Remember" json:"remember,omitempty"`
+	Reason   string   `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Remember Remember `protobuf:"varint,5,opt,name=remember,proto3,enum=signalbox.agent.v1.Remember" json:"remember,omitempty"`
+	// The asked_at of the question, so that a repeated request cannot answer a later question about
+	// a call with the same id. Absent: the question that waits.
+	AskedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -496,6 +499,13 @@ func (x *DecideRequest) GetRemember() Remember {
 		return x.Remember
 	}
 	return Remember_REMEMBER_UNSPECIFIED
+}
+
+func (x *DecideRequest) GetAskedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskedAt
+	}
+	return nil
 }
 
 type DecideResponse struct {
@@ -1078,7 +1088,7 @@ const file_signalbox_agent_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"decided_by\x18\x0f \x01(\tR\tdecidedBy\x129\n" +
 	"\n" +
-	"decided_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\"\xdc\x01\n" +
+	"decided_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\"\x93\x02\n" +
 	"\rDecideRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12 \n" +
@@ -1086,7 +1096,8 @@ const file_signalbox_agent_v1_approval_proto_rawDesc = "" +
 	"toolCallId\x128\n" +
 	"\bdecision\x18\x03 \x01(\x0e2\x1c.signalbox.agent.v1.DecisionR\bdecision\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x128\n" +
-	"\bremember\x18\x05 \x01(\x0e2\x1c.signalbox.agent.v1.RememberR\bremember\"J\n" +
+	"\bremember\x18\x05 \x01(\x0e2\x1c.signalbox.agent.v1.RememberR\bremember\x125\n" +
+	"\basked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"J\n" +
 	"\x0eDecideResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\"j\n" +
 	"\x14ListApprovalsRequest\x12\x1d\n" +
@@ -1200,28 +1211,29 @@ var file_signalbox_agent_v1_approval_proto_depIdxs = []int32{
 	16, // 4: signalbox.agent.v1.Approval.decided_at:type_name -> google.protobuf.Timestamp
 	1,  // 5: signalbox.agent.v1.DecideRequest.decision:type_name -> signalbox.agent.v1.Decision
 	2,  // 6: signalbox.agent.v1.DecideRequest.remember:type_name -> signalbox.agent.v1.Remember
-	4,  // 7: signalbox.agent.v1.DecideResponse.approval:type_name -> signalbox.agent.v1.Approval
-	4,  // 8: signalbox.agent.v1.ListApprovalsResponse.approvals:type_name -> signalbox.agent.v1.Approval
-	3,  // 9: signalbox.agent.v1.Rule.effect:type_name -> signalbox.agent.v1.RuleEffect
-	16, // 10: signalbox.agent.v1.Rule.created_at:type_name -> google.protobuf.Timestamp
-	3,  // 11: signalbox.agent.v1.CreateRuleRequest.effect:type_name -> signalbox.agent.v1.RuleEffect
-	9,  // 12: signalbox.agent.v1.CreateRuleResponse.rule:type_name -> signalbox.agent.v1.Rule
-	9,  // 13: signalbox.agent.v1.ListRulesResponse.rules:type_name -> signalbox.agent.v1.Rule
-	5,  // 14: signalbox.agent.v1.ApprovalService.Decide:input_type -> signalbox.agent.v1.DecideRequest
-	7,  // 15: signalbox.agent.v1.ApprovalService.ListApprovals:input_type -> signalbox.agent.v1.ListApprovalsRequest
-	10, // 16: signalbox.agent.v1.ApprovalService.CreateRule:input_type -> signalbox.agent.v1.CreateRuleRequest
-	12, // 17: signalbox.agent.v1.ApprovalService.ListRules:input_type -> signalbox.agent.v1.ListRulesRequest
-	14, // 18: signalbox.agent.v1.ApprovalService.DeleteRule:input_type -> signalbox.agent.v1.DeleteRuleRequest
-	6,  // 19: signalbox.agent.v1.ApprovalService.Decide:output_type -> signalbox.agent.v1.DecideResponse
-	8,  // 20: signalbox.agent.v1.ApprovalService.ListApprovals:output_type -> signalbox.agent.v1.ListApprovalsResponse
-	11, // 21: signalbox.agent.v1.ApprovalService.CreateRule:output_type -> signalbox.agent.v1.CreateRuleResponse
-	13, // 22: signalbox.agent.v1.ApprovalService.ListRules:output_type -> signalbox.agent.v1.ListRulesResponse
-	15, // 23: signalbox.agent.v1.ApprovalService.DeleteRule:output_type -> signalbox.agent.v1.DeleteRuleResponse
-	19, // [19:24] is the sub-list for method output_type
-	14, // [14:19] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	16, // 7: signalbox.agent.v1.DecideRequest.asked_at:type_name -> google.protobuf.Timestamp
+	4,  // 8: signalbox.agent.v1.DecideResponse.approval:type_name -> signalbox.agent.v1.Approval
+	4,  // 9: signalbox.agent.v1.ListApprovalsResponse.approvals:type_name -> signalbox.agent.v1.Approval
+	3,  // 10: signalbox.agent.v1.Rule.effect:type_name -> signalbox.agent.v1.RuleEffect
+	16, // 11: signalbox.agent.v1.Rule.created_at:type_name -> google.protobuf.Timestamp
+	3,  // 12: signalbox.agent.v1.CreateRuleRequest.effect:type_name -> signalbox.agent.v1.RuleEffect
+	9,  // 13: signalbox.agent.v1.CreateRuleResponse.rule:type_name -> signalbox.agent.v1.Rule
+	9,  // 14: signalbox.agent.v1.ListRulesResponse.rules:type_name -> signalbox.agent.v1.Rule
+	5,  // 15: signalbox.agent.v1.ApprovalService.Decide:input_type -> signalbox.agent.v1.DecideRequest
+	7,  // 16: signalbox.agent.v1.ApprovalService.ListApprovals:input_type -> signalbox.agent.v1.ListApprovalsRequest
+	10, // 17: signalbox.agent.v1.ApprovalService.CreateRule:input_type -> signalbox.agent.v1.CreateRuleRequest
+	12, // 18: signalbox.agent.v1.ApprovalService.ListRules:input_type -> signalbox.agent.v1.ListRulesRequest
+	14, // 19: signalbox.agent.v1.ApprovalService.DeleteRule:input_type -> signalbox.agent.v1.DeleteRuleRequest
+	6,  // 20: signalbox.agent.v1.ApprovalService.Decide:output_type -> signalbox.agent.v1.DecideResponse
+	8,  // 21: signalbox.agent.v1.ApprovalService.ListApprovals:output_type -> signalbox.agent.v1.ListApprovalsResponse
+	11, // 22: signalbox.agent.v1.ApprovalService.CreateRule:output_type -> signalbox.agent.v1.CreateRuleResponse
+	13, // 23: signalbox.agent.v1.ApprovalService.ListRules:output_type -> signalbox.agent.v1.ListRulesResponse
+	15, // 24: signalbox.agent.v1.ApprovalService.DeleteRule:output_type -> signalbox.agent.v1.DeleteRuleResponse
+	20, // [20:25] is the sub-list for method output_type
+	15, // [15:20] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_approval_proto_init() }

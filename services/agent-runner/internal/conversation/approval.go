@@ -52,6 +52,7 @@ const selectApprovals = `
 type Answer struct {
 	Session    id.Session
 	ToolCallID string
+	AskedAt    *time.Time // of the question; nil for the one that waits
 	Decision   run.Decision
 	Reason     string
 	Remember   Remember
@@ -84,8 +85,11 @@ func (s *Store) Decide(ctx context.Context, a identity.Actor, d Answer) (*Approv
 		if err := lock(ctx, tx, a.Workspace, d.Session); err != nil {
 			return err
 		}
-		if out, err = approval(ctx, tx, a.Workspace, d.Session, d.ToolCallID); err != nil {
+		if out, err = approval(ctx, tx, a.Workspace, &d); err != nil {
 			return err
+		}
+		if d.AskedAt != nil && !d.AskedAt.Equal(out.AskedAt) {
+			return fault.Coded(fault.Conflict, "APPROVAL_CHANGED", "another question was asked about this call at %s: read the approvals again", out.AskedAt.Format(time.RFC3339Nano))
 		}
 		v := run.Verdict{
 			Workspace: a.Workspace, Session: out.Session, Run: out.Run, Key: out.Key, Question: out.Question, Decision: d.Decision, Reason: strings.TrimSpace(d.Reason), By: &a.Member,
@@ -104,7 +108,7 @@ func (s *Store) Decide(ctx context.Context, a identity.Actor, d Answer) (*Approv
 				return err
 			}
 		}
-		out, err = approval(ctx, tx, a.Workspace, d.Session, d.ToolCallID)
+		out, err = approval(ctx, tx, a.Workspace, &d)
 		return err
 	})
 	s.out.Poke()
@@ -167,13 +171,14 @@ func (p *Approval) check(d run.Decision) (decided bool, err error) {
 	return false, nil
 }
 
-// approval returns the question about a session's tool call: the one that waits, or else the
-// newest. The model's ids may repeat.
-func approval(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, call string) (*Approval, error) {
+// approval returns the question that an answer is about: the one asked at d.AskedAt, else the one
+// that waits, or else the newest. The model's ids may repeat.
+func approval(ctx context.Context, tx pgx.Tx, ws id.Workspace, d *Answer) (*Approval, error) {
 	rows, err := tx.Query(ctx, selectApprovals+`
 		AND c.run_id IN (SELECT id FROM runs WHERE session_id = @session) AND c.tool_call_id = @call AND c.decision <> 'rule'
-		ORDER BY c.phase = 'planned' AND r.state IN ('running', 'waiting') DESC, r.ordinal DESC, c.step_index DESC, c.call_index LIMIT 1`,
-		pg.Args{"workspace": ws, "session": session, "call": call})
+		ORDER BY coalesce(c.asked_at = @asked, false) DESC, c.phase = 'planned' AND r.state IN ('running', 'waiting') DESC,
+			r.ordinal DESC, c.step_index DESC, c.call_index LIMIT 1`,
+		pg.Args{"workspace": ws, "session": d.Session, "call": d.ToolCallID, "asked": d.AskedAt})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -82,6 +85,7 @@ type Decide struct {
 	Approved *bool  `json:"approved,omitempty" doc:"To a call that waits for approval."`
 	Outcome  string `json:"outcome,omitempty" enum:"happened,repeat" doc:"To a call whose outcome is unknown: it happened, or it did not and shall run again."`
 	Reason   string `json:"reason,omitempty" maxLength:"1000" doc:"For the model and the session's viewers."`
+	AskedAt  string `json:"asked_at,omitempty" format:"date-time" doc:"The asked_at of the question that is answered. If another question was asked since about a call with this id, the answer is refused with 409, so that a repeated request cannot answer it. Absent: the question that waits."`
 	Remember string `json:"remember,omitempty" enum:"arguments,session,workspace" doc:"Answer later calls of the tool in the same way, without asking: those with the same arguments in this session, all in this session, or all in the workspace (for owners)."`
 }
 
@@ -125,6 +129,13 @@ func (a *API) decide(ctx context.Context, in *struct {
 		return nil, err
 	}
 	req := &agentv1.DecideRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, Decision: decision, Reason: in.Body.Reason}
+	if in.Body.AskedAt != "" {
+		at, err := time.Parse(time.RFC3339Nano, in.Body.AskedAt)
+		if err != nil {
+			return nil, invalid("asked_at: want the asked_at of an approval, such as 2026-01-31T12:00:00.123456Z")
+		}
+		req.AskedAt = timestamppb.New(at)
+	}
 	if in.Body.Remember != "" {
 		if req.Remember, err = oneOf[agentv1.Remember]("remember", in.Body.Remember, "REMEMBER_", agentv1.Remember_value, "arguments", "session", "workspace"); err != nil {
 			return nil, err

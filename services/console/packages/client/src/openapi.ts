@@ -1663,6 +1663,11 @@ export interface components {
             /** @description To a call that waits for approval. */
             approved?: boolean;
             /**
+             * Format: date-time
+             * @description The asked_at of the question that is answered. If another question was asked since about a call with this id, the answer is refused with 409, so that a repeated request cannot answer it. Absent: the question that waits.
+             */
+            asked_at?: string;
+            /**
              * @description To a call whose outcome is unknown: it happened, or it did not and shall run again.
              * @enum {string}
              */
