@@ -485,7 +485,7 @@ func (f *fakeRun) commitEnd(state agentv1.RunState, reason string) *runv1.Event 
 			e.Body = &runv1.Event_Error{Error: &runv1.Error{Message: f.ErrorMessage, Code: f.ErrorCode}}
 			return
 		}
-		e.Body = &runv1.Event_Done{Done: &runv1.Done{Text: f.Text, TotalTokensIn: f.GetUsage().GetInputTokens(), TotalTokensOut: f.GetUsage().GetOutputTokens(), Steps: f.Steps, FinishReason: reason}}
+		e.Body = &runv1.Event_Done{Done: &runv1.Done{Text: f.Text, FinalText: f.Text, TotalTokensIn: f.GetUsage().GetInputTokens(), TotalTokensOut: f.GetUsage().GetOutputTokens(), Steps: f.Steps, FinishReason: reason}}
 	})
 	return e
 }

@@ -366,7 +366,7 @@ const maybeShortened = 64 << 10
 
 // finalText returns the text of the run's last step.
 func (a *API) finalText(ctx context.Context, d *runv1.Done, run string) (string, error) {
-	if text := cmp.Or(d.GetFinalText(), d.GetText()); len(text) < maybeShortened {
+	if text := d.GetFinalText(); len(text) < maybeShortened {
 		return text, nil
 	}
 	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run})

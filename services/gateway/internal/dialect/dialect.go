@@ -7,7 +7,6 @@
 package dialect
 
 import (
-	"cmp"
 	"strconv"
 	"time"
 
@@ -146,7 +145,7 @@ func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 		return "run-start", object(b, "run-start").text("runId", e.GetRunId()).text("model", m.GetModel()).text("provider", m.GetProvider()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Done:
 		m := body.Done
-		o := object(b, "done").text("text", m.GetText()).text("final_text", cmp.Or(m.GetFinalText(), m.GetText())).number("totalTokensIn", m.GetTotalTokensIn()).
+		o := object(b, "done").text("text", m.GetText()).text("final_text", m.GetFinalText()).number("totalTokensIn", m.GetTotalTokensIn()).
 			number("totalTokensOut", m.GetTotalTokensOut()).number("steps", int64(m.GetSteps())).
 			text("finishReason", m.GetFinishReason())
 		if m.GetFinishDetail() != "" {

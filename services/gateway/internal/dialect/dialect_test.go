@@ -120,6 +120,11 @@ data: {"type":"done","text":"s\n\nt","final_text":"t","totalTokensIn":1,"totalTo
 id: 3-7
 
 `},
+		{"done after a step without text", &runv1.Event{RunId: "r", Body: &runv1.Event_Done{Done: &runv1.Done{Text: "s", Steps: 2, FinishReason: "cancelled"}}}, `event: done
+data: {"type":"done","text":"s","final_text":"","totalTokensIn":0,"totalTokensOut":0,"steps":2,"finishReason":"cancelled","runId":"r","simulated":false}
+id: 3-7
+
+`},
 		{"error", &runv1.Event{RunId: "r", Body: &runv1.Event_Error{Error: &runv1.Error{Message: "no", Code: "X"}}}, `event: error
 data: {"type":"error","error":"no","code":"X","runId":"r"}
 id: 3-7
