@@ -68,6 +68,14 @@ func TestSimulatedServices(t *testing.T) {
 	if got, _ := token.Load().(string); strings.HasPrefix(got, "access-") {
 		t.Error("the simulator got somebody's token")
 	}
+	mine, _ := token.Load().(string)
+	want("again", http.StatusOK, `"kind":"tasks#task"`, simulated, connected)
+	if again, _ := token.Load().(string); again != mine {
+		t.Errorf("the workspace has the data of %q at the simulator, and then of %q", mine, again)
+	}
+	if _, _, err := c.askOf(subject.ToolExecutor, member(identity.Owner), tasks); err != nil || token.Load() == mine {
+		t.Errorf("another workspace has the same data at the simulator (%v)", err)
+	}
 
 	gate := c.connections(subject.Gateway)
 	began, err := gate.StartConnection(ctx, &credentialv1.StartConnectionRequest{Provider: "google"})

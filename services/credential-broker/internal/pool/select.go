@@ -9,6 +9,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/oauth"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
@@ -95,6 +96,9 @@ func (s *Set) selectFrom(ctx context.Context, r Request, e entry) (a Account, st
 		}
 		a, err := s.prepare(ctx, r, e, &k, &w)
 		if !errors.Is(err, errOther) {
+			if a.Origin == Simulator { // which keeps what it is told by secret
+				a.Secret = vault.NewSecret(simulated + "-" + r.Actor.Workspace.String())
+			}
 			return a, false, err
 		}
 		q.Tried = append(slices.Clip(q.Tried), k.Account)
