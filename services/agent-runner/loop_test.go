@@ -690,6 +690,68 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// The running time of a call that a person has approved is counted. What was counted for a
+// session is deleted with it.
+func TestRunningTime(t *testing.T) {
+	t.Parallel()
+	w := asking(t)
+	const took = 50 * time.Millisecond
+	w.tools.add("send", func(ctx context.Context, _ *toolv1.Call) string {
+		limited, cancel := context.WithTimeout(ctx, took)
+		defer cancel()
+		<-limited.Done()
+		return `{"result":"sent"}`
+	})
+	w.model.then(calls([3]string{"a", "send", "{}"}), says("Sent."))
+	w.start()
+	for _, scope := range []string{"session", "run", "workspace"} {
+		if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: scope, Seconds: new(int64(600))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(parked)
+	before := w.counted()
+	if err := w.decide(session, "a", agentv1.Decision_DECISION_APPROVED); err != nil {
+		t.Fatal(err)
+	}
+	v.until(isEnd)
+	after := w.counted()
+	for scope, ms := range after {
+		if len(before) != 3 || ms-before[scope] < took.Milliseconds() {
+			t.Errorf("%s: %d ms were counted, and %d ms before the approval, want at least %s more", scope, ms, before[scope], took)
+		}
+	}
+	if _, err := w.conversations.DeleteSession(w.as(identity.Owner), &agentv1.DeleteSessionRequest{Id: session}); err != nil {
+		t.Fatal(err)
+	}
+	if left := w.counted(); len(left) != 1 || left["workspace"] != after["workspace"] {
+		t.Errorf("counted after the session was deleted: %v, want that of the workspace", left)
+	}
+}
+
+// counted returns the running time that is counted for budgets, by scope.
+func (w *world) counted() map[string]int64 {
+	w.t.Helper()
+	out := map[string]int64{}
+	err := w.db.Open(w.t, agentrunner.Migrations()).InWorkspace(w.t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT b.scope, u.milliseconds FROM budget_use u JOIN budgets b ON b.id = u.budget_id`)
+		if err != nil {
+			return err
+		}
+		var scope string
+		var ms int64
+		_, err = pgx.ForEachRow(rows, []any{&scope, &ms}, func() error { out[scope] = ms; return nil })
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
 // waitsForBudget starts a run whose model call uses up a budget, and a second one that waits
 // for its end. It returns the second run's session and viewer.
 func waitsForBudget(w *world, began, release chan struct{}) (session string, v *viewer) {

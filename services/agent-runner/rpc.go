@@ -314,7 +314,7 @@ func (u *usage) SetBudget(ctx context.Context, req *agentv1.SetBudgetRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	b := budget.Budget{Scope: req.GetScope(), Tokens: req.Tokens, CostMicros: req.CostMicros, Steps: req.Steps}
+	b := budget.Budget{Scope: req.GetScope(), Tokens: req.Tokens, CostMicros: req.CostMicros, Steps: req.Steps, Seconds: req.Seconds}
 	if req.GetSubject() != "" {
 		subject, err := id.Parse[id.Member](req.GetSubject()) // or a session
 		if err != nil {
@@ -343,14 +343,14 @@ func (u *usage) DeleteBudget(ctx context.Context, req *agentv1.DeleteBudgetReque
 
 func budgetOf(b *budget.Budget) *agentv1.Budget {
 	out := &agentv1.Budget{
-		Id: b.ID.String(), Scope: b.Scope, Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps,
+		Id: b.ID.String(), Scope: b.Scope, Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps, Seconds: b.Seconds,
 		CreatedBy: b.CreatedBy.String(), CreatedAt: timestamppb.New(b.CreatedAt),
 	}
 	if b.Subject != nil {
 		out.Subject = b.Subject.String()
 	}
 	if b.Used != nil {
-		out.Used = &agentv1.BudgetUse{Tokens: b.Used.Tokens, CostMicros: b.Used.CostMicros, Steps: b.Used.Steps}
+		out.Used = &agentv1.BudgetUse{Tokens: b.Used.Tokens, CostMicros: b.Used.CostMicros, Steps: b.Used.Steps, Seconds: int64(b.Used.Time.Seconds())}
 	}
 	return out
 }

@@ -302,9 +302,11 @@ type Budget struct {
 	Steps      *int64 `protobuf:"varint,6,opt,name=steps,proto3,oneof" json:"steps,omitempty"`
 	// What the subject has spent in the current period; for a budget of each member, the
 	// caller. Absent for a budget of each session or run.
-	Used          *BudgetUse             `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
-	CreatedBy     string                 `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
-	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	Used      *BudgetUse             `protobuf:"bytes,7,opt,name=used,proto3" json:"used,omitempty"`
+	CreatedBy string                 `protobuf:"bytes,8,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	// A limit of running time: while runners work on runs, with their tools.
+	Seconds       *int64 `protobuf:"varint,10,opt,name=seconds,proto3,oneof" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -402,11 +404,19 @@ func (x *Budget) GetCreatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Budget) GetSeconds() int64 {
+	if x != nil && x.Seconds != nil {
+		return *x.Seconds
+	}
+	return 0
+}
+
 type BudgetUse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tokens        int64                  `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	CostMicros    int64                  `protobuf:"varint,2,opt,name=cost_micros,json=costMicros,proto3" json:"cost_micros,omitempty"`
 	Steps         int64                  `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
+	Seconds       int64                  `protobuf:"varint,4,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -458,6 +468,13 @@ func (x *BudgetUse) GetCostMicros() int64 {
 func (x *BudgetUse) GetSteps() int64 {
 	if x != nil {
 		return x.Steps
+	}
+	return 0
+}
+
+func (x *BudgetUse) GetSeconds() int64 {
+	if x != nil {
+		return x.Seconds
 	}
 	return 0
 }
@@ -550,6 +567,7 @@ type SetBudgetRequest struct {
 	Tokens        *int64                 `protobuf:"varint,3,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
 	CostMicros    *int64                 `protobuf:"varint,4,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
 	Steps         *int64                 `protobuf:"varint,5,opt,name=steps,proto3,oneof" json:"steps,omitempty"`
+	Seconds       *int64                 `protobuf:"varint,6,opt,name=seconds,proto3,oneof" json:"seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -615,6 +633,13 @@ func (x *SetBudgetRequest) GetCostMicros() int64 {
 func (x *SetBudgetRequest) GetSteps() int64 {
 	if x != nil && x.Steps != nil {
 		return *x.Steps
+	}
+	return 0
+}
+
+func (x *SetBudgetRequest) GetSeconds() int64 {
+	if x != nil && x.Seconds != nil {
+		return *x.Seconds
 	}
 	return 0
 }
@@ -773,7 +798,7 @@ const file_signalbox_agent_v1_usage_proto_rawDesc = "" +
 	"tool_calls\x18\v \x01(\x03R\ttoolCalls\x12\x16\n" +
 	"\x06errors\x18\f \x01(\x03R\x06errors\x12\x1f\n" +
 	"\vduration_ms\x18\r \x01(\x03R\n" +
-	"durationMs\"\xd8\x02\n" +
+	"durationMs\"\x83\x03\n" +
 	"\x06Budget\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05scope\x18\x02 \x01(\tR\x05scope\x12\x18\n" +
@@ -786,28 +811,36 @@ const file_signalbox_agent_v1_usage_proto_rawDesc = "" +
 	"\n" +
 	"created_by\x18\b \x01(\tR\tcreatedBy\x129\n" +
 	"\n" +
-	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAtB\t\n" +
+	"created_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x1d\n" +
+	"\aseconds\x18\n" +
+	" \x01(\x03H\x03R\aseconds\x88\x01\x01B\t\n" +
 	"\a_tokensB\x0e\n" +
 	"\f_cost_microsB\b\n" +
-	"\x06_steps\"Z\n" +
+	"\x06_stepsB\n" +
+	"\n" +
+	"\b_seconds\"t\n" +
 	"\tBudgetUse\x12\x16\n" +
 	"\x06tokens\x18\x01 \x01(\x03R\x06tokens\x12\x1f\n" +
 	"\vcost_micros\x18\x02 \x01(\x03R\n" +
 	"costMicros\x12\x14\n" +
-	"\x05steps\x18\x03 \x01(\x03R\x05steps\"\x14\n" +
+	"\x05steps\x18\x03 \x01(\x03R\x05steps\x12\x18\n" +
+	"\aseconds\x18\x04 \x01(\x03R\aseconds\"\x14\n" +
 	"\x12ListBudgetsRequest\"K\n" +
 	"\x13ListBudgetsResponse\x124\n" +
-	"\abudgets\x18\x01 \x03(\v2\x1a.signalbox.agent.v1.BudgetR\abudgets\"\xc5\x01\n" +
+	"\abudgets\x18\x01 \x03(\v2\x1a.signalbox.agent.v1.BudgetR\abudgets\"\xf0\x01\n" +
 	"\x10SetBudgetRequest\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x18\n" +
 	"\asubject\x18\x02 \x01(\tR\asubject\x12\x1b\n" +
 	"\x06tokens\x18\x03 \x01(\x03H\x00R\x06tokens\x88\x01\x01\x12$\n" +
 	"\vcost_micros\x18\x04 \x01(\x03H\x01R\n" +
 	"costMicros\x88\x01\x01\x12\x19\n" +
-	"\x05steps\x18\x05 \x01(\x03H\x02R\x05steps\x88\x01\x01B\t\n" +
+	"\x05steps\x18\x05 \x01(\x03H\x02R\x05steps\x88\x01\x01\x12\x1d\n" +
+	"\aseconds\x18\x06 \x01(\x03H\x03R\aseconds\x88\x01\x01B\t\n" +
 	"\a_tokensB\x0e\n" +
 	"\f_cost_microsB\b\n" +
-	"\x06_steps\"G\n" +
+	"\x06_stepsB\n" +
+	"\n" +
+	"\b_seconds\"G\n" +
 	"\x11SetBudgetResponse\x122\n" +
 	"\x06budget\x18\x01 \x01(\v2\x1a.signalbox.agent.v1.BudgetR\x06budget\"%\n" +
 	"\x13DeleteBudgetRequest\x12\x0e\n" +

@@ -1,5 +1,7 @@
-// Package budget limits what a workspace spends on model calls: tokens, cost and steps, of
-// the workspace or a member each day (UTC), and of a session or a run in total.
+// Package budget limits what a workspace spends on runs: tokens, cost, steps and running time,
+// of the workspace or a member each day (UTC), and of a session or a run in total. Running time
+// is the time that a runner works on a run, including its tools. A run that waits for a person
+// or for a budget takes none.
 //
 // # How a budget holds
 //
@@ -15,7 +17,8 @@
 //	ok      something is left                          the step begins
 //
 // If a runner dies, its reservation counts until the run is claimed again, which clears it,
-// or has ended. Runs that wait have no reservation, so they cannot wait for each other. Usage
+// or has ended. Nothing is reserved of running time. A step is counted on the day of its
+// reservation, also if it is committed after midnight. Runs that wait have no reservation, so they cannot wait for each other. Usage
 // is never lost: it is in the transaction that commits the step.
 package budget
 
@@ -44,8 +47,11 @@ const (
 	Run       = "run"
 )
 
-// Amount is what was spent or reserved. A nil limit is no limit.
-type Amount struct{ Tokens, CostMicros, Steps int64 }
+// Amount is what was spent or reserved.
+type Amount struct {
+	Tokens, CostMicros, Steps int64
+	Time                      time.Duration
+}
 
 // Budget is a row of budgets.
 type Budget struct {
@@ -56,6 +62,7 @@ type Budget struct {
 	Tokens     *int64
 	CostMicros *int64
 	Steps      *int64
+	Seconds    *int64 // of running time
 	CreatedBy  id.Member
 	CreatedAt  time.Time
 	// Used is what the subject has spent in the current period; for a budget of each member,
@@ -68,6 +75,9 @@ func (b *Budget) Daily() bool { return b.Scope == Workspace || b.Scope == Member
 
 // maxBudgets bounds the budgets of a workspace, because each step reads all of them.
 const maxBudgets = 100
+
+// maxSeconds bounds a limit of running time, which is counted in milliseconds.
+const maxSeconds = 1 << 40
 
 // Store reads and writes budgets. It is safe for concurrent use.
 type Store struct {
@@ -98,24 +108,32 @@ const subject = `CASE b.scope WHEN 'workspace' THEN @workspace::uuid WHEN 'membe
 // concerns is true of budgets b of the run's workspace that limit the run.
 const concerns = `b.workspace_id = @workspace AND (b.subject IS NULL OR b.subject = ` + subject + `)`
 
-// period is the day that a budget b is counted on.
-const period = `CASE WHEN b.scope IN ('workspace', 'member') THEN (clock_timestamp() AT TIME ZONE 'UTC')::date ELSE 'epoch'::date END`
+// today is the day in UTC; period is the day on which a budget b is counted today.
+const (
+	today  = `(clock_timestamp() AT TIME ZONE 'UTC')::date`
+	daily  = `b.scope IN ('workspace', 'member')`
+	period = `CASE WHEN ` + daily + ` THEN ` + today + ` ELSE 'epoch'::date END`
+)
 
 // QueueSpent adds what a step has used to the budgets of its run, in the transaction that
 // commits the step. args has workspace, session, run and member.
 func QueueSpent(b *pgx.Batch, args pg.Args, a Amount) {
 	// FOR KEY SHARE: a budget that is deleted at the same time is gone or waits, instead of
 	// failing the commit by its foreign key.
-	args["spent_tokens"], args["spent_micros"], args["spent_steps"] = a.Tokens, a.CostMicros, a.Steps
+	args["spent_tokens"], args["spent_micros"], args["spent_steps"], args["spent_ms"] = a.Tokens, a.CostMicros, a.Steps, a.Time.Milliseconds()
 	b.Queue(`
-		INSERT INTO budget_use AS u (budget_id, subject, workspace_id, day, tokens, cost_micros, steps)
-		SELECT b.id, `+subject+`, b.workspace_id, `+period+`, @spent_tokens, @spent_micros, @spent_steps FROM budgets b WHERE `+concerns+`
+		INSERT INTO budget_use AS u (budget_id, subject, workspace_id, day, tokens, cost_micros, steps, milliseconds)
+		SELECT b.id, `+subject+`, b.workspace_id,
+			CASE WHEN `+daily+` THEN coalesce((SELECT reserved_day FROM runs WHERE workspace_id = @workspace AND id = @run), `+today+`) ELSE 'epoch' END,
+			@spent_tokens, @spent_micros, @spent_steps, @spent_ms FROM budgets b WHERE `+concerns+`
 		ORDER BY b.id FOR KEY SHARE
 		ON CONFLICT (budget_id, subject) DO UPDATE SET
 			day = excluded.day,
 			tokens = excluded.tokens + CASE WHEN u.day = excluded.day THEN u.tokens ELSE 0 END,
 			cost_micros = excluded.cost_micros + CASE WHEN u.day = excluded.day THEN u.cost_micros ELSE 0 END,
-			steps = excluded.steps + CASE WHEN u.day = excluded.day THEN u.steps ELSE 0 END`, args)
+			steps = excluded.steps + CASE WHEN u.day = excluded.day THEN u.steps ELSE 0 END,
+			milliseconds = excluded.milliseconds + CASE WHEN u.day = excluded.day THEN u.milliseconds ELSE 0 END
+		WHERE u.day <= excluded.day`, args) // nobody looks at a day that is over
 }
 
 // Reservation is a step that is about to begin.
@@ -130,13 +148,15 @@ type Reservation struct {
 
 // Verdict is the answer to a reservation.
 type Verdict struct {
-	// Reason is the finish reason if a budget is spent: budget-tokens, budget-cost or
-	// budget-steps.
+	// Reason is the finish reason if a budget is spent: budget-tokens, budget-cost,
+	// budget-steps or budget-time.
 	Reason string
 	// Detail tells a person which budget is spent, and when it begins anew.
 	Detail string
 	// Wait means that steps in progress have reserved what is left.
 	Wait bool
+	// Budgeted means that the workspace has budgets.
+	Budgeted bool
 }
 
 // Reserve reserves what a step may use. The reservation is made unless the verdict has a
@@ -156,13 +176,15 @@ func (s *Store) Reserve(ctx context.Context, r Reservation) (Verdict, error) {
 	// One statement, so that a commit between spent and reserved is in both or in neither.
 	read.Queue(`
 		SELECT b.scope, b.subject IS NOT NULL, b.tokens, b.cost_micros, b.steps,
-			coalesce(u.tokens, 0), coalesce(u.cost_micros, 0), coalesce(u.steps, 0), r.tokens, r.cost_micros, r.steps
+			coalesce(u.tokens, 0), coalesce(u.cost_micros, 0), coalesce(u.steps, 0), r.tokens, r.cost_micros, r.steps,
+			b.seconds * 1000, coalesce(u.milliseconds, 0)
 		FROM budgets b
 		LEFT JOIN budget_use u ON u.budget_id = b.id AND u.subject = `+subject+` AND u.day = `+period+`
 		CROSS JOIN LATERAL (
 			SELECT coalesce(sum(o.reserved_tokens), 0)::bigint AS tokens, coalesce(sum(o.reserved_cost_micros), 0)::bigint AS cost_micros,
 				count(*) FILTER (WHERE o.reserved_tokens > 0) AS steps
-			FROM runs o WHERE o.workspace_id = @workspace AND o.state = 'running' AND o.id <> @run AND CASE b.scope
+			FROM runs o WHERE o.workspace_id = @workspace AND o.state = 'running' AND o.id <> @run
+				AND (NOT `+daily+` OR coalesce(o.reserved_day, `+today+`) = `+today+`) AND CASE b.scope
 				WHEN 'workspace' THEN true WHEN 'member' THEN o.created_by = @member WHEN 'session' THEN o.session_id = @session ELSE false END
 		) r
 		WHERE `+concerns, args).Query(func(rows pgx.Rows) (err error) {
@@ -178,7 +200,7 @@ func (s *Store) Reserve(ctx context.Context, r Reservation) (Verdict, error) {
 		}
 		if v == (Verdict{}) && len(states) > 0 {
 			b.Queue(`
-				UPDATE runs SET reserved_tokens = @tokens, reserved_cost_micros = @micros
+				UPDATE runs SET reserved_tokens = @tokens, reserved_cost_micros = @micros, reserved_day = `+today+`
 				WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'`, args)
 		}
 		return nil
@@ -186,6 +208,7 @@ func (s *Store) Reserve(ctx context.Context, r Reservation) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, fmt.Errorf("reserve a step of run %s: %w", r.Run, err)
 	}
+	v.Budgeted = true
 	return v, nil
 }
 
@@ -196,6 +219,8 @@ type state struct {
 	Tokens, CostMicros, Steps                 *int64
 	UsedTokens, UsedMicros, UsedSteps         int64
 	OthersTokens, OthersMicros, OthersReserve int64
+	Milliseconds                              *int64
+	UsedMilliseconds                          int64
 }
 
 // verdict returns the zero Verdict if something is left.
@@ -209,6 +234,7 @@ func (s *state) verdict(now time.Time) Verdict {
 		{"tokens", s.Tokens, s.UsedTokens, s.OthersTokens, func(n int64) string { return fmt.Sprintf("%d tokens", n) }},
 		{"cost", s.CostMicros, s.UsedMicros, s.OthersMicros, dollars},
 		{"steps", s.Steps, s.UsedSteps, s.OthersReserve, func(n int64) string { return fmt.Sprintf("%d steps", n) }},
+		{"time", s.Milliseconds, s.UsedMilliseconds, 0, func(n int64) string { return fmt.Sprintf("%d seconds of running time", n/1000) }},
 	} {
 		switch {
 		case l.limit == nil || l.used+l.others < *l.limit:
@@ -278,8 +304,8 @@ func (s *Store) List(ctx context.Context, a identity.Actor) ([]Budget, error) {
 	var out []Budget
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT b.id, b.scope, b.subject, b.tokens, b.cost_micros, b.steps, b.created_by, b.created_at,
-			coalesce(u.tokens, 0), coalesce(u.cost_micros, 0), coalesce(u.steps, 0)
+		SELECT b.id, b.scope, b.subject, b.tokens, b.cost_micros, b.steps, b.seconds, b.created_by, b.created_at,
+			coalesce(u.tokens, 0), coalesce(u.cost_micros, 0), coalesce(u.steps, 0), coalesce(u.milliseconds, 0)
 		FROM budgets b
 		LEFT JOIN budget_use u ON u.budget_id = b.id AND u.day = `+period+`
 			AND u.subject = coalesce(b.subject, CASE b.scope WHEN 'workspace' THEN b.workspace_id WHEN 'member' THEN @member END)
@@ -287,8 +313,10 @@ func (s *Store) List(ctx context.Context, a identity.Actor) ([]Budget, error) {
 		Query(func(rows pgx.Rows) (err error) {
 			out, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (b Budget, err error) {
 				var used Amount
-				err = r.Scan(&b.ID, &b.Scope, &b.Subject, &b.Tokens, &b.CostMicros, &b.Steps, &b.CreatedBy, &b.CreatedAt,
-					&used.Tokens, &used.CostMicros, &used.Steps)
+				var ms int64
+				err = r.Scan(&b.ID, &b.Scope, &b.Subject, &b.Tokens, &b.CostMicros, &b.Steps, &b.Seconds, &b.CreatedBy, &b.CreatedAt,
+					&used.Tokens, &used.CostMicros, &used.Steps, &ms)
+				used.Time = time.Duration(ms) * time.Millisecond
 				if b.Subject != nil || b.Daily() {
 					b.Used = &used
 				}
@@ -309,15 +337,15 @@ func (s *Store) Set(ctx context.Context, a identity.Actor, n Budget) (*Budget, e
 	}
 	args := pg.Args{
 		"id": uuid.Must(uuid.NewV7()), "workspace": a.Workspace, "scope": n.Scope, "subject": n.Subject,
-		"tokens": n.Tokens, "micros": n.CostMicros, "steps": n.Steps, "member": a.Member, "most": maxBudgets,
+		"tokens": n.Tokens, "micros": n.CostMicros, "steps": n.Steps, "seconds": n.Seconds, "member": a.Member, "most": maxBudgets,
 	}
 	var made int64
 	b := &pgx.Batch{}
 	b.Queue(`
-		INSERT INTO budgets (id, workspace_id, scope, subject, tokens, cost_micros, steps, created_by)
-		SELECT @id, @workspace, @scope, @subject, @tokens, @micros, @steps, @member
+		INSERT INTO budgets (id, workspace_id, scope, subject, tokens, cost_micros, steps, seconds, created_by)
+		SELECT @id, @workspace, @scope, @subject, @tokens, @micros, @steps, @seconds, @member
 		WHERE (SELECT count(*) FROM budgets WHERE workspace_id = @workspace AND (scope, coalesce(subject, workspace_id)) <> (@scope, coalesce(@subject, @workspace))) < @most
-		ON CONFLICT ON CONSTRAINT budgets_subject DO UPDATE SET tokens = @tokens, cost_micros = @micros, steps = @steps`, args).
+		ON CONFLICT ON CONSTRAINT budgets_subject DO UPDATE SET tokens = @tokens, cost_micros = @micros, steps = @steps, seconds = @seconds`, args).
 		Exec(func(tag pgconn.CommandTag) error { made = tag.RowsAffected(); return nil })
 	if err := s.db.WriteInWorkspace(ctx, a.Workspace, b); err != nil {
 		return nil, fmt.Errorf("set a budget: %w", err)
@@ -351,7 +379,7 @@ func (b *Budget) validate() error {
 		return fault.New(fault.Invalid, "scope must be workspace, member, session or run")
 	}
 	limits := 0
-	for name, limit := range map[string]*int64{"tokens": b.Tokens, "cost_micros": b.CostMicros, "steps": b.Steps} {
+	for name, limit := range map[string]*int64{"tokens": b.Tokens, "cost_micros": b.CostMicros, "steps": b.Steps, "seconds": b.Seconds} {
 		if limit == nil {
 			continue
 		}
@@ -359,9 +387,12 @@ func (b *Budget) validate() error {
 		if *limit < 0 {
 			return fault.New(fault.Invalid, "%s must not be negative", name)
 		}
+		if name == "seconds" && *limit > maxSeconds {
+			return fault.New(fault.Invalid, "seconds must be at most %d", int64(maxSeconds))
+		}
 	}
 	if limits == 0 {
-		return fault.New(fault.Invalid, "at least one of tokens, cost_micros and steps is required")
+		return fault.New(fault.Invalid, "at least one of tokens, cost_micros, steps and seconds is required")
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -332,6 +333,76 @@ func TestDayAndSubject(t *testing.T) {
 	}
 }
 
+// A step that ends after midnight is counted on the day on which it began.
+func TestMidnight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set(budget.Budget{Scope: budget.Workspace, Tokens: new(int64(100))})
+	exec := func(sql string, args pg.Args) {
+		t.Helper()
+		b := &pgx.Batch{}
+		b.Queue(sql, args)
+		if err := w.db.WriteInWorkspace(t.Context(), w.owner.Workspace, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yesterday := func(c *run.Claim) {
+		t.Helper()
+		exec(`UPDATE runs SET reserved_day = reserved_day - 1 WHERE id = @run`, pg.Args{"run": c.Run.ID})
+	}
+	used := func(when string, want int64) {
+		t.Helper()
+		if all, err := w.budgets.List(t.Context(), w.owner); err != nil || all[0].Used.Tokens != want {
+			t.Errorf("%s: used %+v, %v, want %d tokens", when, all[0].Used, err, want)
+		}
+	}
+	late, later, today := w.claim(w.owner.Member), w.claim(w.owner.Member), w.claim(w.owner.Member)
+	for _, c := range []*run.Claim{late, later} {
+		if got := w.verdict(c); got != "" {
+			t.Fatalf("a step yesterday: %s", got)
+		}
+		if got := w.verdict(today); got != "wait" {
+			t.Errorf("while it is reserved: %q, want wait", got)
+		}
+		yesterday(c)
+	}
+	w.take(late, 60)
+	used("after a step of yesterday", 0)
+	if got := w.verdict(today); got != "" {
+		t.Errorf("today, with a reservation of yesterday: %s", got)
+	}
+	w.take(today, 30)
+	w.take(later, 50)
+	used("after another step of yesterday", 30)
+}
+
+// Running time is counted with the answer, the results and the waits of a step.
+func TestRunningTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.set(budget.Budget{Scope: budget.Run, Seconds: new(int64(3))})
+	c := w.claim(w.owner.Member)
+	answer := run.Answer{
+		Content: json.RawMessage(`[]`), RawDialect: "anthropic", Raw: []byte(`[]`), Model: "m", FinishReason: "tool-calls", Time: 1200 * time.Millisecond,
+	}
+	if err := w.runs.CommitAnswer(t.Context(), c, answer, 4); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.verdict(c); got != "" {
+		t.Errorf("after 1.2 seconds: %s, want 1.8 seconds left", got)
+	}
+	c.Budgeted = true
+	results := run.Results{Content: json.RawMessage(`[]`), Time: 1800 * time.Millisecond}
+	if _, err := w.runs.CommitResults(t.Context(), c, results, 5); err != nil {
+		t.Fatal(err)
+	}
+	v, err := w.reserve(t.Context(), c, 1)
+	const want = "The 3 seconds of running time that this run may use are spent. An owner can raise the budget."
+	if err != nil || v.Reason != "budget-time" || v.Detail != want {
+		t.Errorf("Reserve() = %+v, %v, want budget-time with %q", v, err, want)
+	}
+}
+
 func TestSetAndDelete(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -339,6 +410,8 @@ func TestSetAndDelete(t *testing.T) {
 		{Scope: "planet", Steps: new(int64(1))},
 		{Scope: budget.Workspace},
 		{Scope: budget.Run, Steps: new(int64(-1))},
+		{Scope: budget.Run, Seconds: new(int64(-1))},
+		{Scope: budget.Run, Seconds: new(int64(math.MaxInt64))},
 		{Scope: budget.Workspace, Subject: new(uuid.New()), Steps: new(int64(1))},
 	} {
 		if _, err := w.budgets.Set(t.Context(), w.owner, b); fault.KindOf(err) != fault.Invalid {

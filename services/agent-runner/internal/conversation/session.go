@@ -464,6 +464,11 @@ func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session
 		if active, err = pgx.CollectRows(rows, pgx.RowTo[id.Run]); err != nil {
 			return err
 		}
+		if _, err = tx.Exec(ctx, `
+			DELETE FROM budget_use WHERE workspace_id = @workspace AND (subject = @session
+				OR subject IN (SELECT id FROM runs WHERE workspace_id = @workspace AND session_id = @session))`, args); err != nil {
+			return err
+		}
 		if _, err = tx.Exec(ctx, `DELETE FROM sessions WHERE workspace_id = @workspace AND id = @session`, args); err != nil || len(active) == 0 {
 			return err
 		}

@@ -56,6 +56,7 @@ type answering struct {
 	compacted  int         // summaries since the last answer
 	titled     chan string // gets the title of a session that is being named; nil if it is not
 	noSummary  *llm.Error  // why the conversation could not be compacted; nil if it can
+	since      time.Time   // up to when the time of this claim is counted
 	// interrupt ends the context of work that may be interrupted.
 	interrupt context.CancelCauseFunc
 }
@@ -63,6 +64,7 @@ type answering struct {
 // run works on the run. It returns nil when the run has ended or is parked, and an error
 // when it cannot continue here.
 func (a *answering) run(ctx context.Context) error {
+	a.since = time.Now()
 	if err := a.load(ctx); err != nil {
 		if f := fault.From(err); f.Kind == fault.TooLarge {
 			return a.giveUp(ctx, f.Message, f.Code) // it would fail again
@@ -106,6 +108,7 @@ func (a *answering) run(ctx context.Context) error {
 		}
 	}
 	if last != nil && last.State == "answered" {
+		a.claim.Budgeted = true // as far as it is known
 		ended, err := a.runTools(ctx, stoppable, last, toldOf(tail, last.Index, a.claim.Run.LastEvent), true)
 		if ended || err != nil {
 			return err
@@ -467,7 +470,7 @@ func (a *answering) endOf(answer *run.Answer) *run.End {
 func (a *answering) toAnswer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
-		FinishReason: string(res.Finish), Usage: usageOf(res),
+		FinishReason: string(res.Finish), Usage: usageOf(res), Time: a.worked(),
 	}
 	answer.CostMicros = a.cost(answer.Usage)
 	if string(res.Content) != "[]" {

@@ -59,7 +59,7 @@ func (a *answering) wait(ctx context.Context, s *run.OpenStep, outcomes outcomes
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}
-	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown, Events: a.log.Stamp(parkedFor(s.Index, waits(s.Calls, unknown)))}
+	w := run.Wait{Step: s.Index, Outcomes: outcomes, Unknown: unknown, Time: time.Since(a.since), Events: a.log.Stamp(parkedFor(s.Index, waits(s.Calls, unknown)))}
 	r := &a.claim.Run
 	_, w.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
 	next := w.Events[0].GetNumber()

@@ -30,7 +30,14 @@ func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
 	}
 	r := &a.claim.Run
 	estimate := a.estimate()
-	for announced := false; ; {
+	announced := false
+	defer func() {
+		a.claim.Budgeted = v.Budgeted
+		if announced {
+			a.since = time.Now() // the wait is no running time
+		}
+	}()
+	for {
 		err = a.retryUnavailable(ctx, func() (err error) {
 			v, err = a.Budgets.Reserve(ctx, budget.Reservation{
 				Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Member: r.CreatedBy, Estimate: estimate,
@@ -62,6 +69,13 @@ func (a *answering) reserve(ctx context.Context) (v budget.Verdict, err error) {
 			return v, err
 		}
 	}
+}
+
+// worked returns how long this claim has been worked on since the last call.
+func (a *answering) worked() time.Duration {
+	since := a.since
+	a.since = time.Now()
+	return a.since.Sub(since)
 }
 
 // estimate returns what the next step may use.

@@ -205,7 +205,7 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 		o := outcomes[c.Key]
 		results[i] = modelmsg.Result{CallID: c.ID, ToolName: c.Name, Envelope: o.Result, IsError: o.IsError(), HasImage: a.tool(c.Name).GetReturnsImage()}
 	}
-	r := run.Results{Step: s.Index, Content: modelmsg.ToolResults(results), Outcomes: outcomes}
+	r := run.Results{Step: s.Index, Content: modelmsg.ToolResults(results), Outcomes: outcomes, Time: a.worked()}
 	if err := a.log.Flush(ctx); err != nil {
 		return false, err
 	}

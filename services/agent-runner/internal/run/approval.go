@@ -126,6 +126,7 @@ type Wait struct {
 	Events []*runv1.Event
 	// Subject is the session's run log.
 	Subject string
+	Time    time.Duration // as in Answer
 }
 
 // Wait parks a run until a person or a client has answered for one of its calls. It wakes another waiting
@@ -199,6 +200,7 @@ func queueWait(b *pgx.Batch, c *Claim, w *Wait, lastEvent int64) {
 	b.Queue(`
 		UPDATE steps SET waiting_since = clock_timestamp()
 		WHERE workspace_id = @workspace AND run_id = @run AND step_index = @step`, args)
+	queueTime(b, c, w.Time)
 	queueProgress(b, c, Usage{}, 0, lastEvent)
 	b.Queue(`
 		UPDATE runs SET state = 'waiting', lease_until = NULL, runner = ''

@@ -21,6 +21,8 @@ type Claim struct {
 	First bool
 	// RequestedAt is when this process sent the claim. The lease begins later.
 	RequestedAt time.Time
+	// Budgeted says that the workspace may have budgets, to which commits of tool results add.
+	Budgeted bool
 
 	// These were read in the claim's round trip. The first calls of History and LastStep
 	// return them.
@@ -97,7 +99,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
 			lease_until = clock_timestamp() + @lease,
-			reserved_tokens = 0, reserved_cost_micros = 0,
+			reserved_tokens = 0, reserved_cost_micros = 0, reserved_day = NULL,
 			last_event = greatest(last_event, 1),
 			started_at = coalesce(started_at, clock_timestamp()),
 			deadline = coalesce(deadline, clock_timestamp() + @wall)

@@ -148,6 +148,6 @@ func queueProgress(b *pgx.Batch, c *Claim, u Usage, steps int, lastEvent int64) 
 		UPDATE runs SET input_tokens = input_tokens + @in, cache_read_tokens = cache_read_tokens + @cacheread,
 			cache_write_tokens = cache_write_tokens + @cachewrite, output_tokens = output_tokens + @out,
 			reasoning_tokens = reasoning_tokens + @reasoning, estimated = estimated OR @estimated, steps = greatest(steps, @steps), last_event = @event, fruitless = 0,
-			reserved_tokens = 0, reserved_cost_micros = 0
+			reserved_tokens = 0, reserved_cost_micros = 0, reserved_day = NULL
 		WHERE workspace_id = @workspace AND id = @run`, args)
 }

@@ -30,7 +30,9 @@ type Answer struct {
 	FinishReason string
 	Usage        Usage
 	// CostMicros is the list price of the call in millionths of a dollar; nil if unknown.
-	CostMicros  *int64
+	CostMicros *int64
+	// Time is how long the run has been worked on since the last commit.
+	Time        time.Duration
 	Interrupted bool
 	Calls       []Call
 	// Summary is set for a step that made a summary instead of an answer.
@@ -110,7 +112,9 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 		INSERT INTO usage (run_id, step_index, workspace_id, session_id, member_id, provider, model,
 			input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, reasoning_tokens, estimated, tool_calls, cost_micros)
 		VALUES (@run, @step, @workspace, @session, @member, @provider, @model, @in, @cacheread, @cachewrite, @out, @reasoning, @estimated, @calls, @cost)`, args)
-	budget.QueueSpent(b, args, spent(a.Usage, a.CostMicros, 1))
+	amount := spent(a.Usage, a.CostMicros, 1)
+	amount.Time = a.Time
+	budget.QueueSpent(b, args, amount)
 	if a.Summary != nil {
 		queueSummary(b, c, a.Summary)
 	}
@@ -123,6 +127,15 @@ func spent(u Usage, costMicros *int64, steps int64) budget.Amount {
 		a.CostMicros = *costMicros
 	}
 	return a
+}
+
+// queueTime adds the time that tools took to the budgets, if there are any.
+func queueTime(b *pgx.Batch, c *Claim, t time.Duration) {
+	if c.Budgeted {
+		args := c.key()
+		args["member"] = c.Run.CreatedBy
+		budget.QueueSpent(b, args, budget.Amount{Time: t})
+	}
 }
 
 // usageArgs returns arguments with the usage of a step.
@@ -183,6 +196,7 @@ type Results struct {
 	// Content is the tool message: results in call order.
 	Content  json.RawMessage
 	Outcomes map[id.Operation]*Outcome
+	Time     time.Duration // as in Answer
 }
 
 // CommitResults commits the outcomes of a step's calls, which completes the step.
@@ -191,6 +205,7 @@ type Results struct {
 func (s *Store) CommitResults(ctx context.Context, c *Claim, r Results, lastEvent int64) (unread bool, err error) {
 	again, err := s.commit(ctx, c, r.Step, "complete", func(b *pgx.Batch) error {
 		queueResults(b, c, &r)
+		queueTime(b, c, r.Time)
 		queueProgress(b, c, Usage{}, r.Step+1, lastEvent)
 		queueUnread(b, c, &unread)
 		return nil

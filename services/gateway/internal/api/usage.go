@@ -17,7 +17,8 @@ func (a *API) usage() {
 	handle(a, op("list-budgets", "GET /api/budgets", tag, "List the workspace's budgets"), viewers, a.listBudgets)
 	handle(a, op("set-budget", "PUT /api/budgets", tag, "Create a budget, or change its limits",
 		about("A workspace has one budget for each scope and subject. Budgets of the scopes workspace and member are for each day in UTC, those of session and run in total. "+
-			"A run looks at its budgets before each step. If one is spent, the run ends with the finish reason budget-tokens, budget-cost or budget-steps.")), owners, a.setBudget)
+			"A run looks at its budgets before each step. If one is spent, the run ends with the finish reason budget-tokens, budget-cost, budget-steps or budget-time."+
+			" Running time is while a run is worked on, with its tools; it does not include waiting for a person.")), owners, a.setBudget)
 	handle(a, op("delete-budget", "DELETE /api/budgets/{id}", tag, "Delete a budget"), owners, a.deleteBudget)
 }
 
@@ -70,7 +71,7 @@ func viewUsageGroup(g *agentv1.UsageGroup) UsageGroup {
 	}
 }
 
-// Budget limits what the workspace spends on model calls.
+// Budget limits what the workspace spends on runs.
 type Budget struct {
 	ID         string     `json:"id" format:"uuid"`
 	Scope      string     `json:"scope" enum:"workspace,member,session,run"`
@@ -78,6 +79,7 @@ type Budget struct {
 	Tokens     *int64     `json:"tokens" doc:"Input and output tokens; null for no limit."`
 	CostMicros *int64     `json:"cost_micros" doc:"In millionths of a dollar; null for no limit. Calls without a known price count as free."`
 	Steps      *int64     `json:"steps" doc:"Model calls; null for no limit."`
+	Seconds    *int64     `json:"seconds" doc:"Running time; null for no limit."`
 	Period     string     `json:"period" enum:"day,total" doc:"day: the budget begins anew at midnight UTC."`
 	Used       *BudgetUse `json:"used" doc:"What the subject has spent in this period; for a budget of each member, what you have. Null for a budget of each session or run."`
 	CreatedBy  string     `json:"created_by" format:"uuid"`
@@ -89,18 +91,19 @@ type BudgetUse struct {
 	Tokens     int64 `json:"tokens"`
 	CostMicros int64 `json:"cost_micros"`
 	Steps      int64 `json:"steps"`
+	Seconds    int64 `json:"seconds"`
 }
 
 func viewBudget(b *agentv1.Budget) Budget {
 	v := Budget{
-		ID: b.GetId(), Scope: b.GetScope(), Subject: orNull(b.GetSubject()), Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps, Period: "total",
+		ID: b.GetId(), Scope: b.GetScope(), Subject: orNull(b.GetSubject()), Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps, Seconds: b.Seconds, Period: "total",
 		CreatedBy: b.GetCreatedBy(), CreatedAt: stamp(b.GetCreatedAt()),
 	}
 	if b.GetScope() == "workspace" || b.GetScope() == "member" {
 		v.Period = "day"
 	}
 	if u := b.GetUsed(); u != nil {
-		v.Used = &BudgetUse{u.GetTokens(), u.GetCostMicros(), u.GetSteps()}
+		v.Used = &BudgetUse{u.GetTokens(), u.GetCostMicros(), u.GetSteps(), u.GetSeconds()}
 	}
 	return v
 }
@@ -122,6 +125,7 @@ type SetBudget struct {
 	Tokens     *int64 `json:"tokens,omitempty" minimum:"0"`
 	CostMicros *int64 `json:"cost_micros,omitempty" minimum:"0"`
 	Steps      *int64 `json:"steps,omitempty" minimum:"0"`
+	Seconds    *int64 `json:"seconds,omitempty" minimum:"0"`
 }
 
 type budgetOutputBody struct {
@@ -134,7 +138,7 @@ func (a *API) setBudget(ctx context.Context, in *struct {
 },
 ) (*budgetOutputBody, error) {
 	b := in.Body
-	res, err := a.cfg.Usage.SetBudget(ctx, &agentv1.SetBudgetRequest{Scope: b.Scope, Subject: b.Subject, Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps})
+	res, err := a.cfg.Usage.SetBudget(ctx, &agentv1.SetBudgetRequest{Scope: b.Scope, Subject: b.Subject, Tokens: b.Tokens, CostMicros: b.CostMicros, Steps: b.Steps, Seconds: b.Seconds})
 	return answer(res, err, func(r *agentv1.SetBudgetResponse) budgetOutputBody {
 		return budgetOutputBody{viewBudget(r.GetBudget())}
 	})

@@ -367,7 +367,7 @@ export interface paths {
         get: operations["list-budgets"];
         /**
          * Create a budget, or change its limits
-         * @description A workspace has one budget for each scope and subject. Budgets of the scopes workspace and member are for each day in UTC, those of session and run in total. A run looks at its budgets before each step. If one is spent, the run ends with the finish reason budget-tokens, budget-cost or budget-steps.
+         * @description A workspace has one budget for each scope and subject. Budgets of the scopes workspace and member are for each day in UTC, those of session and run in total. A run looks at its budgets before each step. If one is spent, the run ends with the finish reason budget-tokens, budget-cost, budget-steps or budget-time. Running time is while a run is worked on, with its tools; it does not include waiting for a person.
          */
         put: operations["set-budget"];
         post?: never;
@@ -1385,6 +1385,11 @@ export interface components {
             scope: "workspace" | "member" | "session" | "run";
             /**
              * Format: int64
+             * @description Running time; null for no limit.
+             */
+            seconds: number | null;
+            /**
+             * Format: int64
              * @description Model calls; null for no limit.
              */
             steps: number | null;
@@ -1407,6 +1412,8 @@ export interface components {
         BudgetUse: {
             /** Format: int64 */
             cost_micros: number;
+            /** Format: int64 */
+            seconds: number;
             /** Format: int64 */
             steps: number;
             /** Format: int64 */
@@ -2366,6 +2373,8 @@ export interface components {
             cost_micros?: number;
             /** @enum {string} */
             scope: "workspace" | "member" | "session" | "run";
+            /** Format: int64 */
+            seconds?: number;
             /** Format: int64 */
             steps?: number;
             /** @description The id of a member or session; without it, each one gets a budget of its own. */
