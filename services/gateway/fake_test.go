@@ -628,7 +628,7 @@ func (fakeModels) ListModels(ctx context.Context, _ *agentv1.ListModelsRequest) 
 	}, nil
 }
 
-// fakeTools is a catalogue of two tools.
+// fakeTools is a catalogue of three tools.
 type fakeTools struct{}
 
 func (fakeTools) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*toolv1.ListToolsResponse, error) {
@@ -638,6 +638,7 @@ func (fakeTools) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*to
 	return &toolv1.ListToolsResponse{Tools: []*toolv1.Tool{
 		{Name: "doc_read", Description: "Reads.", InputSchemaJson: `{"type":"object"}`, Available: true, Source: "built-in"},
 		{Name: "calendar_list_events", Description: "Lists.", InputSchemaJson: "", UnavailableReason: "connect Google first", ConnectUrl: "https://x", Source: "built-in", NeedsApproval: true},
+		{Name: "web_search", Description: "Searches.", InputSchemaJson: "", Available: true, Source: "provider"},
 	}}, nil
 }
 

@@ -557,9 +557,19 @@ func TestTools(t *testing.T) {
 	want := map[string]any{"next_cursor": nil, "tools": []any{
 		object{"name": "doc_read", "description": "Reads.", "input_schema": object{"type": "object"}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "built-in", "needs_approval": false, "always": false},
 		object{"name": "calendar_list_events", "description": "Lists.", "input_schema": object{}, "available": false, "unavailable_reason": "connect Google first", "connect_url": "https://x", "source": "built-in", "needs_approval": true, "always": false},
+		object{"name": "web_search", "description": "Searches.", "input_schema": object{}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "provider", "needs_approval": false, "always": false},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools differ (-want +got):\n%s", diff)
+	}
+	for query, want := range map[string]any{
+		"model=claude": nil, "model=unknown": nil, "provider=anthropic&model=simulated": nil,
+		"model=simulated": "web_search is run by the model's provider, and there is none for simulated: choose another model",
+	} {
+		got := call[struct{ Tools []object }](t, in, w.owner, "GET", "/api/tools?"+query, "", http.StatusOK).Tools[2]
+		if got["unavailable_reason"] != want || got["available"] != (want == nil) {
+			t.Errorf("%s: web_search is %v, want it unavailable because of %v", query, got, want)
+		}
 	}
 }
 
