@@ -245,7 +245,7 @@ bench: bench-go bench-mux bench-oracle bench-peers bench-yjs bench-load ## Measu
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build-e2e ## Put load on a running system (ARGS="ttft live idle failover steps stops fairness documents", --help)
+bench-load: setup build-e2e ## Put load on a running system (ARGS="ttft live idle failover steps stops tools fairness documents", --help)
 	@go run ./services/e2e/load $(ARGS)
 
 bench-oracle: ## The model codec beside the official SDKs

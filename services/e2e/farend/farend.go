@@ -47,6 +47,8 @@ type Operation struct {
 	Kind      string `json:"kind"` // pure, keyed, marked, blind
 	Requests  int    `json:"requests"`
 	Effects   int    `json:"effects"`
+	// First is the time of the first request.
+	First time.Time `json:"first"`
 }
 
 // Effect is the response to a request with an effect: the same for the same key.
@@ -79,6 +81,8 @@ type Server struct {
 	mux    *http.ServeMux
 	closed chan struct{}
 	close  func()
+	// watch is told of each request with an effect at each point.
+	watch func(Point)
 
 	mu         sync.Mutex // guards the rest
 	settings   Settings
@@ -89,9 +93,12 @@ type Server struct {
 }
 
 // New returns a far end without requests or effects.
-func New() *Server {
+func New() *Server { return Watched(func(Point) {}) }
+
+// Watched is New with a function that is called at each point of each request with an effect.
+func Watched(watch func(Point)) *Server {
 	s := &Server{
-		mux: http.NewServeMux(), closed: make(chan struct{}),
+		mux: http.NewServeMux(), closed: make(chan struct{}), watch: watch,
 		operations: map[string]*Operation{}, byName: map[string]Effect{}, holds: map[Point]*Hold{},
 	}
 	s.close = sync.OnceFunc(func() { close(s.closed) })
@@ -176,6 +183,7 @@ func (s *Server) pause(at Point, req request) bool {
 	if own != nil {
 		ms = *own
 	}
+	s.watch(at)
 	if hold != nil {
 		select {
 		case hold.reached <- req.Operation:
@@ -208,7 +216,7 @@ func (s *Server) requested(operation, kind string) {
 func (s *Server) of(operation, kind string) *Operation {
 	o := s.operations[operation]
 	if o == nil {
-		o = &Operation{Operation: operation, Kind: kind}
+		o = &Operation{Operation: operation, Kind: kind, First: time.Now()}
 		s.operations[operation] = o
 	}
 	return o

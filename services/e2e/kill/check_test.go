@@ -12,6 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/services/e2e/farend"
 	"signalbox.dev/services/e2e/world"
 )
 
@@ -31,7 +32,18 @@ func clean() *transcript {
 	b.submit(written, 3)
 	b.run(written, written.answer(), "doc_create", "doc_append")
 	b.document(written, "d-a. d-b. d-c.")
-	b.calls = []call{{Key: "k", Tool: "test_keyed", State: "ok", effects: 1}, {Key: "u", Tool: "test_unsafe", State: "unknown"}}
+	approved, deleted := &ask{id: "p", kind: asked}, &ask{id: "q", kind: asked}
+	b.submit(approved, 4)
+	b.answer(approved, "test_asked_unsafe", "approved", true)
+	b.run(approved, approved.answer())
+	b.call(approved, "test_asked_unsafe", "unknown", "approved")
+	b.call(approved, "test_unsafe", "unknown", "")
+	b.submit(deleted, 5)
+	b.answer(deleted, "doc_delete", "approved", false)
+	b.run(deleted, deleted.answer())
+	b.call(deleted, "doc_delete", "ok", "approved")
+	b.call(deleted, "test_keyed", "ok", "")
+	b.call(deleted, "test_asked_unsafe", "ok", "rule")
 	return b.transcript
 }
 
@@ -98,6 +110,25 @@ func (b *builder) run(a *ask, answer string, tools ...string) {
 		world.Message{Role: "assistant", Content: content, RunID: &a.run, StepIndex: &step})
 }
 
+// answer is a person's answer about a call of an ask's run.
+func (b *builder) answer(a *ask, tool, decision string, remember bool) {
+	b.answers = append(b.answers, &answer{
+		Approval: world.Approval{RunID: a.run, CallID: tool, Tool: tool, Question: "approval", AskedAt: a.id},
+		span:     span{b.tick(), b.tick()}, decision: decision, remember: remember, accepted: true, stored: decision,
+	})
+}
+
+// call is a call of an ask's run that took effect once.
+func (b *builder) call(a *ask, tool, state, decision string) {
+	note := a.id + "-" + tool
+	x := world.ToolCall{ID: tool, Tool: tool, Args: json.RawMessage(fmt.Sprintf(`{"note":%q}`, note)), State: &state}
+	if decision != "" {
+		x.Approval = &world.Approval{Question: "approval", AskedAt: a.id, Decision: &decision}
+	}
+	b.counts[note] = farend.Operation{Effects: 1, First: b.tick()}
+	change(b.transcript, a.run, func(r *world.Run) { r.ToolCalls = append(r.ToolCalls, x) })
+}
+
 func (b *builder) document(a *ask, content string) {
 	b.documents = append(b.documents, document{a.document(), content})
 	b.readings = append(b.readings, reading{span{b.tick(), b.tick()}, a.document(), content})
@@ -129,9 +160,17 @@ func TestCheckFindsFaults(t *testing.T) {
 		"again before a snapshot": {func(t *transcript) { again(t.views[0], place{1, 3}) }, []sort{twice}},
 		"two ends":                {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
 		"no end":                  {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
-		"still runs":              {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
-		"lost message":            {func(t *transcript) { t.messages = slices.Delete(t.messages, 0, 1) }, []sort{lost}},
-		"two messages":            {func(t *transcript) { t.messages = append(t.messages, t.messages[0]) }, []sort{repeated}},
+		"end in a snapshot": {func(t *transcript) {
+			endless(t)
+			t.views[0].sights = slices.Insert(t.views[0].sights, 7, sight{place: place{1, 7}, snapshot: true, cursor: "1-6"})
+		}, nil},
+		"end after a snapshot": {func(t *transcript) {
+			endless(t)
+			t.views[0].sights = slices.Insert(t.views[0].sights, 7, sight{place: place{1, 6}, snapshot: true, cursor: "1-6"})
+		}, []sort{lost}},
+		"still runs":   {func(t *transcript) { change(t, "run-2", func(r *world.Run) { r.State = "running" }) }, []sort{lost}},
+		"lost message": {func(t *transcript) { t.messages = slices.Delete(t.messages, 0, 1) }, []sort{lost}},
+		"two messages": {func(t *transcript) { t.messages = append(t.messages, t.messages[0]) }, []sort{repeated}},
 		"truncated": {func(t *transcript) {
 			t.messages[1].Content = json.RawMessage(`"answer a: 1 2"`)
 		}, []sort{falseOK, falseOK}},
@@ -139,10 +178,23 @@ func TestCheckFindsFaults(t *testing.T) {
 		"append twice":      {func(t *transcript) { edit(t, "d-a. d-b. d-b. d-c.") }, []sort{doubled, unordered}},
 		"append lost":       {func(t *transcript) { edit(t, "d-a. d-c.") }, []sort{falseOK, unordered}},
 		"two documents":     {func(t *transcript) { t.documents = append(t.documents, t.documents[0]) }, []sort{doubled}},
-		"effect twice":      {func(t *transcript) { t.calls[0].effects = 2 }, []sort{doubled}},
-		"unknown twice":     {func(t *transcript) { t.calls[1].effects = 2 }, []sort{doubled}},
-		"effect that isn't": {func(t *transcript) { t.calls[0].effects = 0 }, []sort{falseOK}},
+		"effect twice":      {func(t *transcript) { recount(t, "q-test_keyed", 2) }, []sort{doubled}},
+		"unknown twice":     {func(t *transcript) { recount(t, "p-test_unsafe", 2) }, []sort{doubled}},
+		"effect that isn't": {func(t *transcript) { recount(t, "q-test_keyed", 0) }, []sort{falseOK}},
 		"out of turn":       {overtake, []sort{unordered}},
+		"approved twice":    {func(t *transcript) { recount(t, "p-test_asked_unsafe", 2) }, []sort{doubled}},
+		"not approved":      {func(t *transcript) { t.answers[0].decision, t.answers[0].stored = "refused", "refused" }, []sort{unapproved, forgotten}},
+		"nobody answered":   {func(t *transcript) { t.answers = t.answers[1:] }, []sort{unapproved}},
+		"before the answer": {func(t *transcript) { t.answers[0].from = time.Unix(2000, 0) }, []sort{unapproved}},
+		"answer too late":   {func(t *transcript) { t.answers[1].accepted, t.answers[1].late = false, true }, []sort{unapproved}},
+		"answer changed":    {func(t *transcript) { decide(t, "run-5", 0, "refused") }, []sort{forgotten}},
+		"other response":    {func(t *transcript) { t.answers[1].stored = "refused" }, []sort{forgotten}},
+		"rule forgotten":    {func(t *transcript) { decide(t, "run-5", 2, "approved") }, []sort{forgotten}},
+		"not deleted": {func(t *transcript) {
+			t.documents = append(t.documents, document{name: "kill q"})
+		}, []sort{falseOK}},
+		"asked, and no answer told": {func(t *transcript) { t.events[place{4, 2}].kind = "tool-approval-request" }, []sort{forgotten}},
+		"answer without a question": {func(t *transcript) { t.events[place{4, 2}].kind = "tool-approval-response" }, []sort{twice}},
 		"read of the past": {func(t *transcript) {
 			early := t.readings[0]
 			early.content = ""
@@ -168,6 +220,16 @@ func TestCheckFindsFaults(t *testing.T) {
 	}
 }
 
+// endless makes no witness see the first run's end.
+func endless(t *transcript) {
+	delete(t.ends, 1)
+	delete(t.events, place{1, 7})
+	for _, s := range t.views {
+		s.sights = slices.Delete(s.sights, 7, 8)
+	}
+	change(t, "run-1", func(r *world.Run) { r.LastEventID = new("1-7") })
+}
+
 func drop(s *view, i int)    { s.sights = slices.Delete(s.sights, i, i+1) }
 func swap(s *view, i, j int) { s.sights[i], s.sights[j] = s.sights[j], s.sights[i] }
 
@@ -188,6 +250,16 @@ func change(t *transcript, run string, f func(*world.Run)) {
 	r := t.runs[run]
 	f(&r)
 	t.runs[run] = r
+}
+
+func recount(t *transcript, note string, effects int) {
+	o := t.counts[note]
+	o.Effects = effects
+	t.counts[note] = o
+}
+
+func decide(t *transcript, run string, call int, decision string) {
+	change(t, run, func(r *world.Run) { r.ToolCalls[call].Approval.Decision = &decision })
 }
 
 func edit(t *transcript, content string) {
@@ -221,7 +293,7 @@ func TestHistoryUndecided(t *testing.T) {
 
 func TestScriptAnswers(t *testing.T) {
 	t.Parallel()
-	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
+	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: asked}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
 		if !strings.HasSuffix(a.answer(), "end x") || !strings.Contains(string(script), string(a.kind)+" (?P<id>") {
 			t.Errorf("the script has no answer %q to %q", a.answer(), a.content())
 		}

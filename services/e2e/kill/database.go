@@ -37,11 +37,3 @@ func (h *harness) claimed(ctx context.Context, p *world.Proc) []string {
 	}
 	return runs
 }
-
-// calls returns a session's calls of the far end.
-func (h *harness) calls(ctx context.Context, session string) ([]call, error) {
-	return query(ctx, h, 5*time.Second, func(row pgx.CollectableRow) (c call, err error) {
-		err = row.Scan(&c.Key, &c.Tool, &c.State)
-		return c, err
-	}, `SELECT key::text, tool_name, state FROM agent.tool_calls WHERE session_id = $1::uuid AND tool_name LIKE 'test_%'`, session)
-}

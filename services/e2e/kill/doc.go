@@ -8,7 +8,8 @@
 //
 //	killer         kills and restarts parts, and restarts those that ended by themselves
 //	talkers        each holds one conversation after the other: a session, its messages,
-//	               stops and steering (talk.go), with the script in script.yaml
+//	               stops and steering (talk.go), with the script in script.yaml; and answers
+//	               when agents ask for approval (person.go)
 //	witnesses      the viewers of a session (witness.go): one stays connected as long as its
 //	               gateway runs, one cuts its connection at random moments and resumes at a
 //	               random gateway; senders watch their own runs

@@ -41,6 +41,9 @@ func (t *transcript) write(w io.Writer, problems []problem) {
 	for _, s := range t.stops {
 		fmt.Fprintf(w, "%s … %s  stopped\n", at(s.from), at(s.to))
 	}
+	for _, a := range t.answers {
+		fmt.Fprintf(w, "%s … %s  answered %s, %+v\n", at(a.from), at(a.to), a.decision, *a)
+	}
 	fmt.Fprintln(w, "\nruns:")
 	for _, id := range slices.Sorted(maps.Keys(t.runs)) {
 		r := t.runs[id]

@@ -31,6 +31,7 @@ type harness struct {
 	pauses  *pauses
 	far     *farend.Server // the service that all tools call
 	closers []func() error // in the order of the starts
+	borders chan border    // reached by conversations
 	tokens  chan struct{}  // permits to start a run; closed when no more are offered
 	begun   time.Time
 
@@ -43,7 +44,7 @@ type harness struct {
 // invariants. The error means that the harness itself failed.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
-	h := &harness{cfg: cfg, pauses: newPauses(), tokens: make(chan struct{}, max(1, int(cfg.Rate/4))), report: newReport(cfg)}
+	h := &harness{cfg: cfg, pauses: newPauses(), borders: make(chan border), tokens: make(chan struct{}, max(1, int(cfg.Rate/4))), report: newReport(cfg)}
 	h.say("seed %d, %d kills, %.0f runs/s offered to %d talkers", cfg.Seed, cfg.Kills, cfg.Rate, cfg.Talkers)
 	if err := h.start(ctx); err != nil {
 		return nil, errors.Join(err, h.close())
@@ -74,7 +75,7 @@ func (h *harness) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.far = farend.New()
+	h.far = farend.Watched(h.atFarEnd)
 	web := &http.Server{Handler: h.far, ReadHeaderTimeout: world.Timeout}
 	go func() { _ = web.Serve(far) }() // it ends with Close
 	h.closers = append(h.closers, func() error { h.far.Close(); return web.Close() })
@@ -90,6 +91,8 @@ func (h *harness) start(ctx context.Context) error {
 			switch service {
 			case subject.ToolExecutor:
 				return []string{"FAR_END_URL=http://" + far.Addr().String()}
+			case subject.AgentRunner:
+				return []string{"AGENT_RUNNER_APPROVAL_TIME=" + patience.String()}
 			case world.SimulatorName:
 				return []string{"SIMULATOR_SCRIPT=" + scripts}
 			case subject.Gateway:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,15 +33,23 @@ type killer struct {
 	busy map[string]bool
 }
 
-// run kills until the limit or until ctx is done, and returns when all parts are
-// up again.
+// run kills until the limit or until ctx is done, every other time at a border, and returns
+// when all parts are up again.
 func (k *killer) run(ctx context.Context) {
 	defer k.wg.Wait()
-	for range k.cfg.Kills {
-		if !pause(ctx, between(k.rnd, k.cfg.Least, k.cfg.Most)) {
+	for n := range k.cfg.Kills {
+		var services []string
+		if n%2 == 0 {
+			if !pause(ctx, between(k.rnd, k.cfg.Least, k.cfg.Most)) {
+				return
+			}
+		} else if !pause(ctx, k.cfg.Least) {
 			return
+		} else if b, of := k.lurk(k.rnd, k.cfg.Most); b != "" {
+			services = of
+			k.count(func(r *Report) { r.Borders[b]++ })
 		}
-		victim := k.choose()
+		victim := k.choose(services)
 		if victim == nil {
 			continue
 		}
@@ -49,18 +58,24 @@ func (k *killer) run(ctx context.Context) {
 	}
 }
 
-// choose picks a running part.
-func (k *killer) choose() world.Part {
-	var alive []world.Part
+// choose picks a running part, of these services if one of theirs is running.
+func (k *killer) choose(services []string) world.Part {
+	var alive, preferred []world.Part
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.world.Parts() {
 		if k.wanted(p.Name()) && !k.busy[p.Name()] {
 			alive = append(alive, p)
+			if slices.Contains(services, kindOf(p.Name())) {
+				preferred = append(preferred, p)
+			}
 		}
 	}
 	if len(alive) == 0 {
 		return nil
+	}
+	if len(preferred) > 0 {
+		alive = preferred
 	}
 	victim := alive[k.rnd.IntN(len(alive))]
 	k.busy[victim.Name()] = true

@@ -15,7 +15,8 @@ type Report struct {
 	Rate  float64       `json:"rate"`
 	Storm time.Duration `json:"storm_ns"` // from the first message to the last kill
 
-	Kills map[string]int `json:"kills"` // by kind of part
+	Kills   map[string]int `json:"kills"`   // by kind of part
+	Borders map[border]int `json:"borders"` // of the kills at a border
 	// EndedAlone lists programs that ended without a kill.
 	EndedAlone map[string]int `json:"ended_alone"`
 
@@ -29,8 +30,9 @@ type Report struct {
 
 	Sessions  int            `json:"sessions"`
 	Runs      int            `json:"runs"`
-	Ends      map[string]int `json:"ends"`  // of runs, by finish reason or error code
-	Tools     map[string]int `json:"tools"` // calls by their outcome
+	Ends      map[string]int `json:"ends"`    // of runs, by finish reason or error code
+	Tools     map[string]int `json:"tools"`   // calls by their outcome
+	Answers   map[string]int `json:"answers"` // of people, about calls
 	Events    int            `json:"events"`
 	Sights    int            `json:"sights"` // events that witnesses saw
 	Resumes   int            `json:"resumes"`
@@ -65,7 +67,7 @@ const keepProblems = 10 // of each sort
 
 func newReport(cfg Config) Report {
 	r := Report{
-		Seed: cfg.Seed, Rate: cfg.Rate, Kills: map[string]int{}, EndedAlone: map[string]int{}, Failures: map[string]int{},
+		Seed: cfg.Seed, Rate: cfg.Rate, Kills: map[string]int{}, Borders: map[border]int{}, Answers: map[string]int{}, EndedAlone: map[string]int{}, Failures: map[string]int{},
 		Ends: map[string]int{}, Tools: map[string]int{}, Pauses: map[string]quantiles{}, Problems: map[sort]int{},
 	}
 	r.Snapshots.After = map[string]int{}
@@ -103,13 +105,14 @@ func (r *Report) finish(p *pauses) {
 func (r *Report) Write(w io.Writer) {
 	seconds := max(r.Storm.Seconds(), 1e-9)
 	fmt.Fprintf(w, "\n%d kills in %.0f s: %s\n", r.kills(), seconds, counts(r.Kills))
+	fmt.Fprintf(w, "of these at a border: %s\n", counts(r.Borders))
 	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %.0f/s wanted, %d without a free talker; %d requests repeated\n",
 		r.Messages, float64(r.Messages)/seconds, r.Rate, r.NotCarried, r.Retries)
 	fmt.Fprintf(w, "requests that failed: %s\n", counts(r.Failures))
 	fmt.Fprintf(w, "programs that ended by themselves: %s\n", counts(r.EndedAlone))
 	fmt.Fprintf(w, "seen: %d sessions, %d runs (%s), %d events, delivered %d times to viewers, which resumed %d times\n",
 		r.Sessions, r.Runs, counts(r.Ends), r.Events, r.Sights, r.Resumes)
-	fmt.Fprintf(w, "tool calls: %s; restarted steps: %d\n", counts(r.Tools), r.StepRetry)
+	fmt.Fprintf(w, "tool calls: %s; answers of people: %s; restarted steps: %d\n", counts(r.Tools), counts(r.Answers), r.StepRetry)
 	fmt.Fprintf(w, "snapshots: %d for events lost from the log, %d for others; after a kill of %s\n", r.Snapshots.Needed, r.Snapshots.Spared, counts(r.Snapshots.After))
 	fmt.Fprintf(w, "\n%-34s %6s %8s %8s %8s\n", "pause of a run, from the kill on", "n", "p50", "p99", "max")
 	line := func(name string, q quantiles) {
@@ -201,6 +204,9 @@ func (r *Report) add(t *transcript) {
 				state = *c.State
 			}
 			r.Tools[state]++
+			if c.Approval != nil {
+				r.Answers[deref(c.Approval.Decision)]++
+			}
 		}
 	}
 	r.Events += len(t.events)

@@ -14,7 +14,10 @@ var script []byte
 const scriptName, model = "kill", "sim/kill"
 
 // tools are the tools that the script calls.
-var tools = []string{"get_current_datetime", "doc_create", "doc_append", "test_pure", "test_keyed", "test_verify", "test_unsafe"}
+var tools = []string{
+	"get_current_datetime", "doc_create", "doc_append", "test_pure", "test_keyed", "test_verify", "test_unsafe",
+	"doc_delete", "test_asked_keyed", "test_asked_verify", "test_asked_unsafe",
+}
 
 // kind is the kind of work that a message asks for.
 type kind string
@@ -25,6 +28,7 @@ const (
 	doc   kind = "doc"   // three steps of calls that create and extend a document
 	work  kind = "work"  // a call in the middle, during which another message can join
 	far   kind = "far"   // a far-end call of each kind of effect
+	asked kind = "asked" // calls of each kind of effect that a person has to approve
 	turn  kind = "turn"  // the message that joins
 	long  kind = "long"  // words for half a minute, to be stopped
 )
@@ -62,6 +66,8 @@ func (a *ask) answer() string {
 		return fmt.Sprintf("worked %s to its end. end %s", a.id, a.id)
 	case far:
 		return fmt.Sprintf("far %s is done. end %s", a.id, a.id)
+	case asked:
+		return fmt.Sprintf("asked %s is answered. end %s", a.id, a.id)
 	case turn:
 		return fmt.Sprintf("turned %s as asked. end %s", a.id, a.id)
 	case long:
@@ -73,7 +79,7 @@ func (a *ask) answer() string {
 // failure is the text of the last step after a failed tool call.
 func (a *ask) failure() string { return fmt.Sprintf("failed %s: a tool said so. end %s", a.id, a.id) }
 
-// document is the name of the document that a doc message creates; markers are the texts added to
+// document is the name of the document that a doc or asked message creates; markers are the texts added to
 // it.
 func (a *ask) document() string  { return "kill " + a.id }
 func (a *ask) markers() []string { return []string{a.id + "-a.", a.id + "-b.", a.id + "-c."} }

@@ -64,7 +64,7 @@ func (k *talker) converse(ctx context.Context, name string) {
 func (k *talker) open(ctx context.Context, cuts bool) {
 	there := make(chan struct{})
 	w := &watcher{
-		harness: k.harness, t: k.t, who: k.who, rnd: k.fork(), cuts: cuts, last: map[int64]time.Time{},
+		harness: k.harness, t: k.t, who: k.who, rnd: k.fork(), cuts: cuts, last: map[int64]time.Time{}, waits: map[int64]bool{},
 		open: sync.OnceFunc(func() { close(there) }),
 	}
 	if cuts {
@@ -87,12 +87,14 @@ func (k *talker) fork() *rand.Rand { return rand.New(rand.NewPCG(k.rnd.Uint64(),
 // the session cannot continue.
 func (k *talker) exchange(ctx context.Context, id string) bool {
 	switch n := k.rnd.IntN(100); {
-	case n < 42:
+	case n < 32:
 		return k.single(ctx, &ask{id: id, kind: text, n: 8 + k.rnd.IntN(20)})
-	case n < 52:
+	case n < 40:
 		return k.single(ctx, &ask{id: id, kind: clock})
-	case n < 62:
+	case n < 50:
 		return k.single(ctx, &ask{id: id, kind: far})
+	case n < 64:
+		return k.asked(ctx, &ask{id: id, kind: asked})
 	case n < 74:
 		return k.document(ctx, &ask{id: id, kind: doc})
 	case n < 83:
@@ -151,19 +153,27 @@ func (k *talker) stop(ctx context.Context, id string) bool {
 	if !pause(ctx, between(k.rnd, 0, 2*time.Second)) {
 		return false
 	}
+	if !k.cancel(ctx) {
+		return false
+	}
+	for _, a := range all {
+		if !k.answered(ctx, a) {
+			return false
+		}
+	}
+	return true
+}
+
+// cancel stops the session's runs.
+func (k *talker) cancel(ctx context.Context) bool {
 	s := span{from: time.Now()}
 	if !k.try(ctx, func(ctx context.Context, c world.Client) error { return c.Cancel(ctx, k.t.session) }) {
 		return false
 	}
 	s.to = time.Now()
 	k.t.mu.Lock()
+	defer k.t.mu.Unlock()
 	k.t.stops = append(k.t.stops, s)
-	k.t.mu.Unlock()
-	for _, a := range all {
-		if !k.answered(ctx, a) {
-			return false
-		}
-	}
 	return true
 }
 
@@ -254,6 +264,8 @@ func (k *talker) answered(ctx context.Context, a *ask) bool {
 		k.t.mu.Lock()
 		_, ended := k.t.ends[a.ordinal]
 		changed := k.t.changed
+		// A snapshot may stand for the end, if all witnesses were cut off before it.
+		covered := !ended && k.t.covered(place{a.ordinal, 0})
 		progress := a.to
 		for _, at := range k.t.lastSeen {
 			if at.After(progress) {
@@ -262,6 +274,10 @@ func (k *talker) answered(ctx context.Context, a *ask) bool {
 		}
 		k.t.mu.Unlock()
 		if ended {
+			k.count(func(r *Report) { r.Answered++ })
+			return true
+		}
+		if covered && k.endedBySnapshot(ctx, a) {
 			k.count(func(r *Report) { r.Answered++ })
 			return true
 		}
@@ -280,6 +296,18 @@ func (k *talker) answered(ctx context.Context, a *ask) bool {
 		}
 		timer.Stop()
 	}
+}
+
+// endedBySnapshot reports whether a witness got a snapshot that has the end of a message's run.
+func (k *talker) endedBySnapshot(ctx context.Context, a *ask) bool {
+	var run world.Run
+	ok := k.try(ctx, func(ctx context.Context, c world.Client) (err error) {
+		run, err = c.Run(ctx, a.run)
+		return err
+	})
+	k.t.mu.Lock()
+	defer k.t.mu.Unlock()
+	return ok && run.Ended() && k.t.covered(placeOf(deref(run.LastEventID)))
 }
 
 // settle waits until every witness has seen the end of every run.
@@ -344,37 +372,19 @@ func (k *talker) inspect(ctx context.Context) {
 		}); ok {
 			k.t.runs[a.run] = run
 		}
-		if a.kind == doc {
+		for _, x := range run.ToolCalls {
+			if note := noteOf(x.Args); note != "" {
+				k.t.counts[note] = k.far.Get(note)
+			}
+		}
+		if a.kind == doc || a.kind == asked {
 			k.readDocuments(ctx, a.document(), 2)
 		}
 	}
-	if !ok || ctx.Err() != nil || !k.readLedger(ctx) {
+	if !ok || ctx.Err() != nil {
 		return
 	}
 	k.judge(k.t)
-}
-
-// readLedger reads the session's far-end calls from the database, and their effects from the far
-// end.
-func (k *talker) readLedger(ctx context.Context) bool {
-	if !slices.ContainsFunc(k.t.asks, func(a *ask) bool { return a.kind == far && a.run != "" }) {
-		return true
-	}
-	var calls []call
-	for {
-		var err error
-		if calls, err = k.calls(ctx, k.t.session); err == nil {
-			break
-		}
-		if !pause(ctx, 200*time.Millisecond) {
-			return false
-		}
-	}
-	for i := range calls {
-		calls[i].effects = k.far.Get(calls[i].Key).Effects
-	}
-	k.t.calls = calls
-	return true
 }
 
 // readDocuments reads all documents with a name. The last readings are kept for the check; earlier ones are

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"signalbox.dev/services/e2e/farend"
 	"signalbox.dev/services/e2e/world"
 )
 
@@ -78,28 +79,24 @@ type transcript struct {
 	views    []*view
 	asks     []*ask
 	stops    []span
+	answers  []*answer
 	readings []reading
 	problems []problem
 	slowest  time.Duration // the longest pause that a witness saw
-	changed  chan struct{} // closed and replaced at each end of a run
+	changed  chan struct{} // closed and replaced at each end of a run, and each snapshot
 
 	// Read at the end, from the API.
 	runs      map[string]world.Run
 	messages  []world.Message
 	documents []document
-	calls     []call
-}
-
-// call is a far-end call as recorded in the ledger, with the number of its effects.
-type call struct {
-	Key, Tool, State string
-	effects          int
+	// counts are what the far end counted, by the notes of the calls.
+	counts map[string]farend.Operation
 }
 
 func newTranscript(session string) *transcript {
 	return &transcript{
 		session: session, events: map[place]*event{}, ends: map[int64]place{}, lastSeen: map[int64]time.Time{},
-		runs: map[string]world.Run{}, changed: make(chan struct{}),
+		runs: map[string]world.Run{}, counts: map[string]farend.Operation{}, changed: make(chan struct{}),
 	}
 }
 
@@ -107,24 +104,26 @@ func newTranscript(session string) *transcript {
 type sort string
 
 const (
-	lost      sort = "lost run"
-	twoEnds   sort = "run with two ends"
-	stuck     sort = "stuck run"
-	doubled   sort = "duplicate effect"
-	falseOK   sort = "false ok"
-	hole      sort = "hole in a stream"
-	twice     sort = "event twice"
-	differs   sort = "viewers differ"
-	repeated  sort = "submit not idempotent"
-	unordered sort = "history not linearizable"
-	undecided sort = "history too long to check"
-	unclean   sort = "stream ended cleanly without an end"
-	refused   sort = "request refused for good"
-	late      sort = "viewer did not catch up"
+	lost       sort = "lost run"
+	twoEnds    sort = "run with two ends"
+	stuck      sort = "stuck run"
+	doubled    sort = "duplicate effect"
+	unapproved sort = "effect without approval"
+	forgotten  sort = "approval forgotten"
+	falseOK    sort = "false ok"
+	hole       sort = "hole in a stream"
+	twice      sort = "event twice"
+	differs    sort = "viewers differ"
+	repeated   sort = "submit not idempotent"
+	unordered  sort = "history not linearizable"
+	undecided  sort = "history too long to check"
+	unclean    sort = "stream ended cleanly without an end"
+	refused    sort = "request refused for good"
+	late       sort = "viewer did not catch up"
 )
 
 // sorts in the order of the report.
-var sorts = []sort{lost, twoEnds, stuck, doubled, falseOK, hole, twice, differs, repeated, unordered, undecided, unclean, refused, late}
+var sorts = []sort{lost, twoEnds, stuck, doubled, unapproved, forgotten, falseOK, hole, twice, differs, repeated, unordered, undecided, unclean, refused, late}
 
 // problem is a violated invariant.
 type problem struct {
@@ -162,6 +161,7 @@ func (t *transcript) note(s *view, kind, id string, data []byte, cursor string) 
 	defer t.mu.Unlock()
 	if kind == "snapshot" {
 		s.sights = append(s.sights, sight{place: p, snapshot: true, cursor: cursor, at: now})
+		t.wake()
 		return p, true
 	}
 	s.sights = append(s.sights, sight{place: p, at: now})
@@ -179,10 +179,30 @@ func (t *transcript) note(s *view, kind, id string, data []byte, cursor string) 
 		if _, ok := t.ends[p.run]; !ok {
 			t.ends[p.run] = p
 		}
-		close(t.changed)
-		t.changed = make(chan struct{})
+		t.wake()
 	}
 	return p, true
+}
+
+// wake tells the talker that a run may have ended; mu is held.
+func (t *transcript) wake() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// covered reports whether a witness got a snapshot that covers an event; none covers the zero place.
+func (t *transcript) covered(p place) bool {
+	if p == (place{}) {
+		return false
+	}
+	for _, s := range t.views {
+		for _, x := range s.sights {
+			if x.snapshot && !x.isBefore(p) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // field decodes a field of an event's data into a variable, which stays if there is none.

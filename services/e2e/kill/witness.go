@@ -25,6 +25,7 @@ type watcher struct {
 	pauses *pauses             // counts its pauses; may be nil
 	open   func()              // called when the first connection is open
 	last   map[int64]time.Time // when an event of each run was last seen here
+	waits  map[int64]bool      // the runs whose last event says that they wait
 }
 
 // pause waits, and returns false if ctx is done first.
@@ -99,6 +100,7 @@ func (w *watcher) connection(ctx context.Context, first *bool, after *string) er
 		p, ok := w.t.note(w.view, ev.Type, id, ev.Data, *after)
 		if ok {
 			*after = id
+			w.atEvent(ev.Type)
 		}
 		if ok && w.pauses != nil && ev.Type != "snapshot" {
 			w.measure(p, ev.Type)
@@ -117,7 +119,9 @@ func (w *watcher) measure(p place, kind string) {
 		since = submitted
 	}
 	w.last[p.run] = now
-	if since.IsZero() {
+	waited := w.waits[p.run]
+	w.waits[p.run] = kind == "waiting"
+	if since.IsZero() || waited {
 		return
 	}
 	length := w.pauses.add(Pause{Session: w.t.session, Run: w.t.runOf(p.run), From: since, To: now, Next: kind})

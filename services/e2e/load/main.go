@@ -39,6 +39,7 @@ var measurements = []measurement{
 	{"failover", "a gateway is killed, and stopped, under 2,000 streams", failover},
 	{"steps", "durable steps per second", steps},
 	{"stops", "from a stop to the closed connection of a running tool", stopsOfTools},
+	{"tools", "a tool's call to its result, alone and with 1,000 others, and a person's approval", toolCalls},
 	{"fairness", "time to the first token of one workspace while another one floods", fairness},
 	{"documents", "live documents, beside the npm servers of y-websocket and Hocuspocus", documents},
 }

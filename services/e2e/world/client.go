@@ -144,6 +144,19 @@ type ToolCall struct {
 	Phase     string          `json:"phase"`
 	State     *string         `json:"state"` // ok, error, unknown, cancelled
 	Result    *string         `json:"result"`
+	Approval  *Approval       `json:"approval"`
+}
+
+// Approval is a question to a person about a tool call, and the answer.
+type Approval struct {
+	RunID    string          `json:"run_id"`
+	CallID   string          `json:"tool_call_id"`
+	Tool     string          `json:"tool_name"`
+	Args     json.RawMessage `json:"args"`
+	Question string          `json:"question"` // approval, outcome
+	AskedAt  string          `json:"asked_at"` // identifies the question
+	// Decision is approved, refused, expired, happened, repeat, rule, or nil.
+	Decision *string `json:"decision"`
 }
 
 // Message is a stored message.
@@ -236,6 +249,24 @@ func (c Client) Messages(ctx context.Context, session string) ([]Message, error)
 	}
 	err := c.Call(ctx, Request{Method: http.MethodGet, Path: "/api/sessions/" + session}, &out)
 	return out.Messages, err
+}
+
+// Approvals lists a session's calls that wait for a person.
+func (c Client) Approvals(ctx context.Context, session string) ([]Approval, error) {
+	var out struct {
+		Approvals []Approval `json:"approvals"`
+	}
+	err := c.Call(ctx, Request{Method: http.MethodGet, Path: "/api/approvals?session_id=" + session}, &out)
+	return out.Approvals, err
+}
+
+// Decide answers for a call that waits, with a body such as {"approved":true}.
+func (c Client) Decide(ctx context.Context, session, call string, body any) (Approval, error) {
+	var out struct {
+		Approval Approval `json:"approval"`
+	}
+	err := c.Call(ctx, Request{Method: http.MethodPost, Path: "/api/sessions/" + session + "/approvals/" + call, Body: body}, &out)
+	return out.Approval, err
 }
 
 // SessionEvents is the path of a session's events, RunEvents of a run's.

@@ -1,5 +1,5 @@
 // Tool-executor-farends is tool-executor with tools that call a far end that counts effects
-// (package farend), one for each kind of effect: see tools.go. The end-to-end tests kill it. It
+// (package farend), for each kind of effect: see tools.go. The end-to-end tests kill it. It
 // is configured by environment variables, which --help lists.
 package main
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -25,45 +26,52 @@ const schema = `{
 	"additionalProperties": false
 }`
 
-// tools returns test_pure, test_keyed, test_verify and test_unsafe; the fifth
-// effect, same_tx, is that of the document tools. The far end counts by the call's key.
+// tools returns test_pure, test_keyed, test_verify and test_unsafe, and test_asked_keyed,
+// test_asked_verify and test_asked_unsafe, which a person has to approve; the fifth effect,
+// same_tx, is that of the document tools. The far end counts by the argument note, or by the
+// call's key if there is none.
 func tools(far *farend.Client) []toolexecutor.Tool {
-	verify := &verified{tool{
-		name: "test_verify", does: "an effect that can be looked up", effect: toolv1.Effect_EFFECT_VERIFY,
-		act: func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error) {
-			return far.Marked(ctx, key, key, l)
+	all := []toolexecutor.Tool{&tool{
+		name: "test_pure", does: "no effect", effect: toolv1.Effect_EFFECT_PURE,
+		act: func(ctx context.Context, operation, _ string, _ farend.Latency) (farend.Effect, error) {
+			return far.Read(ctx, operation)
 		},
-	}, far}
-	return []toolexecutor.Tool{
-		&tool{
-			name: "test_pure", does: "no effect", effect: toolv1.Effect_EFFECT_PURE,
-			act: func(ctx context.Context, key string, _ farend.Latency) (farend.Effect, error) {
-				return far.Read(ctx, key)
+	}}
+	for _, asks := range []bool{false, true} {
+		prefix := "test_"
+		if asks {
+			prefix = "test_asked_"
+		}
+		all = append(all,
+			&tool{
+				name: prefix + "keyed", does: "an effect that happens once for each key", effect: toolv1.Effect_EFFECT_KEYED, asks: asks, act: far.Keyed,
 			},
-		},
-		&tool{
-			name: "test_keyed", does: "an effect that happens once for each key", effect: toolv1.Effect_EFFECT_KEYED,
-			act: func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error) {
-				return far.Keyed(ctx, key, key, l)
-			},
-		},
-		verify,
-		&tool{name: "test_unsafe", does: "an effect that cannot be looked up", effect: toolv1.Effect_EFFECT_UNSAFE, act: far.Blind},
+			&verified{tool{
+				name: prefix + "verify", does: "an effect that can be looked up", effect: toolv1.Effect_EFFECT_VERIFY, asks: asks, act: far.Marked,
+			}, far},
+			&tool{
+				name: prefix + "unsafe", does: "an effect that cannot be looked up", effect: toolv1.Effect_EFFECT_UNSAFE, asks: asks,
+				act: func(ctx context.Context, operation, _ string, l farend.Latency) (farend.Effect, error) {
+					return far.Blind(ctx, operation, l)
+				},
+			})
 	}
+	return all
 }
 
 // tool is a request to the far end.
 type tool struct {
 	name, does string
 	effect     toolv1.Effect
-	act        func(ctx context.Context, key string, l farend.Latency) (farend.Effect, error)
+	asks       bool // a person has to approve it
+	act        func(ctx context.Context, operation, key string, l farend.Latency) (farend.Effect, error)
 }
 
 // Spec implements toolexecutor.Tool.
 func (t *tool) Spec() toolexecutor.Spec {
 	return toolexecutor.Spec{
 		Name: t.name, Description: "For tests: " + t.does + ".", Guidance: "Only for tests.", InputSchema: json.RawMessage(schema),
-		Effect: t.effect, Settle: settle,
+		Effect: t.effect, Settle: settle, NeedsApproval: t.asks,
 	}
 }
 
@@ -74,11 +82,15 @@ func (t *tool) Available(context.Context) toolexecutor.Availability {
 
 // Run implements toolexecutor.Tool.
 func (t *tool) Run(ctx context.Context, c toolexecutor.Call) (toolexecutor.Result, error) {
-	var latency farend.Latency
-	if err := json.Unmarshal(c.Args, &latency); err != nil {
+	var args struct {
+		Note string `json:"note"`
+		farend.Latency
+	}
+	if err := json.Unmarshal(c.Args, &args); err != nil {
 		return toolexecutor.Result{}, err
 	}
-	e, err := t.act(ctx, c.Key.String(), latency)
+	key := c.Key.String()
+	e, err := t.act(ctx, cmp.Or(args.Note, key), key, args.Latency)
 	if err != nil {
 		return toolexecutor.Result{}, away(err)
 	}
