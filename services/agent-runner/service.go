@@ -42,6 +42,7 @@ import (
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 	"signalbox.dev/services/agent-runner/internal/archive"
+	"signalbox.dev/services/agent-runner/internal/audit"
 	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
@@ -227,6 +228,7 @@ func (s *Service) wireHandlers(shipped *preset.Set) error {
 	mux.Handle(agentv1connect.NewModelServiceHandler(&models{s.providers}, options...))
 	mux.Handle(agentv1connect.NewPresetServiceHandler(kinds, options...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(&usage{s.budgets}, options...))
+	mux.Handle(agentv1connect.NewAuditServiceHandler(&audits{audit.NewStore(s.deps.DB)}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},
 		Gatherer: s.deps.Gatherer,

@@ -60,6 +60,7 @@ type world struct {
 	usage         agentv1connect.UsageServiceClient
 	presets       agentv1connect.PresetServiceClient
 	approvals     agentv1connect.ApprovalServiceClient
+	audit         agentv1connect.AuditServiceClient
 }
 
 func newWorld(t *testing.T) *world {
@@ -154,6 +155,7 @@ func (w *world) connect(r *runner) {
 	w.runs = agentv1connect.NewRunServiceClient(http.DefaultClient, r.url, options...)
 	w.models = agentv1connect.NewModelServiceClient(http.DefaultClient, r.url, options...)
 	w.approvals = agentv1connect.NewApprovalServiceClient(http.DefaultClient, r.url, options...)
+	w.audit = agentv1connect.NewAuditServiceClient(http.DefaultClient, r.url, options...)
 	w.usage = agentv1connect.NewUsageServiceClient(http.DefaultClient, r.url, options...)
 	w.presets = agentv1connect.NewPresetServiceClient(http.DefaultClient, r.url, options...)
 }

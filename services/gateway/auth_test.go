@@ -249,6 +249,7 @@ func TestRoles(t *testing.T) {
 		{"GET", "/api/budgets", "", identity.Viewer},
 		{"PUT", "/api/budgets", `{"scope":"run","steps":5}`, identity.Owner},
 		{"DELETE", "/api/budgets/" + id.New[id.Operation]().String(), "", identity.Owner},
+		{"GET", "/api/audit", "", identity.Owner},
 		{"GET", "/api/documents", "", identity.Viewer},
 		{"GET", "/api/workspaces/" + w.workspace.String() + "/members", "", identity.Viewer},
 		{"POST", "/api/sessions", "{}", identity.Editor},

@@ -609,6 +609,17 @@ func (fakeApprovals) DeleteRule(ctx context.Context, _ *agentv1.DeleteRuleReques
 	return &agentv1.DeleteRuleResponse{}, err
 }
 
+// fakeAudit has one row.
+type fakeAudit struct{}
+
+func (fakeAudit) ListAudit(ctx context.Context, req *agentv1.ListAuditRequest) (*agentv1.ListAuditResponse, error) {
+	if _, err := may(ctx, identity.Owner); err != nil {
+		return nil, err
+	}
+	row := &agentv1.AuditRow{Id: noone, At: timestamppb.New(time.Unix(0, 0)), MemberId: noone, Action: "call-approved", Subject: "c1", ToolName: "send", Detail: req.GetPageToken()}
+	return &agentv1.ListAuditResponse{Rows: []*agentv1.AuditRow{row}, NextPageToken: "more"}, nil
+}
+
 // fakeModels has two models, and a provider that is unavailable.
 type fakeModels struct{}
 

@@ -631,6 +631,20 @@ func TestClientTools(t *testing.T) {
 	}
 }
 
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	got := call[object](t, in, w.owner, "GET", "/api/audit?cursor=x", "", http.StatusOK)
+	want := object{"next_cursor": "more", "audit": []any{object{
+		"id": noone, "at": "1970-01-01T00:00:00.000000Z", "member_id": noone, "action": "call-approved", "subject": "c1", "tool": "send",
+		"session_id": nil, "run_id": nil, "detail": "x",
+	}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the audit differs (-want +got):\n%s", diff)
+	}
+}
+
 func TestMcpServers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -164,7 +164,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	s.api, err = api.New(api.Config{
-		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
+		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Audit: peers.audit, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
@@ -189,6 +189,7 @@ type peers struct {
 	models        agentv1connect.ModelServiceClient
 	approvals     agentv1connect.ApprovalServiceClient
 	usage         agentv1connect.UsageServiceClient
+	audit         agentv1connect.AuditServiceClient
 	presets       agentv1connect.PresetServiceClient
 	tools         toolv1connect.ToolServiceClient
 	mcpServers    toolv1connect.McpServiceClient
@@ -214,6 +215,7 @@ func (s *Service) connect() (p peers, err error) {
 		agentv1connect.NewModelServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewApprovalServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewUsageServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
+		agentv1connect.NewAuditServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		agentv1connect.NewPresetServiceClient(s.deps.HTTP, s.cfg.AgentRunnerURL, runner...),
 		toolv1connect.NewToolServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),
 		toolv1connect.NewMcpServiceClient(s.deps.HTTP, s.cfg.ToolExecutorURL, tools...),

@@ -141,6 +141,7 @@ func (w *world) servePeers(t *testing.T) string {
 	mux.Handle(agentv1connect.NewApprovalServiceHandler(fakeApprovals{}, runner...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(fakeModels{}, runner...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(fakeUsage{}, runner...))
+	mux.Handle(agentv1connect.NewAuditServiceHandler(fakeAudit{}, runner...))
 	mux.Handle(agentv1connect.NewPresetServiceHandler(fakePresets{}, runner...))
 	mux.Handle(toolv1connect.NewToolServiceHandler(fakeTools{}, tools...))
 	mux.Handle(toolv1connect.NewMcpServiceHandler(&fakeMcp{}, tools...))

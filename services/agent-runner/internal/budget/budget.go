@@ -31,12 +31,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/audit"
 )
 
 // The scopes of budgets.
@@ -72,6 +72,24 @@ type Budget struct {
 
 // Daily reports whether the budget begins anew each day.
 func (b *Budget) Daily() bool { return b.Scope == Workspace || b.Scope == Member }
+
+// String describes the budget's limits.
+func (b *Budget) String() string {
+	var out strings.Builder
+	out.WriteString(b.Scope)
+	if b.Subject != nil {
+		out.WriteString(" " + b.Subject.String())
+	}
+	for _, l := range []struct {
+		name  string
+		limit *int64
+	}{{"tokens", b.Tokens}, {"cost_micros", b.CostMicros}, {"steps", b.Steps}, {"seconds", b.Seconds}} {
+		if l.limit != nil {
+			fmt.Fprintf(&out, ", %s %d", l.name, *l.limit)
+		}
+	}
+	return out.String()
+}
 
 // maxBudgets bounds the budgets of a workspace, because each step reads all of them.
 const maxBudgets = 100
@@ -339,19 +357,24 @@ func (s *Store) Set(ctx context.Context, a identity.Actor, n Budget) (*Budget, e
 		"id": uuid.Must(uuid.NewV7()), "workspace": a.Workspace, "scope": n.Scope, "subject": n.Subject,
 		"tokens": n.Tokens, "micros": n.CostMicros, "steps": n.Steps, "seconds": n.Seconds, "member": a.Member, "most": maxBudgets,
 	}
-	var made int64
-	b := &pgx.Batch{}
-	b.Queue(`
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		var set uuid.UUID
+		err := tx.QueryRow(ctx, `
 		INSERT INTO budgets (id, workspace_id, scope, subject, tokens, cost_micros, steps, seconds, created_by)
 		SELECT @id, @workspace, @scope, @subject, @tokens, @micros, @steps, @seconds, @member
 		WHERE (SELECT count(*) FROM budgets WHERE workspace_id = @workspace AND (scope, coalesce(subject, workspace_id)) <> (@scope, coalesce(@subject, @workspace))) < @most
-		ON CONFLICT ON CONSTRAINT budgets_subject DO UPDATE SET tokens = @tokens, cost_micros = @micros, steps = @steps, seconds = @seconds`, args).
-		Exec(func(tag pgconn.CommandTag) error { made = tag.RowsAffected(); return nil })
-	if err := s.db.WriteInWorkspace(ctx, a.Workspace, b); err != nil {
+		ON CONFLICT ON CONSTRAINT budgets_subject DO UPDATE SET tokens = @tokens, cost_micros = @micros, steps = @steps, seconds = @seconds
+		RETURNING id`, args).Scan(&set)
+		if pg.NoRows(err) {
+			return fault.New(fault.Conflict, "the workspace has %d budgets, the most that are allowed: delete one first", maxBudgets)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Add(ctx, tx, audit.Row{Workspace: a.Workspace, Member: &a.Member, Action: audit.BudgetSet, Subject: set.String(), Detail: n.String()})
+	})
+	if err != nil {
 		return nil, fmt.Errorf("set a budget: %w", err)
-	}
-	if made == 0 {
-		return nil, fault.New(fault.Conflict, "the workspace has %d budgets, the most that are allowed: delete one first", maxBudgets)
 	}
 	s.forget(a.Workspace)
 	all, err := s.List(ctx, a)
@@ -399,15 +422,21 @@ func (b *Budget) validate() error {
 
 // Delete deletes a budget and what was counted for it.
 func (s *Store) Delete(ctx context.Context, a identity.Actor, budget uuid.UUID) error {
-	b := &pgx.Batch{}
-	b.Queue(`DELETE FROM budgets WHERE workspace_id = @workspace AND id = @id`, pg.Args{"workspace": a.Workspace, "id": budget}).
-		Exec(func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() == 0 {
-				return fault.New(fault.NotFound, "there is no such budget")
-			}
-			return nil
-		})
-	if err := s.db.WriteInWorkspace(ctx, a.Workspace, b); err != nil {
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		var gone Budget
+		err := tx.QueryRow(ctx, `
+			DELETE FROM budgets WHERE workspace_id = @workspace AND id = @id
+			RETURNING scope, subject, tokens, cost_micros, steps, seconds`, pg.Args{"workspace": a.Workspace, "id": budget}).
+			Scan(&gone.Scope, &gone.Subject, &gone.Tokens, &gone.CostMicros, &gone.Steps, &gone.Seconds)
+		if pg.NoRows(err) {
+			return fault.New(fault.NotFound, "there is no such budget")
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Add(ctx, tx, audit.Row{Workspace: a.Workspace, Member: &a.Member, Action: audit.BudgetDeleted, Subject: budget.String(), Detail: gone.String()})
+	})
+	if err != nil {
 		return fmt.Errorf("delete a budget: %w", err)
 	}
 	s.forget(a.Workspace)

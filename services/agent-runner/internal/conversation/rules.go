@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/audit"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -92,7 +93,17 @@ func insertRule(ctx context.Context, tx pgx.Tx, a identity.Actor, r Rule) (Rule,
 	if err != nil {
 		return Rule{}, err
 	}
-	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rule])
+	out, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rule])
+	if err != nil {
+		return Rule{}, err
+	}
+	detail := string(out.Effect)
+	if out.Args != nil {
+		detail += ", for certain arguments"
+	}
+	return out, audit.Add(ctx, tx, audit.Row{
+		Workspace: a.Workspace, Member: &a.Member, Action: audit.RuleSet, Subject: out.ID.String(), Tool: out.ToolName, Session: out.SessionID, Detail: detail,
+	})
 }
 
 // Rules returns a page of the workspace's rules, newest first, and the token of the next page,
@@ -135,18 +146,21 @@ func (s *Store) Rules(ctx context.Context, a identity.Actor, token string, limit
 func (s *Store) DeleteRule(ctx context.Context, a identity.Actor, rule id.Operation) error {
 	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"workspace": a.Workspace, "id": rule}
-		var shared bool
-		err := tx.QueryRow(ctx, `SELECT session_id IS NULL FROM approval_rules WHERE workspace_id = @workspace AND id = @id FOR UPDATE`, args).Scan(&shared)
+		record := audit.Row{Workspace: a.Workspace, Member: &a.Member, Action: audit.RuleDeleted, Subject: rule.String()}
+		err := tx.QueryRow(ctx, `SELECT session_id, tool_name, effect FROM approval_rules WHERE workspace_id = @workspace AND id = @id FOR UPDATE`, args).
+			Scan(&record.Session, &record.Tool, &record.Detail)
 		switch {
 		case pg.NoRows(err):
 			return fault.New(fault.NotFound, "there is no such approval rule")
 		case err != nil:
 			return err
-		case shared && a.Role < identity.Owner:
+		case record.Session == nil && a.Role < identity.Owner:
 			return fault.New(fault.Forbidden, "only owners delete approval rules of the whole workspace")
 		}
-		_, err = tx.Exec(ctx, `DELETE FROM approval_rules WHERE workspace_id = @workspace AND id = @id`, args)
-		return err
+		if _, err = tx.Exec(ctx, `DELETE FROM approval_rules WHERE workspace_id = @workspace AND id = @id`, args); err != nil {
+			return err
+		}
+		return audit.Add(ctx, tx, record)
 	})
 	if err != nil {
 		return fmt.Errorf("delete an approval rule: %w", err)

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/pg"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	"signalbox.dev/services/agent-runner/internal/audit"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 )
 
@@ -271,6 +272,14 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 			duration_ms = CASE question WHEN 'client' THEN extract(epoch FROM clock_timestamp() - asked_at) * 1000 ELSE duration_ms END
 		WHERE workspace_id = @workspace AND key = @key AND phase = 'planned'`, args)
 	if err != nil || tag.RowsAffected() == 0 {
+		return false, err
+	}
+	record := audit.Row{Workspace: v.Workspace, Member: v.By, Action: "call-" + string(v.Decision), Session: &v.Session, Run: &v.Run, Detail: v.Reason}
+	if err := tx.QueryRow(ctx, `SELECT tool_call_id, tool_name FROM tool_calls WHERE workspace_id = @workspace AND key = @next`, args).
+		Scan(&record.Subject, &record.Tool); err != nil {
+		return false, err
+	}
+	if err := audit.Add(ctx, tx, record); err != nil {
 		return false, err
 	}
 	return true, Resume(ctx, tx, v.Workspace, v.Session, v.Run, "decided-"+v.Key.String())

@@ -43,6 +43,7 @@ type Config struct {
 	Models        agentv1connect.ModelServiceClient
 	Approvals     agentv1connect.ApprovalServiceClient
 	Usage         agentv1connect.UsageServiceClient
+	Audit         agentv1connect.AuditServiceClient
 	Presets       agentv1connect.PresetServiceClient
 	Tools         toolv1connect.ToolServiceClient
 	McpServers    toolv1connect.McpServiceClient
@@ -109,6 +110,7 @@ func New(cfg Config) (*API, error) {
 	a.runs()
 	a.approvals()
 	a.toolResults()
+	a.audit()
 	a.tools()
 	a.mcpServers()
 	a.models()

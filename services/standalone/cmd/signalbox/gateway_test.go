@@ -74,6 +74,11 @@ func newGateway(t *testing.T) *gateway {
 			"abilities": map[string]any{"tools": true}, "simulated": true, "default": true,
 		}, map[string]any{"id": "sim/whole", "provider": "router"}}, "problems": []any{map[string]any{"provider": "away", "reason": "does not answer"}}})
 	})
+	mux.HandleFunc("GET /api/audit", func(w http.ResponseWriter, _ *http.Request) {
+		g.answer(w, map[string]any{"audit": []any{map[string]any{
+			"at": "2026-11-23T14:53:21.1Z", "member_id": nil, "action": "call-expired", "subject": "c1", "tool": "doc_delete", "session_id": sessionID, "detail": nil,
+		}}, "next_cursor": nil})
+	})
 	mux.HandleFunc("GET /api/documents", func(w http.ResponseWriter, _ *http.Request) {
 		g.answer(w, map[string]any{"documents": []any{g.document(false)}, "next_cursor": nil})
 	})

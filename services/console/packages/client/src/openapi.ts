@@ -322,6 +322,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read who approved tool calls, and who changed rules and budgets, newest first
+         * @description Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit.
+         */
+        get: operations["list-audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/browser-sessions": {
         parameters: {
             query?: never;
@@ -1060,7 +1080,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the tools that a session can enable */
+        /**
+         * List the tools that a session can enable
+         * @description With a model, tools that providers run, such as web_search, are unavailable if the model has none.
+         */
         get: operations["list-tools"];
         put?: never;
         post?: never;
@@ -1686,6 +1709,33 @@ export interface components {
              * @enum {string}
              */
             remember?: "arguments" | "session" | "workspace";
+        };
+        Decision: {
+            /** @enum {string} */
+            action: "call-approved" | "call-refused" | "call-expired" | "call-happened" | "call-repeat" | "rule-set" | "rule-deleted" | "budget-set" | "budget-deleted";
+            /** Format: date-time */
+            at: string;
+            /** @description The reason of an answer, the effect of a rule, or the limits of a budget. */
+            detail: string | null;
+            /** Format: uuid */
+            id: string;
+            /**
+             * Format: uuid
+             * @description Null if nobody answered in time.
+             */
+            member_id: string | null;
+            /** Format: uuid */
+            run_id: string | null;
+            /** Format: uuid */
+            session_id: string | null;
+            /** @description The tool_call_id, or the id of the rule or budget. */
+            subject: string;
+            tool: string | null;
+        };
+        DecisionsOutputBody: {
+            audit: components["schemas"]["Decision"][];
+            /** @description Null at the end. */
+            next_cursor: string | null;
         };
         Document: {
             /** @description Markdown. */
@@ -5475,6 +5525,120 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ApprovalsOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "list-audit": {
+        parameters: {
+            query?: {
+                /** @description next_cursor of the previous page. */
+                cursor?: string;
+                limit?: number;
+            };
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DecisionsOutputBody"];
                 };
             };
             /** @description Bad or missing fields; the message names them. */
@@ -12750,7 +12914,12 @@ export interface operations {
     };
     "list-tools": {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The provider of the model. */
+                provider?: string;
+                /** @description The model that the tools are for. */
+                model?: string;
+            };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
                 "X-Workspace-Id"?: string;

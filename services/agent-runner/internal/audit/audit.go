@@ -1,0 +1,96 @@
+// Package audit records who decided what in a workspace: answers to approvals, and changes to
+// approval rules and budgets. A row is part of the transaction that it describes, and can neither
+// be changed nor deleted by the service. It never has the arguments of tool calls.
+package audit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+)
+
+// Actions other than the answers to approvals, which are "call-" and a run.Decision.
+const (
+	RuleSet       = "rule-set"
+	RuleDeleted   = "rule-deleted"
+	BudgetSet     = "budget-set"
+	BudgetDeleted = "budget-deleted"
+)
+
+// Row is a row of the audit.
+type Row struct {
+	ID        uuid.UUID
+	Workspace id.Workspace `db:"workspace_id"`
+	At        time.Time
+	Member    *id.Member `db:"member_id"` // nil if nobody answered in time
+	Action    string
+	Subject   string      // the tool call's id, the rule or the budget
+	Tool      string      `db:"tool_name"`
+	Session   *id.Session `db:"session_id"`
+	Run       *id.Run     `db:"run_id"`
+	Detail    string
+}
+
+// Add adds a row in a transaction; ID and At are set.
+func Add(ctx context.Context, tx pgx.Tx, r Row) error {
+	_, err := tx.Exec(ctx, `
+		INSERT INTO audit (id, workspace_id, member_id, action, subject, tool_name, session_id, run_id, detail)
+		VALUES (@id, @workspace, @member, @action, @subject, @tool, @session, @run, @detail)`, pg.Args{
+		"id": uuid.Must(uuid.NewV7()), "workspace": r.Workspace, "member": r.Member, "action": r.Action, "subject": r.Subject,
+		"tool": r.Tool, "session": r.Session, "run": r.Run, "detail": r.Detail,
+	})
+	if err != nil {
+		return fmt.Errorf("write the audit: %w", err)
+	}
+	return nil
+}
+
+// Store reads the audit. It is safe for concurrent use.
+type Store struct{ db *pg.DB }
+
+// NewStore returns a store.
+func NewStore(db *pg.DB) *Store { return &Store{db} }
+
+// List returns a page of a workspace's audit, newest first, and the token of the next page, which
+// is empty on the last one.
+func (s *Store) List(ctx context.Context, a identity.Actor, token string, limit int) (page []Row, next string, err error) {
+	if limit == 0 {
+		limit = 20
+	}
+	if limit < 1 || limit > 100 {
+		return nil, "", fault.New(fault.Invalid, "limit must be 1 to 100")
+	}
+	args := pg.Args{"workspace": a.Workspace, "limit": limit + 1, "before": nil, "id": nil}
+	if token != "" {
+		at, row, _ := strings.Cut(token, "_")
+		before, timeErr := time.Parse(time.RFC3339Nano, at)
+		last, idErr := uuid.Parse(row)
+		if timeErr != nil || idErr != nil {
+			return nil, "", fault.New(fault.Invalid, "cursor is not one that this API has returned")
+		}
+		args["before"], args["id"] = before, last
+	}
+	b := &pgx.Batch{}
+	b.Queue(`
+		SELECT id, workspace_id, at, member_id, action, subject, tool_name, session_id, run_id, detail FROM audit
+		WHERE workspace_id = @workspace AND (@before::timestamptz IS NULL OR (at, id) < (@before, @id::uuid))
+		ORDER BY at DESC, id DESC LIMIT @limit`, args).Query(pg.Collect(&page))
+	if err := s.db.ReadInWorkspace(ctx, a.Workspace, b); err != nil {
+		return nil, "", fmt.Errorf("read the audit: %w", err)
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		last := page[limit-1]
+		next = last.At.UTC().Format(time.RFC3339Nano) + "_" + last.ID.String()
+	}
+	return page, next, nil
+}
