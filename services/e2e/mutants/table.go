@@ -15,6 +15,7 @@ const (
 	runs       = "services/agent-runner/internal/run"
 	loop       = "services/agent-runner/internal/loop"
 	outbox     = "services/agent-runner/internal/outbox"
+	budgets    = "services/agent-runner/internal/budget"
 	ledger     = "services/tool-executor/internal/ledger"
 	execute    = "services/tool-executor/internal/execute"
 	tools      = "services/tool-executor/internal/tools"
@@ -148,6 +149,21 @@ var mutants = []mutant{
 		old:    `if a.Summary != nil {`,
 		new:    `if a.Summary != nil && a.Step < 0 {`,
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestPromptTooLong$"},
+	},
+	// Budgets.
+	{
+		name: "reservation-ignored", what: "what steps in progress may use counts as spent",
+		file:   "services/agent-runner/internal/budget/budget.go",
+		old:    `case l.limit == nil || l.used+l.others < *l.limit:`,
+		new:    `case l.limit == nil || l.used < *l.limit:`,
+		inside: test{budgets, "^TestSharedBudget$"}, outside: test{runner, "^TestWaitForBudget$"},
+	},
+	{
+		name: "step-not-counted", what: "the commit of a step counts it",
+		file:   "services/agent-runner/internal/run/step.go",
+		old:    "\tbudget.QueueSpent(b, args, amount)\n",
+		new:    "\t_ = amount\n",
+		inside: test{budgets, "^TestScopes$"}, outside: test{runner, "^TestBudget$"},
 	},
 	// The run log and its delivery to viewers.
 	{
