@@ -31,6 +31,7 @@ const (
 	slots      = "pkg/fair"
 	subjects   = "pkg/subject"
 	hostile    = "services/e2e/hostile" // running programs: a model that obeys strangers
+	stops      = "services/e2e/stops"   // running programs: stops while tools run
 	mcp        = "services/tool-executor/internal/mcp"
 	nats       = "pkg/natsd"
 )
@@ -64,6 +65,13 @@ var mutants = []mutant{
 		old:    "case inbox.Stop:\n\t\t\t\tcancel(errStopped)",
 		new:    `case inbox.Stop:`,
 		inside: test{runner, "^TestCancel$"}, outside: test{zombies, "^TestZombies$/^stop$"},
+	},
+	{
+		name: "stop-not-passed-on", what: "a person's stop reaches the tools that run",
+		file:   "services/agent-runner/internal/loop/toolcalls.go",
+		old:    "if interrupted {\n\t\ta.Tools.Cancel",
+		new:    "if interrupted && ctx == nil {\n\t\ta.Tools.Cancel",
+		inside: test{runner, "^TestCancel$"}, outside: test{stops, "^TestStops$"},
 	},
 	{
 		name: "key-answers-anew", what: "a request with an idempotency key takes effect once",
