@@ -2,8 +2,9 @@
 // event has the same bytes on every gateway and after every restart, so that viewers can change
 // gateways in the middle of a stream. Deltas are batched where the log is written, not here.
 //
-// Plain is the public API's own dialect. UIMessages converts stored messages to the form of the
-// AI SDK's useChat.
+// Plain is the public API's own dialect. UIStream is that of the AI SDK's useChat: a Fold, because
+// its chunks depend on the events before. Readers of a Fold begin with a run's first event and share
+// the encodings. UIMessages converts stored messages to the same form.
 package dialect
 
 import (

@@ -168,9 +168,10 @@ func chunksOf(data []byte) []string {
 func TestUIStreamGolden(t *testing.T) {
 	t.Parallel()
 	for name, events := range runs() {
+		known := make([][]dialect.Encoding, len(events)) // of all versions, as in the ring
 		for _, version := range dialect.UIVersions {
 			r := &dialect.Reader{Fold: dialect.UIStream{Version: version}, Resumed: 1 << 40}
-			got, over := read(r, events, make([][]dialect.Encoding, len(events)))
+			got, over := read(r, events, known)
 			if !over {
 				t.Errorf("%s: the response does not end", name)
 			}
@@ -204,6 +205,14 @@ func TestReaderSkips(t *testing.T) {
 		fold := dialect.UIStream{Version: 7}
 		shared := make([][]dialect.Encoding, len(events))
 		whole, _ := read(&dialect.Reader{Fold: fold, Resumed: 1 << 40}, events, shared)
+		for i := range events { // a reader whose next frames were evicted, and are read and encoded again
+			r := &dialect.Reader{Fold: fold, Resumed: 1 << 40}
+			first, _ := read(r, events[:i], shared)
+			rest, _ := read(r, events[i:], make([][]dialect.Encoding, len(events)))
+			if got := string(first) + string(rest); got != string(whole) {
+				t.Fatalf("%s, encoded again from event %d: %q, want %q", name, i, got, whole)
+			}
+		}
 		chunks := chunksOf(whole)
 		for k := range chunks { // the last is [DONE], which does not count
 			for who, known := range map[string][][]dialect.Encoding{"shared": shared, "alone": make([][]dialect.Encoding, len(events))} {

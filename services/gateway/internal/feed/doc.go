@@ -45,6 +45,13 @@
 // under the topic's mutex. Nobody waits for the owner: it checks for new frames and for a
 // cut before it lets go.
 //
+// # Folds
+//
+// A viewer whose dialect is a fold (package dialect) has a Reader, which encodes each event
+// from the state after the events before, unless another reader has done so: frames keep the
+// encodings. Its position is always in the run's events, so it can begin at any chunk. It is
+// cut where others get a snapshot, and package api rebuilds the stream from the rows.
+//
 // # Writing
 //
 // Attach takes a viewer together with its connection, hijacked from net/http. It then needs
