@@ -378,6 +378,36 @@ func TestChatSteersAndStops(t *testing.T) {
 	}
 }
 
+func TestChatStopsOnDisconnect(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, testChatStopsOnDisconnect)
+}
+
+func testChatStopsOnDisconnect(t *testing.T, w *world) {
+	in := w.gateway(t)
+	stops := func(chat string) string {
+		return strings.Replace(userMessage(chat, "m1", "hi"), `"trigger"`, `"on_disconnect":"stop","trigger"`, 1)
+	}
+	whole := in.open(t, w.owner, "POST", "/api/chat", stops("a"))
+	w.runner.latest(t, whole.header.Get("X-Session-Id"), 1).answer(t, "a")
+	if err := whole.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	left := in.open(t, w.owner, "POST", "/api/chat", stops("b"))
+	run := w.runner.latest(t, left.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	left.next(t)
+	left.cancel()
+	var stopped []string
+	eventually(t, "the run is stopped", func() bool {
+		run.set(func() { stopped = w.runner.stopped })
+		return len(stopped) > 0
+	})
+	if len(stopped) != 1 || stopped[0] != run.GetId() {
+		t.Errorf("stopped are %v, want %s: the other client had everything", stopped, run.GetId())
+	}
+}
+
 func TestChatRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -395,6 +425,7 @@ func TestChatRefuses(t *testing.T) {
 		"not a message":      {`{"id":"c","message":[]}`, "UIMessage"},
 		"a long chat id":     {`{"id":"` + strings.Repeat("x", 201) + `","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "id"},
 		"a chat id in Greek": {`{"id":"π","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "ASCII"},
+		"a disconnect":       {`{"id":"c","on_disconnect":"hope","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "on_disconnect"},
 		"a mode":             {`{"id":"c","mode":"hope","message":{"role":"user","parts":[{"type":"text","text":"x"}]}}`, "mode"},
 		"a file":             {`{"id":"c","message":{"role":"user","parts":[{"type":"file","url":"https://x"}]}}`, "mediaType"},
 	} {

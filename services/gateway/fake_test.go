@@ -50,6 +50,7 @@ type fakeRunner struct {
 	streams  int64    // number of times that the log was lost
 	listed   int      // number of pages read from the record
 	results  []string // of client tools
+	stopped  []string // runs that were cancelled
 }
 
 type fakeSession struct {
@@ -303,6 +304,7 @@ func (r *fakeRunner) Cancel(ctx context.Context, req *agentv1.CancelRequest) (*a
 	for _, run := range s.runs {
 		if run.GetState() <= agentv1.RunState_RUN_STATE_WAITING && (req.GetRunId() == "" || req.GetRunId() == run.GetId()) {
 			res.RunIds = append(res.RunIds, run.GetId())
+			r.stopped = append(r.stopped, run.GetId())
 		}
 	}
 	return res, nil

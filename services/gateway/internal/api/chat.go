@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -50,6 +51,8 @@ type ChatMessage struct {
 	Tools    []string `json:"tools,omitempty" nullable:"true" doc:"Absent: the session's tools."`
 	Mode     string   `json:"mode,omitempty" enum:"queue,steer,reject" default:"queue" doc:"What to do if a run of the session is active, as in POST /api/sessions/{id}/messages. After steer the answer has no text: the message and its effect appear in the response of the run."`
 	Timezone string   `json:"timezone,omitempty" doc:"The sender's IANA timezone." example:"Europe/Paris"`
+
+	OnDisconnect string `json:"on_disconnect,omitempty" enum:"continue,stop" default:"continue" doc:"What happens to the run if the client disconnects before its end. stop is for front ends that do not resume: useChat's stop function then stops the run, and so does a broken connection."`
 
 	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that the client runs. Absent: the session's."`
 }
@@ -218,6 +221,9 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Contains([]string{"", "continue", "stop"}, b.OnDisconnect) {
+		return nil, invalid("on_disconnect: %q is unknown: use continue or stop", clip(b.OnDisconnect))
+	}
 	send := sendInput{Body: SendMessage{
 		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone, ClientTools: b.ClientTools,
 	}}
@@ -244,6 +250,9 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return nil, err
 	}
 	s := &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun(), chunks: &chunks{session: session}}
+	if b.OnDisconnect == "stop" {
+		s.left = s.stopRun
+	}
 	reader := &dialect.Reader{Fold: dialect.UIStream{Version: in.version()}, Resumed: -1}
 	switch {
 	case res.GetRun().GetUserMessageId() != "" && res.GetRun().GetUserMessageId() != res.GetMessageId():
@@ -523,6 +532,18 @@ func (a *API) stopChat(ctx context.Context, in *struct {
 	res, err := a.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: found.GetSession().GetId()})
 	return &cancelOutputBody{true, append([]string{}, res.GetRunIds()...)}, err
 }
+
+// stopRun stops the stream's run, after its client has left.
+func (s *stream) stopRun() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), stopTimeout)
+	defer cancel()
+	_, err := s.api.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: s.run.GetSessionId(), RunId: s.run.GetId()})
+	if err != nil {
+		s.api.cfg.Log.WarnContext(ctx, "run not stopped after its client left", "run", s.run.GetId(), "error", err)
+	}
+}
+
+const stopTimeout = 10 * time.Second
 
 // chunks makes a stream a UI message stream.
 type chunks struct {

@@ -33,6 +33,7 @@ type stream struct {
 	opening []byte       // what is written before the feed's events
 	over    bool         // no events follow opening
 	chunks  *chunks      // of a UI message stream, otherwise nil
+	left    func()       // called if the client leaves before the end; may be nil
 }
 
 // reply returns the stream as the answer. After an error it closes the stream.
@@ -79,6 +80,9 @@ func (s *stream) serve(hc huma.Context) {
 		err = s.viewer.Serve(s.ctx, out, opening)
 	}
 	if err != nil {
+		if s.left != nil && r.Context().Err() != nil && !errors.Is(err, feed.ErrDraining) {
+			s.left()
+		}
 		s.api.cfg.Log.DebugContext(s.ctx, "stream cut", "session", s.viewer.Session(), "error", err)
 		panic(http.ErrAbortHandler)
 	}
@@ -104,6 +108,9 @@ func (s *stream) attach(w http.ResponseWriter, r *http.Request, opening []byte) 
 	count.Detach(viewer.Cut)
 	viewer.Attach(c, opening, func(err error) {
 		count.Close()
+		if s.left != nil && errors.Is(err, feed.ErrLeft) {
+			s.api.cfg.Feed.Go(s.left)
+		}
 		if err != nil {
 			log.Debug("stream cut", "session", viewer.Session(), "error", err) //nolint:sloglint // the request has ended
 		}

@@ -184,6 +184,10 @@ func (f *Feed) Run(ctx context.Context) error {
 	return nil
 }
 
+// Go runs fn, which may block, on a goroutine that Run waits for. It does not run fn if the feed has
+// stopped.
+func (f *Feed) Go(fn func()) { f.start(fn) }
+
 // start runs fn on a goroutine that Run waits for. It returns false if the feed has stopped.
 func (f *Feed) start(fn func()) bool {
 	if !f.enter() {

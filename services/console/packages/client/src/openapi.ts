@@ -1479,6 +1479,11 @@ export interface components {
             mode?: "queue" | "steer" | "reject";
             /** @description Absent: the session's model. */
             model?: string;
+            /**
+             * @description What happens to the run if the client disconnects before its end. stop is for front ends that do not resume: useChat's stop function then stops the run, and so does a broken connection. Absent: continue.
+             * @enum {string}
+             */
+            on_disconnect?: "continue" | "stop";
             /** @description The preset of a new session. */
             preset?: string;
             /** @description Absent: the session's provider. */
