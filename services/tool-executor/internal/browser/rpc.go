@@ -31,6 +31,10 @@ func (s *Service) Open(ctx context.Context, req *browserv1.OpenRequest) (*browse
 		return nil, fault.New(fault.Invalid, "url: %v", err)
 	}
 	page, err := s.do(ctx, true, func(g *page) error {
+		// The page is left first, because one that reloads itself could get ahead of the next one.
+		if err := g.navigate(ctx, blank); err != nil {
+			return err
+		}
 		err := g.navigate(ctx, u.String())
 		if err != nil && ctx.Err() == nil {
 			_ = g.navigate(ctx, blank) // instead of Chromium's own error page
