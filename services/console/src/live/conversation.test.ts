@@ -211,3 +211,23 @@ test("a run that did not end by itself says why", () => {
 	apply({ ...start, runId: "r2" }, { type: "error", error: "No account could answer.", code: "accounts_exhausted", runId: "r2" });
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", tone: "stop", text: "No account could answer.", code: "accounts_exhausted" });
 });
+
+test("a title that a model has written is the session's", () => {
+	const { c, apply } = conversation();
+	apply(start, text("Tea"), { type: "session-title", title: "Tea in Japan" }, text("."));
+	expect(c.view().session.title).toBe("Tea in Japan");
+	expect(c.view().lines).toMatchObject([{ kind: "step", text: "Tea." }]);
+});
+
+test("a summary is told between the steps", () => {
+	const { c, apply } = conversation();
+	apply(start, { type: "waiting", reason: "earlier messages are being summarized" });
+	expect(c.view().active).toMatchObject({ state: "waiting" });
+	apply({ type: "compaction", stepIndex: 0, messages: 12, summary: "They met." }, complete(0));
+	expect(c.view().active).toMatchObject({ state: "running", step: 1 });
+	apply(text("Hello"), complete(1), done);
+	expect(c.view().lines).toMatchObject([
+		{ kind: "note", tone: "plain" },
+		{ kind: "step", text: "Hello", state: "done", index: 1 },
+	]);
+});

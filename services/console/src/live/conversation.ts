@@ -231,6 +231,12 @@ export class Conversation {
 			case "step-retry":
 				this.#retried(e.reason);
 				return;
+			case "compaction":
+				this.#compacted(e.messages);
+				return;
+			case "session-title":
+				this.renamed({ ...this.#view.session, title: e.title });
+				return;
 			case "waiting":
 				if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "waiting", reason: e.reason } });
 				return;
@@ -344,6 +350,18 @@ export class Conversation {
 		this.#set({
 			...v,
 			lines: [...lines, { kind: "note", key: `${run}/retry/${lines.length}`, tone: "note", title: "", text: retryWords(reason), run }],
+		});
+	}
+
+	/** A summary of the first messages is made in a step that has no text. */
+	#compacted(messages: number): void {
+		const v = this.#view;
+		const run = v.active?.run ?? "";
+		const text = `The model has summarized the first ${messages} messages, to go on within its limits. They stay here.`;
+		this.#set({
+			...v,
+			active: v.active && { ...v.active, state: "running" },
+			lines: [...v.lines, { kind: "note", key: `${run}/compaction/${v.lines.length}`, tone: "plain", title: "", text, run }],
 		});
 	}
 

@@ -152,9 +152,11 @@ func describe(doc *huma.OpenAPI) {
 	// huma marks only scalars as nullable.
 	for _, name := range []string{"SessionDetails", "SnapshotEvent"} {
 		if s := schemas.Map()[name]; s != nil {
-			s.Properties["active_run"] = &huma.Schema{
-				Description: s.Properties["active_run"].Description,
-				AnyOf:       []*huma.Schema{{Ref: "#/components/schemas/Run"}, {Type: "null"}},
+			for field, schema := range map[string]string{"active_run": "Run", "summary": "Summary"} {
+				s.Properties[field] = &huma.Schema{
+					Description: s.Properties[field].Description,
+					AnyOf:       []*huma.Schema{{Ref: "#/components/schemas/" + schema}, {Type: "null"}},
+				}
 			}
 		}
 	}

@@ -2406,7 +2406,7 @@ export interface components {
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
             /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
-            summary: components["schemas"]["Summary"];
+            summary: components["schemas"]["Summary"] | null;
             /** @description Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed. */
             unavailable_tools: components["schemas"]["UnavailableTool"][];
         };
@@ -2466,7 +2466,7 @@ export interface components {
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
             /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
-            summary: components["schemas"]["Summary"];
+            summary: components["schemas"]["Summary"] | null;
             /** @enum {string} */
             type: "snapshot";
             /** @description Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed. */
