@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -276,5 +278,42 @@ func TestTaintSurvivesSummary(t *testing.T) {
 	v.until(parked)
 	if n := w.tools.timesRan("b"); n != 0 {
 		t.Errorf("call b ran %d times without an approval", n)
+	}
+}
+
+// A person may ask for a summary, which the next run makes once.
+func TestCompactOnRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(says("Hello."), says("They greeted."), says("Go on."), says("More."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "Hi. "+strings.Repeat("word ", 1000))
+	v.until(isEnd)
+	ask := func(role identity.Role, id string) error {
+		_, err := w.conversations.CompactSession(w.as(role), &agentv1.CompactSessionRequest{Id: id})
+		return err
+	}
+	if err := ask(identity.Viewer, session); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("CompactSession by a viewer = %v", err)
+	}
+	if err := ask(identity.Editor, id.New[id.Session]().String()); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("CompactSession of no session = %v", err)
+	}
+	if err := ask(identity.Editor, session); err != nil {
+		t.Fatal(err)
+	}
+	w.submit(session, "And?")
+	events := v.until(isEnd)
+	if got := lines(events); got[len(got)-1] != `2 done stop "Go on." 2` {
+		t.Errorf("events:\n%s", strings.Join(got, "\n"))
+	}
+	if got := w.look(session).GetSummary(); got.GetText() != "They greeted." || got.GetMessages() != 1 {
+		t.Errorf("the summary is %v", got)
+	}
+	w.submit(session, "And then?")
+	if got := lines(v.until(isEnd)); got[len(got)-1] != `3 done stop "More." 1` {
+		t.Errorf("events:\n%s", strings.Join(got, "\n"))
 	}
 }

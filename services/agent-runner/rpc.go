@@ -119,6 +119,17 @@ func (c *conversations) UpdateSession(ctx context.Context, req *agentv1.UpdateSe
 	return &agentv1.UpdateSessionResponse{Session: s.Proto()}, nil
 }
 
+func (c *conversations) CompactSession(ctx context.Context, req *agentv1.CompactSessionRequest) (*agentv1.CompactSessionResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	if err := c.store.Compact(ctx, actor, session); err != nil {
+		return nil, err
+	}
+	return &agentv1.CompactSessionResponse{}, nil
+}
+
 func (c *conversations) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {
 	actor, session, err := authorize(ctx, identity.Editor, req.GetId())
 	if err != nil {

@@ -255,6 +255,7 @@ func TestRoles(t *testing.T) {
 		{"POST", "/api/sessions", "{}", identity.Editor},
 		{"PATCH", "/api/sessions/" + session, "{}", identity.Editor},
 		{"POST", "/api/sessions/" + session + "/cancel", "", identity.Editor},
+		{"POST", "/api/sessions/" + session + "/compact", "", identity.Editor},
 		{"POST", "/api/documents", `{"name":"n"}`, identity.Editor},
 		{"GET", "/api/keys", "", identity.Owner},
 		{"POST", "/api/keys", `{"name":"n"}`, identity.Owner},

@@ -246,6 +246,15 @@ func (r *fakeRunner) DeleteSession(ctx context.Context, req *agentv1.DeleteSessi
 	return &agentv1.DeleteSessionResponse{}, nil
 }
 
+func (r *fakeRunner) CompactSession(ctx context.Context, req *agentv1.CompactSessionRequest) (*agentv1.CompactSessionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, err := r.session(ctx, req.GetId(), identity.Editor); err != nil {
+		return nil, err
+	}
+	return &agentv1.CompactSessionResponse{}, nil
+}
+
 func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*agentv1.SubmitResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -64,6 +64,7 @@ func TestErrors(t *testing.T) {
 		{"delete unknown session", "DELETE", "/api/sessions/" + nobody, "", 404, "no such session"},
 		{"send to unknown session", "POST", messagesOf(nobody), `{"content":"x"}`, 404, "no such session"},
 		{"watch unknown session", "GET", eventsOf(nobody), "", 404, "no such session"},
+		{"compact unknown session", "POST", "/api/sessions/" + nobody + "/compact", "", 404, "no such session"},
 		{"cancel unknown session", "POST", "/api/sessions/" + nobody + "/cancel", "", 404, "no such session"},
 		{"no such run", "GET", "/api/runs/" + nobody, "", 404, "no such run"},
 		{"watch unknown run", "GET", "/api/runs/" + nobody + "/events", "", 404, "no such run"},

@@ -447,6 +447,22 @@ func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session
 	return &changed, nil
 }
 
+// Compact makes the next run of a session begin with a summary of the conversation so far.
+func (s *Store) Compact(ctx context.Context, a identity.Actor, session id.Session) error {
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `UPDATE sessions SET compact = true WHERE workspace_id = @workspace AND id = @session`,
+			pg.Args{"workspace": a.Workspace, "session": session})
+		if err == nil && tag.RowsAffected() == 0 {
+			return notFound()
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("compact session: %w", err)
+	}
+	return nil
+}
+
 // Delete deletes a session with its messages and runs. It returns the runs that were
 // running so that the caller can nudge their runners, whose later writes are fenced off.
 func (s *Store) Delete(ctx context.Context, a identity.Actor, session id.Session) ([]id.Run, error) {

@@ -22,8 +22,8 @@ const (
 	// maxSummary bounds a summary, in bytes. A summary takes at most an eighth of the window.
 	maxSummary   = 32 << 10
 	summaryShare = 8
-	// worthwhile is the part of the window that a summary must free, unless the provider has
-	// refused the prompt.
+	// worthwhile is the part of the window that a summary must free, unless it is asked for or the
+	// provider has refused the prompt.
 	worthwhile = 10
 	// minWindow bounds what a refusal says about the window, in tokens: the sizes are estimates.
 	minWindow = 1_000
@@ -77,7 +77,7 @@ func (a *answering) promptTokens() int64 {
 }
 
 // planCompaction decides whether to make a summary now: if the next prompt comes near the model's
-// window, or if the provider has refused it as too long. It returns nil if not, or if there is
+// window, if a person has asked for it, or if the provider has refused the prompt as too long. It returns nil if not, or if there is
 // nothing that a summary can replace.
 func (a *answering) planCompaction(refused bool) *compaction {
 	if a.paused || a.problem != nil || a.noSummary != nil || a.compacted >= maxCompactions || !refused && a.compacted > 0 {
@@ -85,7 +85,8 @@ func (a *answering) planCompaction(refused bool) *compaction {
 	}
 	model, _ := a.Catalogue.Lookup(a.claim.Run.Provider, a.claim.Run.Model)
 	window, size := int64(model.Context), a.promptTokens()
-	if refused {
+	forced := refused || a.session.Compact
+	if forced {
 		window = min(window, max(size, minWindow)) // the model has a smaller one, or its tokens are smaller
 	} else if size < a.compactAt(window, int64(prompt.MaxOutput(a.preset, &model))) {
 		return nil
@@ -99,7 +100,7 @@ func (a *answering) planCompaction(refused bool) *compaction {
 	for i := from; i < cut; i++ {
 		freed += compact.Tokens(a.history[i].Content)
 	}
-	if !refused && freed < window/worthwhile {
+	if !forced && freed < window/worthwhile {
 		return nil
 	}
 	return &compaction{cut, window}
@@ -178,7 +179,7 @@ func (a *answering) commitSummary(ctx context.Context, index int, c *compaction,
 	if err := a.retryUnavailable(ctx, func() error { return a.Store.CompleteStep(ctx, a.claim, answer, next) }); err != nil {
 		return err
 	}
-	a.session.Summary = s
+	a.session.Summary, a.session.Compact = s, false
 	a.compacted++
 	a.Metrics.compactions.WithLabelValues("done").Inc()
 	a.Log.InfoContext(ctx, "conversation compacted", "run", a.claim.Run.ID, "step", index, "messages", s.Messages, "tokens_in", answer.Usage.Input, "tokens_out", answer.Usage.Output)

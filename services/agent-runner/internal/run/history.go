@@ -22,6 +22,8 @@ type Settings struct {
 	ClientTools []clienttool.Tool
 	// OwnPreset is the workspace's own preset with the name Preset, or nil.
 	OwnPreset *preset.Preset
+	// Compact is true if a person has asked for a summary of the conversation so far.
+	Compact bool
 	// TitleSource is where the session's title is from: empty (it has none), message, model or person.
 	TitleSource string
 	// Summary stands for the first messages of the conversation; nil if there is none.
@@ -45,7 +47,7 @@ const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coale
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
-	b.Queue(`SELECT system_prompt, preset, tools, max_steps, title_source, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps, title_source, compact, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
 			coalesce((SELECT client_tools FROM runs WHERE workspace_id = @workspace AND id = @run), client_tools) AS client_tools
 		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))

@@ -32,4 +32,5 @@ func queueSummary(b *pgx.Batch, c *Claim, s *Summary) {
 	b.Queue(`
 		INSERT INTO summaries (session_id, workspace_id, messages, known, run_id, nth, text)
 		VALUES (@session, @workspace, @messages, @known, @run, @nth, @text)`, args)
+	b.Queue(`UPDATE sessions SET compact = false WHERE workspace_id = @workspace AND id = @session`, args)
 }

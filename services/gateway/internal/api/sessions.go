@@ -60,6 +60,9 @@ func (a *API) sessions() {
 	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, newest first"), viewers, a.listSessions)
 	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
 	handle(a, op("update-session", "PATCH /api/sessions/{id}", "Sessions", "Change a session"), editors, a.updateSession)
+	handle(a, op("compact-session", "POST /api/sessions/{id}/compact", "Sessions", "Summarize the conversation before the next answer",
+		about("The next message's run first makes a summary of the older messages, which the model gets in their place. Without this, it does so when the "+
+			"conversation comes near the end of the model's context window.")), editors, a.compactSession)
 	handle(a, op("delete-session", "DELETE /api/sessions/{id}", "Sessions", "Delete a session and everything that belongs to it"), editors, a.deleteSession)
 }
 
@@ -275,6 +278,15 @@ func (a *API) updateSession(ctx context.Context, in *struct {
 		ClientTools: declared(b.ClientTools),
 	})
 	return answer(res.GetSession(), err, sessionBody)
+}
+
+func (a *API) compactSession(ctx context.Context, in *struct {
+	SessionPath
+	Repeatable
+},
+) (*Success, error) {
+	_, err := a.cfg.Conversations.CompactSession(ctx, &agentv1.CompactSessionRequest{Id: in.ID.String()})
+	return succeeded(), err
 }
 
 func (a *API) deleteSession(ctx context.Context, in *struct {

@@ -134,6 +134,14 @@ func (c *Client) Cancel(ctx context.Context, session string) error {
 	return nil
 }
 
+// Compact makes the session's next answer begin with a summary of its older messages.
+func (c *Client) Compact(ctx context.Context, session string) error {
+	if err := c.call(ctx, http.MethodPost, sessionPath(session)+"/compact", nil, nil); err != nil {
+		return fmt.Errorf("compact the session: %w", err)
+	}
+	return nil
+}
+
 // Session reads a session with its messages.
 func (c *Client) Session(ctx context.Context, id string) (SessionDetails, error) {
 	return Get[SessionDetails](ctx, c, sessionPath(id))

@@ -24,6 +24,7 @@ var commands = []command{
 	{"/tools", "", "", "list the tools, and which of them are enabled", (*talk).tools},
 	{"/new", "", "", "begin a new session", func(t *talk, ctx context.Context, _ string) error { return t.begin(ctx, "") }},
 	{"/resume", "[number or id]", "", "list the sessions, or resume one", (*talk).resume},
+	{"/compact", "", "", "summarize the older messages before the next answer", (*talk).compact},
 	{"/doc", "[number or id]", "/docs", "list the documents, or show one", (*talk).doc},
 	{"/quit", "", "/exit", "end the chat; the session stays", func(*talk, context.Context, string) error { return errQuit }},
 }
@@ -112,6 +113,14 @@ func (t *talk) resume(ctx context.Context, argument string) error {
 	return t.list("sessions", "/resume 1 continues the first.", len(all), func(i int) (id, name, about string) {
 		return all[i].ID, Day(all[i].UpdatedAt), cmp.Or(all[i].Title, "(no messages)")
 	})
+}
+
+func (t *talk) compact(ctx context.Context, _ string) error {
+	if err := t.client.Compact(ctx, t.session.ID); err != nil {
+		return err
+	}
+	t.line(t.style().dim("Before the next answer, the model summarizes the older messages for itself. They stay in the session."))
+	return nil
 }
 
 func (t *talk) doc(ctx context.Context, argument string) error {

@@ -51,6 +51,9 @@ const (
 	// ConversationServiceSubmitProcedure is the fully-qualified name of the ConversationService's
 	// Submit RPC.
 	ConversationServiceSubmitProcedure = "/signalbox.agent.v1.ConversationService/Submit"
+	// ConversationServiceCompactSessionProcedure is the fully-qualified name of the
+	// ConversationService's CompactSession RPC.
+	ConversationServiceCompactSessionProcedure = "/signalbox.agent.v1.ConversationService/CompactSession"
 	// ConversationServiceCancelProcedure is the fully-qualified name of the ConversationService's
 	// Cancel RPC.
 	ConversationServiceCancelProcedure = "/signalbox.agent.v1.ConversationService/Cancel"
@@ -73,6 +76,9 @@ type ConversationServiceClient interface {
 	// Submit stores a user message and the run that will answer it, in one transaction.
 	// A repeated idempotency key returns the same run.
 	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
+	// CompactSession makes the next run begin with a summary of the conversation so far, if there
+	// is something to summarize.
+	CompactSession(context.Context, *v1.CompactSessionRequest) (*v1.CompactSessionResponse, error)
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
@@ -131,6 +137,12 @@ func NewConversationServiceClient(httpClient connect.HTTPClient, baseURL string,
 			connect.WithSchema(conversationServiceMethods.ByName("Submit")),
 			connect.WithClientOptions(opts...),
 		),
+		compactSession: connect.NewClient[v1.CompactSessionRequest, v1.CompactSessionResponse](
+			httpClient,
+			baseURL+ConversationServiceCompactSessionProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("CompactSession")),
+			connect.WithClientOptions(opts...),
+		),
 		cancel: connect.NewClient[v1.CancelRequest, v1.CancelResponse](
 			httpClient,
 			baseURL+ConversationServiceCancelProcedure,
@@ -154,6 +166,7 @@ type conversationServiceClient struct {
 	updateSession  *connect.Client[v1.UpdateSessionRequest, v1.UpdateSessionResponse]
 	deleteSession  *connect.Client[v1.DeleteSessionRequest, v1.DeleteSessionResponse]
 	submit         *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
+	compactSession *connect.Client[v1.CompactSessionRequest, v1.CompactSessionResponse]
 	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
 	sendToolResult *connect.Client[v1.SendToolResultRequest, v1.SendToolResultResponse]
 }
@@ -212,6 +225,15 @@ func (c *conversationServiceClient) Submit(ctx context.Context, req *v1.SubmitRe
 	return nil, err
 }
 
+// CompactSession calls signalbox.agent.v1.ConversationService.CompactSession.
+func (c *conversationServiceClient) CompactSession(ctx context.Context, req *v1.CompactSessionRequest) (*v1.CompactSessionResponse, error) {
+	response, err := c.compactSession.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Cancel calls signalbox.agent.v1.ConversationService.Cancel.
 func (c *conversationServiceClient) Cancel(ctx context.Context, req *v1.CancelRequest) (*v1.CancelResponse, error) {
 	response, err := c.cancel.CallUnary(ctx, connect.NewRequest(req))
@@ -245,6 +267,9 @@ type ConversationServiceHandler interface {
 	// Submit stores a user message and the run that will answer it, in one transaction.
 	// A repeated idempotency key returns the same run.
 	Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error)
+	// CompactSession makes the next run begin with a summary of the conversation so far, if there
+	// is something to summarize.
+	CompactSession(context.Context, *v1.CompactSessionRequest) (*v1.CompactSessionResponse, error)
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
@@ -299,6 +324,12 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 		connect.WithSchema(conversationServiceMethods.ByName("Submit")),
 		connect.WithHandlerOptions(opts...),
 	)
+	conversationServiceCompactSessionHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceCompactSessionProcedure,
+		svc.CompactSession,
+		connect.WithSchema(conversationServiceMethods.ByName("CompactSession")),
+		connect.WithHandlerOptions(opts...),
+	)
 	conversationServiceCancelHandler := connect.NewUnaryHandlerSimple(
 		ConversationServiceCancelProcedure,
 		svc.Cancel,
@@ -325,6 +356,8 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 			conversationServiceDeleteSessionHandler.ServeHTTP(w, r)
 		case ConversationServiceSubmitProcedure:
 			conversationServiceSubmitHandler.ServeHTTP(w, r)
+		case ConversationServiceCompactSessionProcedure:
+			conversationServiceCompactSessionHandler.ServeHTTP(w, r)
 		case ConversationServiceCancelProcedure:
 			conversationServiceCancelHandler.ServeHTTP(w, r)
 		case ConversationServiceSendToolResultProcedure:
@@ -360,6 +393,10 @@ func (UnimplementedConversationServiceHandler) DeleteSession(context.Context, *v
 
 func (UnimplementedConversationServiceHandler) Submit(context.Context, *v1.SubmitRequest) (*v1.SubmitResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Submit is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) CompactSession(context.Context, *v1.CompactSessionRequest) (*v1.CompactSessionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.CompactSession is not implemented"))
 }
 
 func (UnimplementedConversationServiceHandler) Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error) {
