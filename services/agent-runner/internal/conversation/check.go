@@ -10,6 +10,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/clienttool"
+	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/provider"
 )
 
@@ -35,13 +36,15 @@ func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session
 	return s.cfg.Models.Choose(ctx, wish)
 }
 
-// checkTools refuses names of tools that the workspace does not have.
+// checkTools refuses names, and prefixes with *, of tools that the workspace does not have.
 func (s *Store) checkTools(ctx context.Context, asked []string) error {
 	if len(asked) == 0 {
 		return nil
 	}
 	available, err := s.cfg.Tools(ctx, false)
-	unknown := func(name string) bool { return !slices.Contains(available, name) }
+	unknown := func(asked string) bool {
+		return !slices.ContainsFunc(available, func(name string) bool { return preset.Match(asked, name) })
+	}
 	if err == nil && slices.ContainsFunc(asked, unknown) {
 		available, err = s.cfg.Tools(ctx, true) // the tool may be newer than the cache
 	}

@@ -168,8 +168,8 @@ func checkFields(title, model, provider, prompt *string, tools []string) error {
 		return fault.New(fault.Invalid, "tools has %d names; at most %d are allowed", len(tools), maxTools)
 	}
 	for i, name := range tools {
-		if !isToolName(name) {
-			return fault.New(fault.Invalid, "tools[%d] is not a tool's name: 1 to 64 of letters, digits, _ and -", i)
+		if !isToolName(strings.TrimSuffix(name, "*")) {
+			return fault.New(fault.Invalid, "tools[%d] is not a tool's name: 1 to 64 of letters, digits, _ and -, or a beginning of one and *", i)
 		}
 	}
 	return nil

@@ -16,13 +16,14 @@ import (
 )
 
 // Tools returns the enabled tools: the selected ones of the run or its session, or without a
-// selection those of the preset, and those that are always enabled.
+// selection those of the preset, and those that are always enabled. A selection has names, and
+// prefixes that end in *, such as one of an MCP server's tools.
 func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*toolv1.Tool {
 	var enabled []*toolv1.Tool
 	for _, t := range catalogue {
 		chosen := p.Enables(t.GetName())
 		if selected != nil {
-			chosen = slices.Contains(selected, t.GetName())
+			chosen = slices.ContainsFunc(selected, func(pattern string) bool { return preset.Match(pattern, t.GetName()) })
 		}
 		if chosen || t.GetAlways() {
 			enabled = append(enabled, t)

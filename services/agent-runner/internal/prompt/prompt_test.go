@@ -34,6 +34,7 @@ func TestTools(t *testing.T) {
 	}{
 		{"the preset's", nil, []string{"doc_read", "clock"}},
 		{"none", []string{}, []string{"clock"}},
+		{"chosen by a prefix", []string{"web_*"}, []string{"web_search", "clock"}},
 		{"chosen", []string{"web_search", "nope"}, []string{"web_search", "clock"}},
 	} {
 		var got []string

@@ -1708,7 +1708,7 @@ export interface components {
             provider?: string;
             system_prompt?: string;
             title?: string;
-            /** @description Names of the tools to enable. Absent: the preset's tools. */
+            /** @description Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. Absent: the preset's tools. */
             tools?: string[] | null;
         };
         CreateWorkspace: {
@@ -2410,7 +2410,7 @@ export interface components {
             system_prompt: string | null;
             /** @description Null until the first message sets it. */
             title: string | null;
-            /** @description Names of the enabled tools; null: the preset's tools. */
+            /** @description Names of the enabled tools, or beginnings with an asterisk; null: the preset's tools. */
             tools: string[] | null;
             /** Format: date-time */
             updated_at: string;
@@ -2802,7 +2802,7 @@ export interface components {
             provider?: string | null;
             system_prompt?: string | null;
             title?: string | null;
-            /** @description Names of the tools to enable; null restores the preset's tools. */
+            /** @description Names of the tools to enable, or beginnings with an asterisk; null restores the preset's tools. */
             tools?: string[] | null;
         };
         Usage: {
