@@ -35,6 +35,8 @@ func serveStdio(how string) {
 	case "good":
 		goodStdio()
 		return
+	case "stubborn": // it does not end with its input
+		goodStdio()
 	case "executor":
 		execute()
 	case "garbage":
@@ -417,7 +419,8 @@ func TestIdleProcess(t *testing.T) {
 	noneLeft(t, mark)
 }
 
-// TestProcessesEndWithUs kills the process that has started servers.
+// TestProcessesEndWithUs kills the process that has started servers, which do not end with their
+// input.
 func TestProcessesEndWithUs(t *testing.T) {
 	t.Parallel()
 	needSandbox(t)
@@ -447,7 +450,7 @@ func TestProcessesEndWithUs(t *testing.T) {
 // execute starts servers as tool-executor does, and waits to be killed.
 func execute() {
 	for _, sandbox := range []bool{true, false} {
-		text := fmt.Sprintf(`{"mcpServers": {"own": {"command": %[1]q, "sandbox": %[2]t, "read": [%[1]q], "env": {%[3]q: "good", "MARK": %[4]q}}}}`,
+		text := fmt.Sprintf(`{"mcpServers": {"own": {"command": %[1]q, "sandbox": %[2]t, "read": [%[1]q], "env": {%[3]q: "stubborn", "MARK": %[4]q}}}}`,
 			os.Getenv("SELF"), sandbox, behave, os.Getenv("EXECUTOR"))
 		file, err := mcp.ParseOperator([]byte(text))
 		if err == nil {
