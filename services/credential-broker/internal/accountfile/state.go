@@ -74,6 +74,7 @@ const (
 	SecretField  = "secret" // of an account without a grant
 	AccessField  = "access_token"
 	RefreshField = "refresh_token"
+	ClientField  = "client_secret" // of a Server
 )
 
 // LoginField is the field that a login's secret is sealed to.
@@ -108,6 +109,10 @@ type Grant struct {
 	RetryAt   *time.Time    `json:"retry_at,omitempty"`
 	LastError string        `json:"last_error,omitempty"`
 	ChangedAt time.Time     `json:"changed_at"`
+	// Server is set if the grant is for an MCP server, and Client is the secret of its client,
+	// if it has one. They are only in a database.
+	Server *Server       `json:"-"`
+	Client *vault.Sealed `json:"-"`
 
 	// AccountProvider is the account's provider, and Now what the store's clock said when
 	// the grant was read.
@@ -125,6 +130,21 @@ type Attempt struct {
 	LeaseUntil time.Time `json:"lease_until"`
 }
 
+// Server is an MCP server that somebody signs in to, with its authorization server.
+type Server struct {
+	URL       string   `json:"url"`      // the MCP server's
+	Resource  string   `json:"resource"` // what the tokens are for (RFC 8707)
+	Issuer    string   `json:"issuer"`
+	Authorize string   `json:"authorize"`
+	Token     string   `json:"token"`
+	Revoke    string   `json:"revoke,omitempty"`
+	ClientID  string   `json:"client_id"`
+	Auth      string   `json:"auth"` // how the client authenticates
+	Scopes    []string `json:"scopes,omitempty"`
+	// NamesItself says that each answer in the browser names the issuer (RFC 9207).
+	NamesItself bool `json:"names_itself,omitempty"`
+}
+
 // LoginKind is a way to sign in. Package oauth has the kinds.
 type LoginKind string
 
@@ -139,6 +159,7 @@ type Login struct {
 	Again    bool       `json:"again,omitempty"` // the account is there, and is authorised again
 	Label    string     `json:"label,omitempty"`
 	Redirect string     `json:"redirect,omitempty"`
+	Server   *Server    `json:"-"` // as in Grant
 	// StateHash is the hash of the state, or of a random text for a device. It tells one
 	// beginning of a login from another with the same ID.
 	StateHash []byte `json:"state_hash"`

@@ -16,7 +16,7 @@ import (
 const selectGrant = `
 	SELECT g.account_id, g.provider, g.state, g.reason, g.version, g.access_sealed, g.access_key_version, g.refresh_sealed, g.refresh_key_version,
 		g.scope, g.issued_at, g.expires_at, g.refresh_at, g.attempt_id, g.lease_until, g.doubtful, g.failures, g.retry_at, g.last_error, g.changed_at,
-		a.provider AS account_provider
+		g.server, g.client_sealed, g.client_key_version, a.provider AS account_provider
 	FROM grants g JOIN accounts a ON a.workspace_id = g.workspace_id AND a.id = g.account_id
 	WHERE g.workspace_id = @workspace`
 
@@ -33,18 +33,21 @@ type accountGrant struct {
 }
 
 func scanGrant(row pgx.CollectableRow) (g accountGrant, err error) {
-	var access, refresh []byte
-	var accessKey, refreshKey *int
+	var access, refresh, client []byte
+	var accessKey, refreshKey, clientKey *int
 	var attempt *uuid.UUID
 	var lease *time.Time
 	err = row.Scan(&g.account, &g.Provider, &g.State, &g.Reason, &g.Version, &access, &accessKey, &refresh, &refreshKey,
 		&g.Scope, &g.IssuedAt, &g.ExpiresAt, &g.RefreshAt, &attempt, &lease, &g.Doubtful, &g.Failures, &g.RetryAt, &g.LastError, &g.ChangedAt,
-		&g.AccountProvider, &g.Now)
+		&g.Server, &client, &clientKey, &g.AccountProvider, &g.Now)
 	if accessKey != nil {
 		g.Access = &vault.Sealed{KeyVersion: *accessKey, Bytes: access}
 	}
 	if refreshKey != nil {
 		g.Refresh = &vault.Sealed{KeyVersion: *refreshKey, Bytes: refresh}
+	}
+	if clientKey != nil {
+		g.Client = &vault.Sealed{KeyVersion: *clientKey, Bytes: client}
 	}
 	if attempt != nil && lease != nil {
 		g.Attempt = &Attempt{ID: *attempt, LeaseUntil: *lease}
@@ -108,9 +111,10 @@ func (s postgres) PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, 
 		pending = `state = 'revoking'`
 	}
 	return query[GrantKey](ctx, s, id.Workspace{}, "grants that are due, or being signed out", `
-		SELECT workspace, account, provider, version, state FROM (
-			SELECT `+grantKeyColumns+`, row_number() OVER (PARTITION BY provider ORDER BY refresh_at) AS nth FROM grants
-			WHERE provider = ANY (@providers) AND account_id <> ALL (@except)
+		SELECT workspace, account, provider, version, state, discovered FROM (
+			SELECT `+grantKeyColumns+`, server IS NOT NULL AS discovered,
+				row_number() OVER (PARTITION BY CASE WHEN server IS NULL THEN provider END ORDER BY refresh_at) AS nth FROM grants
+			WHERE (server IS NOT NULL OR provider = ANY (@providers)) AND account_id <> ALL (@except)
 				AND (lease_until IS NULL OR lease_until < now() OR lease_until > now() + @lease::interval) AND `+pending+`
 		) AS pending WHERE nth <= @most`, pg.Args{
 		"providers": q.Providers, "except": append([]id.Account{}, q.Except...), "most": q.Most, "lease": q.LongestLease, "pause": q.LongestPause,
@@ -119,7 +123,7 @@ func (s postgres) PendingGrants(ctx context.Context, q GrantQuery) ([]GrantKey, 
 
 func (s postgres) ChangedGrants(ctx context.Context, since time.Duration) (grants []GrantKey, all bool, err error) {
 	b := &pgx.Batch{}
-	b.Queue(`SELECT `+grantKeyColumns+` FROM grants WHERE changed_at > now() - @since::interval`, pg.Args{"since": since}).Query(pg.Collect(&grants))
+	b.Queue(`SELECT `+grantKeyColumns+`, server IS NOT NULL AS discovered FROM grants WHERE changed_at > now() - @since::interval`, pg.Args{"since": since}).Query(pg.Collect(&grants))
 	return grants, false, s.db.ReadAsSystem(ctx, b)
 }
 
@@ -144,12 +148,12 @@ func grantArgs(account id.Account, g *Grant) pg.Args {
 	args := pg.Args{
 		"account": account, "provider": g.Provider, "state": string(g.State), "reason": g.Reason, "version": g.Version, "scope": g.Scope,
 		"issued_at": g.IssuedAt, "expires_at": g.ExpiresAt, "refresh_at": g.RefreshAt, "attempt": (*uuid.UUID)(nil), "lease_until": (*time.Time)(nil),
-		"doubtful": g.Doubtful, "failures": g.Failures, "retry_at": g.RetryAt, "last_error": g.LastError, "changed_at": g.ChangedAt,
+		"server": g.Server, "doubtful": g.Doubtful, "failures": g.Failures, "retry_at": g.RetryAt, "last_error": g.LastError, "changed_at": g.ChangedAt,
 	}
 	if g.Attempt != nil {
 		args["attempt"], args["lease_until"] = &g.Attempt.ID, &g.Attempt.LeaseUntil
 	}
-	for field, sealed := range map[string]*vault.Sealed{"access": g.Access, "refresh": g.Refresh} {
+	for field, sealed := range map[string]*vault.Sealed{"access": g.Access, "refresh": g.Refresh, "client": g.Client} {
 		args[field], args[field+"_key"] = []byte(nil), (*int)(nil)
 		if sealed != nil {
 			args[field], args[field+"_key"] = sealed.Bytes, &sealed.KeyVersion
@@ -161,9 +165,9 @@ func grantArgs(account id.Account, g *Grant) pg.Args {
 func (t pgTx) insertGrant(ctx context.Context, account id.Account, g *Grant) error {
 	return t.exec(ctx, "insert grant", `
 		INSERT INTO grants (workspace_id, account_id, provider, state, version, access_sealed, access_key_version, refresh_sealed, refresh_key_version,
-			scope, issued_at, expires_at, refresh_at, changed_at)
+			scope, issued_at, expires_at, refresh_at, changed_at, server, client_sealed, client_key_version)
 		VALUES (@workspace, @account, @provider, @state, @version, @access, @access_key, @refresh, @refresh_key,
-			@scope, @issued_at, @expires_at, @refresh_at, @changed_at)`, grantArgs(account, g))
+			@scope, @issued_at, @expires_at, @refresh_at, @changed_at, @server, @client, @client_key)`, grantArgs(account, g))
 }
 
 func (t pgTx) UpdateGrant(ctx context.Context, account id.Account, g *Grant) error {
@@ -171,7 +175,8 @@ func (t pgTx) UpdateGrant(ctx context.Context, account id.Account, g *Grant) err
 		UPDATE grants SET state = @state, reason = @reason, version = @version, access_sealed = @access, access_key_version = @access_key,
 			refresh_sealed = @refresh, refresh_key_version = @refresh_key, scope = @scope, issued_at = @issued_at, expires_at = @expires_at,
 			refresh_at = @refresh_at, attempt_id = @attempt, lease_until = @lease_until, doubtful = @doubtful, failures = @failures,
-			retry_at = @retry_at, last_error = @last_error, changed_at = @changed_at
+			retry_at = @retry_at, last_error = @last_error, changed_at = @changed_at,
+			server = @server, client_sealed = @client, client_key_version = @client_key
 		WHERE workspace_id = @workspace AND account_id = @account`, grantArgs(account, g))
 }
 
@@ -190,7 +195,7 @@ func (t pgTx) EndAttempt(ctx context.Context, _ id.Account, attempt uuid.UUID, o
 }
 
 const selectLogins = `
-	SELECT id, member_id AS member, provider, kind, purpose, account_id AS account, again, label, redirect, state_hash, sealed,
+	SELECT id, member_id AS member, provider, kind, purpose, account_id AS account, again, label, redirect, server, state_hash, sealed,
 		coalesce(key_version, 0) AS key_version, poll_interval AS interval_s, poll_at, expires_at, ended_at, code, reason
 	FROM logins WHERE workspace_id = @workspace AND `
 
@@ -208,13 +213,13 @@ func (t pgTx) Login(ctx context.Context, login uuid.UUID) (*Login, error) {
 
 func (t pgTx) InsertLogin(ctx context.Context, l *Login) (bool, error) {
 	n, err := t.execN(ctx, "store a login", `
-		INSERT INTO logins (workspace_id, id, member_id, provider, kind, purpose, account_id, again, label, redirect, state_hash, sealed, key_version,
+		INSERT INTO logins (workspace_id, id, member_id, provider, kind, purpose, account_id, again, label, redirect, server, state_hash, sealed, key_version,
 			poll_interval, poll_at, expires_at)
-		VALUES (@workspace, @id, @member, @provider, @kind, @purpose, @account, @again, @label, @redirect, @state, @sealed, @key_version,
+		VALUES (@workspace, @id, @member, @provider, @kind, @purpose, @account, @again, @label, @redirect, @server, @state, @sealed, @key_version,
 			@interval, @poll_at, @expires_at)
 		ON CONFLICT (workspace_id, id) DO NOTHING`, pg.Args{
 		"id": l.ID, "member": l.Member, "provider": l.Provider, "kind": string(l.Kind), "purpose": l.Purpose, "account": l.Account, "again": l.Again,
-		"label": l.Label, "redirect": l.Redirect, "state": l.StateHash, "sealed": l.Bytes, "key_version": l.KeyVersion,
+		"label": l.Label, "redirect": l.Redirect, "server": l.Server, "state": l.StateHash, "sealed": l.Bytes, "key_version": l.KeyVersion,
 		"interval": l.IntervalS, "poll_at": l.PollAt, "expires_at": l.ExpiresAt,
 	})
 	return n == 1, err

@@ -46,6 +46,9 @@ type Grant = accountfile.Grant
 // GrantState is the state of a Grant.
 type GrantState = accountfile.GrantState
 
+// Server is an MCP server that somebody signs in to.
+type Server = accountfile.Server
+
 // Attempt is a request to an authorisation server that has no outcome yet.
 type Attempt = accountfile.Attempt
 
@@ -74,6 +77,7 @@ type Stat = accountfile.Stat
 const (
 	AccessField  = accountfile.AccessField
 	RefreshField = accountfile.RefreshField
+	ClientField  = accountfile.ClientField
 )
 
 // LoginField is the field that a login's secret is sealed to.
@@ -542,14 +546,16 @@ type GrantKey struct {
 	Provider  string
 	Version   int64
 	State     GrantState
+	// Discovered says that it has a Server.
+	Discovered bool
 }
 
-// GrantQuery selects grants of all workspaces.
+// GrantQuery selects grants of all workspaces: those of some providers, and all with a Server.
 type GrantQuery struct {
 	Revoking  bool // rather than due
 	Providers []string
 	Except    []id.Account
-	Most      int // of each provider
+	Most      int // of each provider, and of those with a Server
 	// A lease or a pause after a failure that ends later than these from now was written by a
 	// clock that was ahead, and does not count.
 	LongestLease, LongestPause time.Duration
@@ -581,6 +587,7 @@ var SealedFields = []SealedField{
 	{"accounts", "id", "id", "sealed", "key_version", always(accountfile.SecretField)},
 	{"grants", "account_id", "account_id", "access_sealed", "access_key_version", always(accountfile.AccessField)},
 	{"grants", "account_id", "account_id", "refresh_sealed", "refresh_key_version", always(accountfile.RefreshField)},
+	{"grants", "account_id", "account_id", "client_sealed", "client_key_version", always(accountfile.ClientField)},
 	{"logins", "id", "account_id", "sealed", "key_version", accountfile.LoginField},
 }
 

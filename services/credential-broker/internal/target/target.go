@@ -130,6 +130,33 @@ func (p Policy) Check(u *url.URL) error {
 	return nil
 }
 
+// CheckEndpoint refuses the URL of an authorization server's endpoint that the policy does not
+// allow. Its errors continue a sentence about the URL.
+func (p Policy) CheckEndpoint(u *url.URL) error {
+	private := isPrivateName(u.Hostname())
+	port, portErr := strconv.ParseUint(u.Port(), 10, 16)
+	switch {
+	case len(u.String()) > maxURL:
+		return fmt.Errorf("is longer than %d bytes", maxURL)
+	case u.User != nil || u.Fragment != "":
+		return errors.New("holds a user or a fragment")
+	case u.Scheme != "https" && (u.Scheme != "http" || !private || !p.AllowPrivate):
+		return errors.New("does not begin with https")
+	case private && !p.AllowPrivate:
+		return errors.New("is at a loopback or private address, which the operator has not allowed (CREDENTIAL_BROKER_ALLOW_PRIVATE)")
+	case u.Port() != "" && (portErr != nil || !p.allowsPort(uint16(port))):
+		return errors.New("is at another port than 443")
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	if err == nil {
+		return p.checkAddr(a)
+	}
+	if !hostForm.MatchString(u.Hostname()) {
+		return errors.New("has an invalid host")
+	}
+	return nil
+}
+
 func (p Policy) allowsPort(port uint16) bool {
 	return p.AllowPrivate || p.AnyPort || port == 80 || port == 443
 }
