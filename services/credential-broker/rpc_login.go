@@ -11,6 +11,7 @@ import (
 	"signalbox.dev/pkg/id"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/services/credential-broker/admin"
+	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const kindPrefix = "LOGIN_KIND_"
@@ -29,7 +30,15 @@ func (s *server) StartLogin(ctx context.Context, req *credentialv1.StartLoginReq
 		return nil, err
 	}
 	kind := admin.LoginKind(strings.ToLower(strings.TrimPrefix(req.GetKind().String(), kindPrefix)))
-	l, err := scope(ctx).StartLogin(ctx, admin.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account})
+	r := admin.LoginRequest{ID: login, Provider: req.GetProvider(), Kind: kind, Label: req.GetLabel(), Account: account}
+	start := (*admin.Scope).StartLogin
+	if m := req.GetMcpServer(); m != nil {
+		r.Redirect, start = m.GetRedirect(), (*admin.Scope).StartServerLogin
+		r.Server = &admin.ServerRequest{
+			URL: m.GetUrl(), Metadata: m.GetResourceMetadata(), Scope: m.GetScope(), ClientID: m.GetClientId(), Secret: vault.NewSecret(m.GetClientSecret()),
+		}
+	}
+	l, err := start(scope(ctx), ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +68,7 @@ func (s *server) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLo
 	if err != nil {
 		return nil, err
 	}
-	a, err := scope(ctx).CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError()})
+	a, err := scope(ctx).CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError(), Issuer: req.GetIssuer()})
 	return &credentialv1.CompleteLoginResponse{Account: accountMessage(a)}, err
 }
 

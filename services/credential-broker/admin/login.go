@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,8 @@ type (
 	LoginKind = oauth.Kind
 	// LoginRequest says what to sign in to.
 	LoginRequest = oauth.LoginRequest
+	// ServerRequest says which MCP server to sign in to.
+	ServerRequest = oauth.ServerRequest
 	// LoginAnswer is what came back from the provider.
 	LoginAnswer = oauth.Answer
 	// Revocation is how a sign-out went at the provider.
@@ -111,6 +114,58 @@ func (s *Scope) StartLogin(ctx context.Context, r LoginRequest) (Login, error) {
 		ID: l.ID, Kind: l.Kind, URL: l.URL, UserCode: l.UserCode, URLWithCode: l.URLWithCode,
 		ExpiresAt: time.Now().Add(l.Life).UTC().Truncate(time.Second), Wait: l.Wait,
 	}, nil
+}
+
+// serverProvider begins the provider of every account for an MCP server.
+const serverProvider = "mcp-"
+
+// The bounds of a ServerRequest, in bytes.
+const (
+	maxServerURL = 2048
+	maxClient    = 2048
+)
+
+// StartServerLogin begins a sign-in to an MCP server, whose authorization server is
+// discovered. It is for the account that the workspace has for the server, or for a new one.
+func (s *Scope) StartServerLogin(ctx context.Context, r LoginRequest) (Login, error) {
+	if err := s.Possible(); err != nil {
+		return Login{}, err
+	}
+	n := r.Server
+	switch {
+	case s.shared() || !id.IsZero(r.Account):
+		return Login{}, fault.New(fault.Invalid, "mcp_server: a workspace signs in to it, and the account follows from the server")
+	case !strings.HasPrefix(r.Provider, serverProvider):
+		return Login{}, fault.New(fault.Invalid, "provider: the accounts of an MCP server have the provider %s<name>", serverProvider)
+	case len(n.URL) > maxServerURL || len(n.Metadata) > maxServerURL || len(n.Scope) > maxServerURL:
+		return Login{}, fault.New(fault.Invalid, "mcp_server: url, resource_metadata and scope have at most %d bytes each", maxServerURL)
+	case len(n.ClientID) > maxClient || n.ClientID == "" && !n.Secret.IsZero():
+		return Login{}, fault.New(fault.Invalid, "client_id: it is longer than %d bytes, or there is a client_secret without it", maxClient)
+	}
+	if err := checkProvider(r.Provider); err != nil {
+		return Login{}, err
+	}
+	if text := n.Secret.Reveal(); text != "" {
+		if err := CheckSecret(text); err != nil {
+			return Login{}, fault.New(fault.Invalid, "client_secret: %v", err)
+		}
+	}
+	own, err := s.List(ctx)
+	if err != nil {
+		return Login{}, err
+	}
+	for _, a := range own {
+		switch {
+		case a.Provider != r.Provider:
+		case a.Grant == nil:
+			return Login{}, fault.Coded(fault.Conflict, "MCP_HAS_TOKEN", "the workspace has a token for this MCP server, in account %s: remove that account to sign in instead", a.ID)
+		case a.BaseURL != oauth.Origin(n.URL):
+			return Login{}, fault.Coded(fault.Conflict, "MCP_OTHER_SERVER", "account %s is for an MCP server of the same name at %s: remove that account first", a.ID, a.BaseURL)
+		default:
+			r.Account = a.ID
+		}
+	}
+	return s.StartLogin(ctx, r)
 }
 
 // CompleteLogin ends a sign-in and returns the account. A repeat returns the same.

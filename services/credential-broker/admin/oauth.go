@@ -75,6 +75,19 @@ func newKeeper(cfg Config, a *Accounts) *oauth.Keeper {
 	}
 	return oauth.New(oauth.Config{
 		Store: a.Store, Vault: a.Vault, Providers: a.providers, Log: cfg.Log, Redirect: a.redirect,
+		Document: clientDocument(a.redirect), CheckEndpoint: a.Policy.CheckEndpoint, Control: a.Policy.Control,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
 	})
+}
+
+// clientDocument returns the URL at which the gateway publishes its client id metadata document,
+// beside the page that completes sign-ins; empty if browsers are sent to another page, or
+// authorization servers cannot fetch it.
+func clientDocument(redirect string) string {
+	u, err := url.Parse(redirect)
+	if err != nil || u.Scheme != "https" || u.Path != "/api/connections/callback" || u.RawQuery != "" {
+		return ""
+	}
+	u.Path = "/api/connections/client.json"
+	return u.String()
 }

@@ -1888,7 +1888,11 @@ type StartLoginRequest struct {
 	AccountId string `protobuf:"bytes,4,opt,name=account_id,json=accountId,proto3" json:"account_id,omitempty"`
 	// The new login's id, a UUID; empty if the call will not be repeated. A repeated call
 	// returns the same login. A device login gets new codes; its earlier ones are void.
-	Id            string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"`
+	// For an MCP server, whose authorization server is discovered. The provider is then that of
+	// the server's accounts, mcp-<name>, the kind is browser, and account_id is empty: the login
+	// is for the account that the workspace has for the server, or else for a new one.
+	McpServer     *McpServer `protobuf:"bytes,6,opt,name=mcp_server,json=mcpServer,proto3" json:"mcp_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1958,6 +1962,102 @@ func (x *StartLoginRequest) GetId() string {
 	return ""
 }
 
+func (x *StartLoginRequest) GetMcpServer() *McpServer {
+	if x != nil {
+		return x.McpServer
+	}
+	return nil
+}
+
+// An MCP server to sign in to.
+type McpServer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Url   string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// The parameters resource_metadata and scope of the server's challenge; may be empty.
+	ResourceMetadata string `protobuf:"bytes,2,opt,name=resource_metadata,json=resourceMetadata,proto3" json:"resource_metadata,omitempty"`
+	Scope            string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
+	// A client that was registered by hand; may be empty.
+	ClientId     string `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	ClientSecret string `protobuf:"bytes,5,opt,name=client_secret,json=clientSecret,proto3" json:"client_secret,omitempty"`
+	// Where the command line waits for the browser: /callback at a port of 127.0.0.1 or [::1];
+	// empty for the page that the operator has registered.
+	Redirect      string `protobuf:"bytes,6,opt,name=redirect,proto3" json:"redirect,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *McpServer) Reset() {
+	*x = McpServer{}
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *McpServer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*McpServer) ProtoMessage() {}
+
+func (x *McpServer) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use McpServer.ProtoReflect.Descriptor instead.
+func (*McpServer) Descriptor() ([]byte, []int) {
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *McpServer) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *McpServer) GetResourceMetadata() string {
+	if x != nil {
+		return x.ResourceMetadata
+	}
+	return ""
+}
+
+func (x *McpServer) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *McpServer) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
+}
+
+func (x *McpServer) GetClientSecret() string {
+	if x != nil {
+		return x.ClientSecret
+	}
+	return ""
+}
+
+func (x *McpServer) GetRedirect() string {
+	if x != nil {
+		return x.Redirect
+	}
+	return ""
+}
+
 type StartLoginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1977,7 +2077,7 @@ type StartLoginResponse struct {
 
 func (x *StartLoginResponse) Reset() {
 	*x = StartLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2089,7 @@ func (x *StartLoginResponse) String() string {
 func (*StartLoginResponse) ProtoMessage() {}
 
 func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[29]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2102,7 @@ func (x *StartLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartLoginResponse.ProtoReflect.Descriptor instead.
 func (*StartLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartLoginResponse) GetId() string {
@@ -2062,14 +2162,16 @@ type CompleteLoginRequest struct {
 	// The code, or everything that the person pasted.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// The error parameter of the provider's redirect.
-	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// The iss parameter of the provider's redirect.
+	Issuer        string `protobuf:"bytes,5,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CompleteLoginRequest) Reset() {
 	*x = CompleteLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2183,7 @@ func (x *CompleteLoginRequest) String() string {
 func (*CompleteLoginRequest) ProtoMessage() {}
 
 func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[30]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2196,7 @@ func (x *CompleteLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginRequest.ProtoReflect.Descriptor instead.
 func (*CompleteLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CompleteLoginRequest) GetId() string {
@@ -2125,6 +2227,13 @@ func (x *CompleteLoginRequest) GetError() string {
 	return ""
 }
 
+func (x *CompleteLoginRequest) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
 type CompleteLoginResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Account       *Account               `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
@@ -2134,7 +2243,7 @@ type CompleteLoginResponse struct {
 
 func (x *CompleteLoginResponse) Reset() {
 	*x = CompleteLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2255,7 @@ func (x *CompleteLoginResponse) String() string {
 func (*CompleteLoginResponse) ProtoMessage() {}
 
 func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[31]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2268,7 @@ func (x *CompleteLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompleteLoginResponse.ProtoReflect.Descriptor instead.
 func (*CompleteLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CompleteLoginResponse) GetAccount() *Account {
@@ -2178,7 +2287,7 @@ type PollLoginRequest struct {
 
 func (x *PollLoginRequest) Reset() {
 	*x = PollLoginRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2299,7 @@ func (x *PollLoginRequest) String() string {
 func (*PollLoginRequest) ProtoMessage() {}
 
 func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[32]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2312,7 @@ func (x *PollLoginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginRequest.ProtoReflect.Descriptor instead.
 func (*PollLoginRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PollLoginRequest) GetId() string {
@@ -2225,7 +2334,7 @@ type PollLoginResponse struct {
 
 func (x *PollLoginResponse) Reset() {
 	*x = PollLoginResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2237,7 +2346,7 @@ func (x *PollLoginResponse) String() string {
 func (*PollLoginResponse) ProtoMessage() {}
 
 func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[33]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2250,7 +2359,7 @@ func (x *PollLoginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollLoginResponse.ProtoReflect.Descriptor instead.
 func (*PollLoginResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PollLoginResponse) GetAccount() *Account {
@@ -2276,7 +2385,7 @@ type RefreshAccountRequest struct {
 
 func (x *RefreshAccountRequest) Reset() {
 	*x = RefreshAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2397,7 @@ func (x *RefreshAccountRequest) String() string {
 func (*RefreshAccountRequest) ProtoMessage() {}
 
 func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[34]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2301,7 +2410,7 @@ func (x *RefreshAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountRequest.ProtoReflect.Descriptor instead.
 func (*RefreshAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RefreshAccountRequest) GetId() string {
@@ -2320,7 +2429,7 @@ type RefreshAccountResponse struct {
 
 func (x *RefreshAccountResponse) Reset() {
 	*x = RefreshAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2332,7 +2441,7 @@ func (x *RefreshAccountResponse) String() string {
 func (*RefreshAccountResponse) ProtoMessage() {}
 
 func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[35]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2345,7 +2454,7 @@ func (x *RefreshAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefreshAccountResponse.ProtoReflect.Descriptor instead.
 func (*RefreshAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{35}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RefreshAccountResponse) GetAccount() *Account {
@@ -2364,7 +2473,7 @@ type LogoutAccountRequest struct {
 
 func (x *LogoutAccountRequest) Reset() {
 	*x = LogoutAccountRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2485,7 @@ func (x *LogoutAccountRequest) String() string {
 func (*LogoutAccountRequest) ProtoMessage() {}
 
 func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[36]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2498,7 @@ func (x *LogoutAccountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountRequest.ProtoReflect.Descriptor instead.
 func (*LogoutAccountRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{36}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LogoutAccountRequest) GetId() string {
@@ -2412,7 +2521,7 @@ type LogoutAccountResponse struct {
 
 func (x *LogoutAccountResponse) Reset() {
 	*x = LogoutAccountResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2424,7 +2533,7 @@ func (x *LogoutAccountResponse) String() string {
 func (*LogoutAccountResponse) ProtoMessage() {}
 
 func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[37]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2437,7 +2546,7 @@ func (x *LogoutAccountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogoutAccountResponse.ProtoReflect.Descriptor instead.
 func (*LogoutAccountResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{37}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LogoutAccountResponse) GetAtProvider() bool {
@@ -2483,7 +2592,7 @@ type PoolSettings struct {
 
 func (x *PoolSettings) Reset() {
 	*x = PoolSettings{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2495,7 +2604,7 @@ func (x *PoolSettings) String() string {
 func (*PoolSettings) ProtoMessage() {}
 
 func (x *PoolSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[38]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2508,7 +2617,7 @@ func (x *PoolSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolSettings.ProtoReflect.Descriptor instead.
 func (*PoolSettings) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{38}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PoolSettings) GetStrategy() string {
@@ -2608,7 +2717,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2729,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[39]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2742,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{39}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Pool) GetProvider() string {
@@ -2672,7 +2781,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2793,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[40]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2806,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{40}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
 }
 
 type ListPoolsResponse struct {
@@ -2709,7 +2818,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2721,7 +2830,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[41]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2734,7 +2843,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{41}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2756,7 +2865,7 @@ type SetPoolRequest struct {
 
 func (x *SetPoolRequest) Reset() {
 	*x = SetPoolRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2877,7 @@ func (x *SetPoolRequest) String() string {
 func (*SetPoolRequest) ProtoMessage() {}
 
 func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[42]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2890,7 @@ func (x *SetPoolRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolRequest.ProtoReflect.Descriptor instead.
 func (*SetPoolRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{42}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetPoolRequest) GetProvider() string {
@@ -2814,7 +2923,7 @@ type SetPoolResponse struct {
 
 func (x *SetPoolResponse) Reset() {
 	*x = SetPoolResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +2935,7 @@ func (x *SetPoolResponse) String() string {
 func (*SetPoolResponse) ProtoMessage() {}
 
 func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[43]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2839,7 +2948,7 @@ func (x *SetPoolResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPoolResponse.ProtoReflect.Descriptor instead.
 func (*SetPoolResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{43}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetPoolResponse) GetPool() *Pool {
@@ -2867,7 +2976,7 @@ type AccountStat struct {
 
 func (x *AccountStat) Reset() {
 	*x = AccountStat{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +2988,7 @@ func (x *AccountStat) String() string {
 func (*AccountStat) ProtoMessage() {}
 
 func (x *AccountStat) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[44]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +3001,7 @@ func (x *AccountStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AccountStat.ProtoReflect.Descriptor instead.
 func (*AccountStat) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{44}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AccountStat) GetAccountId() string {
@@ -2952,7 +3061,7 @@ type GetStatsRequest struct {
 
 func (x *GetStatsRequest) Reset() {
 	*x = GetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3073,7 @@ func (x *GetStatsRequest) String() string {
 func (*GetStatsRequest) ProtoMessage() {}
 
 func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[45]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3086,7 @@ func (x *GetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{45}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{46}
 }
 
 type GetStatsResponse struct {
@@ -2989,7 +3098,7 @@ type GetStatsResponse struct {
 
 func (x *GetStatsResponse) Reset() {
 	*x = GetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +3110,7 @@ func (x *GetStatsResponse) String() string {
 func (*GetStatsResponse) ProtoMessage() {}
 
 func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[46]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3014,7 +3123,7 @@ func (x *GetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{46}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetStatsResponse) GetStats() []*AccountStat {
@@ -3034,7 +3143,7 @@ type ResetStatsRequest struct {
 
 func (x *ResetStatsRequest) Reset() {
 	*x = ResetStatsRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3046,7 +3155,7 @@ func (x *ResetStatsRequest) String() string {
 func (*ResetStatsRequest) ProtoMessage() {}
 
 func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[47]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3059,7 +3168,7 @@ func (x *ResetStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsRequest.ProtoReflect.Descriptor instead.
 func (*ResetStatsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{47}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ResetStatsRequest) GetId() string {
@@ -3077,7 +3186,7 @@ type ResetStatsResponse struct {
 
 func (x *ResetStatsResponse) Reset() {
 	*x = ResetStatsResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3198,7 @@ func (x *ResetStatsResponse) String() string {
 func (*ResetStatsResponse) ProtoMessage() {}
 
 func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[48]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3211,7 @@ func (x *ResetStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetStatsResponse.ProtoReflect.Descriptor instead.
 func (*ResetStatsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{48}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{49}
 }
 
 // A row of the audit log. The rows of a workspace form a chain: each hash covers the row
@@ -3131,7 +3240,7 @@ type AuditRow struct {
 
 func (x *AuditRow) Reset() {
 	*x = AuditRow{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3252,7 @@ func (x *AuditRow) String() string {
 func (*AuditRow) ProtoMessage() {}
 
 func (x *AuditRow) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[49]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3265,7 @@ func (x *AuditRow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRow.ProtoReflect.Descriptor instead.
 func (*AuditRow) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{49}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AuditRow) GetSequence() int64 {
@@ -3255,7 +3364,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3267,7 +3376,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[50]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3280,7 +3389,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{50}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListAuditRequest) GetBefore() int64 {
@@ -3308,7 +3417,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +3429,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_credential_v1_account_proto_msgTypes[51]
+	mi := &file_signalbox_credential_v1_account_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +3442,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{51}
+	return file_signalbox_credential_v1_account_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListAuditResponse) GetRows() []*AuditRow {
@@ -3473,14 +3582,23 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\x18ListAccountKindsResponse\x12#\n" +
 	"\rkey_providers\x18\x01 \x03(\tR\fkeyProviders\x12\x1a\n" +
 	"\bprofiles\x18\x02 \x03(\tR\bprofiles\x12>\n" +
-	"\x06logins\x18\x03 \x03(\v2&.signalbox.credential.v1.LoginProviderR\x06logins\"\xac\x01\n" +
+	"\x06logins\x18\x03 \x03(\v2&.signalbox.credential.v1.LoginProviderR\x06logins\"\xef\x01\n" +
 	"\x11StartLoginRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x14\n" +
 	"\x05label\x18\x03 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
 	"account_id\x18\x04 \x01(\tR\taccountId\x12\x0e\n" +
-	"\x02id\x18\x05 \x01(\tR\x02id\"\x9c\x02\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\x12A\n" +
+	"\n" +
+	"mcp_server\x18\x06 \x01(\v2\".signalbox.credential.v1.McpServerR\tmcpServer\"\xc3\x01\n" +
+	"\tMcpServer\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12+\n" +
+	"\x11resource_metadata\x18\x02 \x01(\tR\x10resourceMetadata\x12\x14\n" +
+	"\x05scope\x18\x03 \x01(\tR\x05scope\x12\x1b\n" +
+	"\tclient_id\x18\x04 \x01(\tR\bclientId\x12(\n" +
+	"\rclient_secret\x18\x05 \x01(\tB\x03\x80\x01\x01R\fclientSecret\x12\x1a\n" +
+	"\bredirect\x18\x06 \x01(\tR\bredirect\"\x9c\x02\n" +
 	"\x12StartLoginResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x126\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\".signalbox.credential.v1.LoginKindR\x04kind\x12\x15\n" +
@@ -3489,12 +3607,13 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\rurl_with_code\x18\x05 \x01(\tB\x03\x80\x01\x01R\vurlWithCode\x12!\n" +
 	"\fpoll_seconds\x18\x06 \x01(\x05R\vpollSeconds\x129\n" +
 	"\n" +
-	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"p\n" +
+	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x88\x01\n" +
 	"\x14CompleteLoginRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\x05state\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05state\x12\x17\n" +
 	"\x04code\x18\x03 \x01(\tB\x03\x80\x01\x01R\x04code\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"S\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
+	"\x06issuer\x18\x05 \x01(\tR\x06issuer\"S\n" +
 	"\x15CompleteLoginResponse\x12:\n" +
 	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\"\n" +
 	"\x10PollLoginRequest\x12\x0e\n" +
@@ -3657,7 +3776,7 @@ func file_signalbox_credential_v1_account_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_credential_v1_account_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_signalbox_credential_v1_account_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_signalbox_credential_v1_account_proto_goTypes = []any{
 	(Origin)(0),                      // 0: signalbox.credential.v1.Origin
 	(AccountStatus)(0),               // 1: signalbox.credential.v1.AccountStatus
@@ -3691,43 +3810,44 @@ var file_signalbox_credential_v1_account_proto_goTypes = []any{
 	(*ListAccountKindsRequest)(nil),  // 29: signalbox.credential.v1.ListAccountKindsRequest
 	(*ListAccountKindsResponse)(nil), // 30: signalbox.credential.v1.ListAccountKindsResponse
 	(*StartLoginRequest)(nil),        // 31: signalbox.credential.v1.StartLoginRequest
-	(*StartLoginResponse)(nil),       // 32: signalbox.credential.v1.StartLoginResponse
-	(*CompleteLoginRequest)(nil),     // 33: signalbox.credential.v1.CompleteLoginRequest
-	(*CompleteLoginResponse)(nil),    // 34: signalbox.credential.v1.CompleteLoginResponse
-	(*PollLoginRequest)(nil),         // 35: signalbox.credential.v1.PollLoginRequest
-	(*PollLoginResponse)(nil),        // 36: signalbox.credential.v1.PollLoginResponse
-	(*RefreshAccountRequest)(nil),    // 37: signalbox.credential.v1.RefreshAccountRequest
-	(*RefreshAccountResponse)(nil),   // 38: signalbox.credential.v1.RefreshAccountResponse
-	(*LogoutAccountRequest)(nil),     // 39: signalbox.credential.v1.LogoutAccountRequest
-	(*LogoutAccountResponse)(nil),    // 40: signalbox.credential.v1.LogoutAccountResponse
-	(*PoolSettings)(nil),             // 41: signalbox.credential.v1.PoolSettings
-	(*Pool)(nil),                     // 42: signalbox.credential.v1.Pool
-	(*ListPoolsRequest)(nil),         // 43: signalbox.credential.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),        // 44: signalbox.credential.v1.ListPoolsResponse
-	(*SetPoolRequest)(nil),           // 45: signalbox.credential.v1.SetPoolRequest
-	(*SetPoolResponse)(nil),          // 46: signalbox.credential.v1.SetPoolResponse
-	(*AccountStat)(nil),              // 47: signalbox.credential.v1.AccountStat
-	(*GetStatsRequest)(nil),          // 48: signalbox.credential.v1.GetStatsRequest
-	(*GetStatsResponse)(nil),         // 49: signalbox.credential.v1.GetStatsResponse
-	(*ResetStatsRequest)(nil),        // 50: signalbox.credential.v1.ResetStatsRequest
-	(*ResetStatsResponse)(nil),       // 51: signalbox.credential.v1.ResetStatsResponse
-	(*AuditRow)(nil),                 // 52: signalbox.credential.v1.AuditRow
-	(*ListAuditRequest)(nil),         // 53: signalbox.credential.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),        // 54: signalbox.credential.v1.ListAuditResponse
-	(*timestamppb.Timestamp)(nil),    // 55: google.protobuf.Timestamp
+	(*McpServer)(nil),                // 32: signalbox.credential.v1.McpServer
+	(*StartLoginResponse)(nil),       // 33: signalbox.credential.v1.StartLoginResponse
+	(*CompleteLoginRequest)(nil),     // 34: signalbox.credential.v1.CompleteLoginRequest
+	(*CompleteLoginResponse)(nil),    // 35: signalbox.credential.v1.CompleteLoginResponse
+	(*PollLoginRequest)(nil),         // 36: signalbox.credential.v1.PollLoginRequest
+	(*PollLoginResponse)(nil),        // 37: signalbox.credential.v1.PollLoginResponse
+	(*RefreshAccountRequest)(nil),    // 38: signalbox.credential.v1.RefreshAccountRequest
+	(*RefreshAccountResponse)(nil),   // 39: signalbox.credential.v1.RefreshAccountResponse
+	(*LogoutAccountRequest)(nil),     // 40: signalbox.credential.v1.LogoutAccountRequest
+	(*LogoutAccountResponse)(nil),    // 41: signalbox.credential.v1.LogoutAccountResponse
+	(*PoolSettings)(nil),             // 42: signalbox.credential.v1.PoolSettings
+	(*Pool)(nil),                     // 43: signalbox.credential.v1.Pool
+	(*ListPoolsRequest)(nil),         // 44: signalbox.credential.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),        // 45: signalbox.credential.v1.ListPoolsResponse
+	(*SetPoolRequest)(nil),           // 46: signalbox.credential.v1.SetPoolRequest
+	(*SetPoolResponse)(nil),          // 47: signalbox.credential.v1.SetPoolResponse
+	(*AccountStat)(nil),              // 48: signalbox.credential.v1.AccountStat
+	(*GetStatsRequest)(nil),          // 49: signalbox.credential.v1.GetStatsRequest
+	(*GetStatsResponse)(nil),         // 50: signalbox.credential.v1.GetStatsResponse
+	(*ResetStatsRequest)(nil),        // 51: signalbox.credential.v1.ResetStatsRequest
+	(*ResetStatsResponse)(nil),       // 52: signalbox.credential.v1.ResetStatsResponse
+	(*AuditRow)(nil),                 // 53: signalbox.credential.v1.AuditRow
+	(*ListAuditRequest)(nil),         // 54: signalbox.credential.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),        // 55: signalbox.credential.v1.ListAuditResponse
+	(*timestamppb.Timestamp)(nil),    // 56: google.protobuf.Timestamp
 }
 var file_signalbox_credential_v1_account_proto_depIdxs = []int32{
 	0,  // 0: signalbox.credential.v1.Account.origin:type_name -> signalbox.credential.v1.Origin
-	55, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
-	55, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
+	56, // 1: signalbox.credential.v1.Account.created_at:type_name -> google.protobuf.Timestamp
+	56, // 2: signalbox.credential.v1.Account.last_used_at:type_name -> google.protobuf.Timestamp
 	1,  // 3: signalbox.credential.v1.Account.status:type_name -> signalbox.credential.v1.AccountStatus
 	4,  // 4: signalbox.credential.v1.Account.cooldowns:type_name -> signalbox.credential.v1.AccountCooldown
 	5,  // 5: signalbox.credential.v1.Account.grant:type_name -> signalbox.credential.v1.AccountGrant
-	55, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
-	55, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
-	55, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
-	55, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
-	55, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
+	56, // 6: signalbox.credential.v1.AccountCooldown.since:type_name -> google.protobuf.Timestamp
+	56, // 7: signalbox.credential.v1.AccountCooldown.until:type_name -> google.protobuf.Timestamp
+	56, // 8: signalbox.credential.v1.AccountGrant.issued_at:type_name -> google.protobuf.Timestamp
+	56, // 9: signalbox.credential.v1.AccountGrant.expires_at:type_name -> google.protobuf.Timestamp
+	56, // 10: signalbox.credential.v1.AccountGrant.refresh_at:type_name -> google.protobuf.Timestamp
 	7,  // 11: signalbox.credential.v1.AddAccountRequest.body:type_name -> signalbox.credential.v1.SealedText
 	3,  // 12: signalbox.credential.v1.AddAccountResponse.account:type_name -> signalbox.credential.v1.Account
 	3,  // 13: signalbox.credential.v1.ListAccountsResponse.accounts:type_name -> signalbox.credential.v1.Account
@@ -3741,67 +3861,68 @@ var file_signalbox_credential_v1_account_proto_depIdxs = []int32{
 	2,  // 21: signalbox.credential.v1.LoginProvider.kinds:type_name -> signalbox.credential.v1.LoginKind
 	28, // 22: signalbox.credential.v1.ListAccountKindsResponse.logins:type_name -> signalbox.credential.v1.LoginProvider
 	2,  // 23: signalbox.credential.v1.StartLoginRequest.kind:type_name -> signalbox.credential.v1.LoginKind
-	2,  // 24: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
-	55, // 25: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 26: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 27: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 28: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	3,  // 29: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
-	41, // 30: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
-	42, // 31: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
-	41, // 32: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
-	42, // 33: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
-	47, // 34: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
-	55, // 35: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
-	0,  // 36: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
-	52, // 37: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
-	8,  // 38: signalbox.credential.v1.AccountService.GetSealingKey:input_type -> signalbox.credential.v1.GetSealingKeyRequest
-	6,  // 39: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
-	11, // 40: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
-	13, // 41: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
-	18, // 42: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
-	20, // 43: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
-	22, // 44: signalbox.credential.v1.AccountService.SetFlatRate:input_type -> signalbox.credential.v1.SetFlatRateRequest
-	24, // 45: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
-	26, // 46: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
-	16, // 47: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
-	29, // 48: signalbox.credential.v1.AccountService.ListAccountKinds:input_type -> signalbox.credential.v1.ListAccountKindsRequest
-	31, // 49: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
-	33, // 50: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
-	35, // 51: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
-	37, // 52: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
-	39, // 53: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
-	43, // 54: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
-	45, // 55: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
-	48, // 56: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
-	50, // 57: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
-	53, // 58: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
-	9,  // 59: signalbox.credential.v1.AccountService.GetSealingKey:output_type -> signalbox.credential.v1.GetSealingKeyResponse
-	10, // 60: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
-	12, // 61: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
-	14, // 62: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
-	19, // 63: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
-	21, // 64: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
-	23, // 65: signalbox.credential.v1.AccountService.SetFlatRate:output_type -> signalbox.credential.v1.SetFlatRateResponse
-	25, // 66: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
-	27, // 67: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
-	17, // 68: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
-	30, // 69: signalbox.credential.v1.AccountService.ListAccountKinds:output_type -> signalbox.credential.v1.ListAccountKindsResponse
-	32, // 70: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
-	34, // 71: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
-	36, // 72: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
-	38, // 73: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
-	40, // 74: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
-	44, // 75: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
-	46, // 76: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
-	49, // 77: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
-	51, // 78: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
-	54, // 79: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
-	59, // [59:80] is the sub-list for method output_type
-	38, // [38:59] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	32, // 24: signalbox.credential.v1.StartLoginRequest.mcp_server:type_name -> signalbox.credential.v1.McpServer
+	2,  // 25: signalbox.credential.v1.StartLoginResponse.kind:type_name -> signalbox.credential.v1.LoginKind
+	56, // 26: signalbox.credential.v1.StartLoginResponse.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 27: signalbox.credential.v1.CompleteLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 28: signalbox.credential.v1.PollLoginResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 29: signalbox.credential.v1.RefreshAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	3,  // 30: signalbox.credential.v1.LogoutAccountResponse.account:type_name -> signalbox.credential.v1.Account
+	42, // 31: signalbox.credential.v1.Pool.settings:type_name -> signalbox.credential.v1.PoolSettings
+	43, // 32: signalbox.credential.v1.ListPoolsResponse.pools:type_name -> signalbox.credential.v1.Pool
+	42, // 33: signalbox.credential.v1.SetPoolRequest.settings:type_name -> signalbox.credential.v1.PoolSettings
+	43, // 34: signalbox.credential.v1.SetPoolResponse.pool:type_name -> signalbox.credential.v1.Pool
+	48, // 35: signalbox.credential.v1.GetStatsResponse.stats:type_name -> signalbox.credential.v1.AccountStat
+	56, // 36: signalbox.credential.v1.AuditRow.at:type_name -> google.protobuf.Timestamp
+	0,  // 37: signalbox.credential.v1.AuditRow.origin:type_name -> signalbox.credential.v1.Origin
+	53, // 38: signalbox.credential.v1.ListAuditResponse.rows:type_name -> signalbox.credential.v1.AuditRow
+	8,  // 39: signalbox.credential.v1.AccountService.GetSealingKey:input_type -> signalbox.credential.v1.GetSealingKeyRequest
+	6,  // 40: signalbox.credential.v1.AccountService.AddAccount:input_type -> signalbox.credential.v1.AddAccountRequest
+	11, // 41: signalbox.credential.v1.AccountService.ListAccounts:input_type -> signalbox.credential.v1.ListAccountsRequest
+	13, // 42: signalbox.credential.v1.AccountService.RemoveAccount:input_type -> signalbox.credential.v1.RemoveAccountRequest
+	18, // 43: signalbox.credential.v1.AccountService.EnableAccount:input_type -> signalbox.credential.v1.EnableAccountRequest
+	20, // 44: signalbox.credential.v1.AccountService.DisableAccount:input_type -> signalbox.credential.v1.DisableAccountRequest
+	22, // 45: signalbox.credential.v1.AccountService.SetFlatRate:input_type -> signalbox.credential.v1.SetFlatRateRequest
+	24, // 46: signalbox.credential.v1.AccountService.ResetAccount:input_type -> signalbox.credential.v1.ResetAccountRequest
+	26, // 47: signalbox.credential.v1.AccountService.SwitchAccount:input_type -> signalbox.credential.v1.SwitchAccountRequest
+	16, // 48: signalbox.credential.v1.AccountService.ListProviders:input_type -> signalbox.credential.v1.ListProvidersRequest
+	29, // 49: signalbox.credential.v1.AccountService.ListAccountKinds:input_type -> signalbox.credential.v1.ListAccountKindsRequest
+	31, // 50: signalbox.credential.v1.AccountService.StartLogin:input_type -> signalbox.credential.v1.StartLoginRequest
+	34, // 51: signalbox.credential.v1.AccountService.CompleteLogin:input_type -> signalbox.credential.v1.CompleteLoginRequest
+	36, // 52: signalbox.credential.v1.AccountService.PollLogin:input_type -> signalbox.credential.v1.PollLoginRequest
+	38, // 53: signalbox.credential.v1.AccountService.RefreshAccount:input_type -> signalbox.credential.v1.RefreshAccountRequest
+	40, // 54: signalbox.credential.v1.AccountService.LogoutAccount:input_type -> signalbox.credential.v1.LogoutAccountRequest
+	44, // 55: signalbox.credential.v1.AccountService.ListPools:input_type -> signalbox.credential.v1.ListPoolsRequest
+	46, // 56: signalbox.credential.v1.AccountService.SetPool:input_type -> signalbox.credential.v1.SetPoolRequest
+	49, // 57: signalbox.credential.v1.AccountService.GetStats:input_type -> signalbox.credential.v1.GetStatsRequest
+	51, // 58: signalbox.credential.v1.AccountService.ResetStats:input_type -> signalbox.credential.v1.ResetStatsRequest
+	54, // 59: signalbox.credential.v1.AccountService.ListAudit:input_type -> signalbox.credential.v1.ListAuditRequest
+	9,  // 60: signalbox.credential.v1.AccountService.GetSealingKey:output_type -> signalbox.credential.v1.GetSealingKeyResponse
+	10, // 61: signalbox.credential.v1.AccountService.AddAccount:output_type -> signalbox.credential.v1.AddAccountResponse
+	12, // 62: signalbox.credential.v1.AccountService.ListAccounts:output_type -> signalbox.credential.v1.ListAccountsResponse
+	14, // 63: signalbox.credential.v1.AccountService.RemoveAccount:output_type -> signalbox.credential.v1.RemoveAccountResponse
+	19, // 64: signalbox.credential.v1.AccountService.EnableAccount:output_type -> signalbox.credential.v1.EnableAccountResponse
+	21, // 65: signalbox.credential.v1.AccountService.DisableAccount:output_type -> signalbox.credential.v1.DisableAccountResponse
+	23, // 66: signalbox.credential.v1.AccountService.SetFlatRate:output_type -> signalbox.credential.v1.SetFlatRateResponse
+	25, // 67: signalbox.credential.v1.AccountService.ResetAccount:output_type -> signalbox.credential.v1.ResetAccountResponse
+	27, // 68: signalbox.credential.v1.AccountService.SwitchAccount:output_type -> signalbox.credential.v1.SwitchAccountResponse
+	17, // 69: signalbox.credential.v1.AccountService.ListProviders:output_type -> signalbox.credential.v1.ListProvidersResponse
+	30, // 70: signalbox.credential.v1.AccountService.ListAccountKinds:output_type -> signalbox.credential.v1.ListAccountKindsResponse
+	33, // 71: signalbox.credential.v1.AccountService.StartLogin:output_type -> signalbox.credential.v1.StartLoginResponse
+	35, // 72: signalbox.credential.v1.AccountService.CompleteLogin:output_type -> signalbox.credential.v1.CompleteLoginResponse
+	37, // 73: signalbox.credential.v1.AccountService.PollLogin:output_type -> signalbox.credential.v1.PollLoginResponse
+	39, // 74: signalbox.credential.v1.AccountService.RefreshAccount:output_type -> signalbox.credential.v1.RefreshAccountResponse
+	41, // 75: signalbox.credential.v1.AccountService.LogoutAccount:output_type -> signalbox.credential.v1.LogoutAccountResponse
+	45, // 76: signalbox.credential.v1.AccountService.ListPools:output_type -> signalbox.credential.v1.ListPoolsResponse
+	47, // 77: signalbox.credential.v1.AccountService.SetPool:output_type -> signalbox.credential.v1.SetPoolResponse
+	50, // 78: signalbox.credential.v1.AccountService.GetStats:output_type -> signalbox.credential.v1.GetStatsResponse
+	52, // 79: signalbox.credential.v1.AccountService.ResetStats:output_type -> signalbox.credential.v1.ResetStatsResponse
+	55, // 80: signalbox.credential.v1.AccountService.ListAudit:output_type -> signalbox.credential.v1.ListAuditResponse
+	60, // [60:81] is the sub-list for method output_type
+	39, // [39:60] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_credential_v1_account_proto_init() }
@@ -3810,14 +3931,14 @@ func file_signalbox_credential_v1_account_proto_init() {
 		return
 	}
 	file_signalbox_credential_v1_account_proto_msgTypes[0].OneofWrappers = []any{}
-	file_signalbox_credential_v1_account_proto_msgTypes[38].OneofWrappers = []any{}
+	file_signalbox_credential_v1_account_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_credential_v1_account_proto_rawDesc), len(file_signalbox_credential_v1_account_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -100,9 +100,9 @@ func insertTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login,
 	if err != nil {
 		return err
 	}
-	g := &store.Grant{Provider: p.Name}
+	g := &store.Grant{Provider: p.Name, Server: s.server, Client: s.client}
 	s.put(g, now)
-	a := &store.Account{ID: l.Account, Provider: p.Account, Profile: p.Profile, Label: l.Label, Grant: g}
+	a := &store.Account{ID: l.Account, Provider: p.Account, Profile: p.Profile, BaseURL: p.base(), Label: l.Label, Grant: g}
 	a.KeyVersion = cmp.Or(s.access, s.refresh).KeyVersion // the secret itself is the grant's
 	return cmp.Or(imported, &store.Import{}).Insert(ctx, tx, a)
 }
@@ -115,7 +115,7 @@ func replaceTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login
 	if err != nil {
 		return err
 	}
-	g.Refresh, g.Scope = nil, "" // they belong to the former sign-in
+	g.Refresh, g.Scope, g.Server, g.Client = nil, "", s.server, s.client // they belong to the former sign-in
 	s.put(g, g.Now)
 	if err := tx.UpdateGrant(ctx, l.Account, g); err != nil {
 		return err

@@ -27,6 +27,8 @@ type Answer struct {
 	// Login may be zero if State is set.
 	Login              uuid.UUID
 	State, Code, Error string
+	// Issuer is the iss parameter of the provider's redirect (RFC 9207), if it has one.
+	Issuer string
 	// Provider is the login's provider; empty for any.
 	Provider string
 	// Purpose is the login's purpose; ForAccount if empty.
@@ -62,7 +64,7 @@ func (k *Keeper) Complete(ctx context.Context, by identity.Actor, a Answer) (Ref
 
 // check refuses what cannot be an answer, and splits pasted text.
 func (a *Answer) check() error {
-	if len(a.Code)+len(a.State)+len(a.Error) > maxPasted {
+	if len(a.Code)+len(a.State)+len(a.Error)+len(a.Issuer) > maxPasted {
 		return fault.New(fault.Invalid, "code: it is longer than %d bytes: paste what the provider showed, and nothing else", maxPasted)
 	}
 	a.Code = strings.TrimSpace(a.Code)
@@ -109,8 +111,11 @@ func (k *Keeper) awaitLogin(ctx context.Context, by identity.Actor, q loginQuery
 
 // exchange turns the code into tokens and stores them.
 func (k *Keeper) exchange(ctx context.Context, by identity.Actor, l store.Login, a Answer) error {
-	p, err := k.cfg.Providers.Get(l.Provider)
+	p, err := k.provider(l.Provider, l.Server)
 	if err != nil {
+		return err
+	}
+	if err := p.checkIssuer(a.Issuer); err != nil {
 		return err
 	}
 	if a.Error != "" {
@@ -124,6 +129,9 @@ func (k *Keeper) exchange(ctx context.Context, by identity.Actor, l store.Login,
 	verifier, sealer, err := k.openLogin(ctx, by, &l)
 	if err != nil {
 		return err
+	}
+	if p.server != nil {
+		verifier, p.Client.Secret = splitSecrets(verifier)
 	}
 	params := parameters{"grant_type": "authorization_code", "code": a.Code, "redirect_uri": l.Redirect, "code_verifier": verifier.Reveal()}
 	if p.SendState && a.State != "" {

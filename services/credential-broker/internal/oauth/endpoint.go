@@ -9,21 +9,24 @@ import (
 	"io"
 	"maps"
 	"mime"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 const (
-	maxAnswer = 256 << 10
-	maxToken  = 16 << 10
-	maxWait   = 15 * time.Minute // that an authorisation server may ask for
+	maxAnswer   = 256 << 10
+	maxToken    = 16 << 10
+	dialTimeout = 10 * time.Second
+	maxWait     = 15 * time.Minute // that an authorisation server may ask for
 
 	minLife     = 10 * time.Second // of an access token: a shorter one is not believed
 	unclearLife = 10 * time.Minute // after which a token of unknown life is renewed
@@ -81,11 +84,16 @@ func failureOf(err error) *failure {
 // newClient returns a client that sends a request once: it follows no redirect and keeps no
 // cookies and no connections. A request on a kept connection can be lost without anybody
 // knowing whether it arrived.
-func newClient() *http.Client {
+//
+// control, if any, is called with every address before it is dialled.
+func newClient(control func(network, address string, c syscall.RawConn) error) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.Proxy, t.DisableKeepAlives, t.ForceAttemptHTTP2 = nil, true, false
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
+	if control != nil {
+		t.DialContext = (&net.Dialer{Timeout: dialTimeout, Control: control}).DialContext
+	}
 	t.TLSHandshakeTimeout, t.MaxResponseHeaderBytes = 10*time.Second, 64<<10
 	return &http.Client{
 		Transport:     t,
@@ -105,7 +113,11 @@ func (k *Keeper) post(ctx context.Context, p *Provider, endpoint string, params 
 		return nil, &failure{err: err}
 	}
 	req.Header.Set("User-Agent", k.cfg.UserAgent)
-	res, err := k.client.Do(req)
+	client := k.client
+	if p.server != nil {
+		client = k.guarded
+	}
+	res, err := client.Do(req)
 	if err != nil {
 		return nil, &failure{Sent: sent.Load(), err: sanitize(err)}
 	}

@@ -164,7 +164,7 @@ func (k *Keeper) takeLease(ctx context.Context, tx store.Tx, ref Ref, kind strin
 	}
 	if row.Attempt != nil {
 		// Its instance is gone, and what it sent may have had its effect.
-		p, err := k.cfg.Providers.Get(row.Provider)
+		p, err := k.provider(row.Provider, row.Server)
 		row.Doubtful = row.Doubtful || err != nil || p.Rotates
 		if err := tx.EndAttempt(ctx, ref.Account, row.Attempt.ID, outcomeLost, 0, ""); err != nil {
 			return a, false, err
@@ -268,6 +268,9 @@ type sealedTokens struct {
 	// How long from now the access token lives, and when it is renewed; nil for ever.
 	life, due *time.Duration
 	scope     string // empty to keep the one that is stored
+	// A new sign-in's, if its server was discovered.
+	server *store.Server
+	client *vault.Sealed
 }
 
 // put makes tokens those of a grant.
@@ -305,6 +308,12 @@ func (k *Keeper) seal(ctx context.Context, sealer vault.Sealer, ref Ref, p *Prov
 	}
 	if s.refresh, err = one(store.RefreshField, t.Refresh); err != nil {
 		return s, err
+	}
+	if p.server != nil {
+		s.server = p.server
+		if s.client, err = one(store.ClientField, p.Client.Secret); err != nil {
+			return s, err
+		}
 	}
 	s.scope = t.Scope
 	s.life, s.due = k.schedule(p, t, taken)

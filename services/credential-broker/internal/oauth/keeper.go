@@ -8,7 +8,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"sync"
+	"syscall"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -16,6 +18,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/services/credential-broker/internal/store"
+	"signalbox.dev/services/credential-broker/internal/target"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -48,6 +51,13 @@ type Config struct {
 	// Redirect is where providers send browsers back to; empty if there is no such page, and
 	// codes are pasted.
 	Redirect string
+	// Document is the URL of the client id metadata document for MCP servers' authorization
+	// servers; empty if there is none.
+	Document string
+	// CheckEndpoint refuses the URLs of such servers, and Control, a net.Dialer's hook, their
+	// addresses; nil allows public ones only.
+	CheckEndpoint func(*url.URL) error
+	Control       func(network, address string, c syscall.RawConn) error
 
 	Lease       time.Duration  // how long after an instance died another one takes over
 	PostTimeout time.Duration  // how long an authorisation server may take
@@ -64,9 +74,10 @@ type Token struct {
 
 // Keeper keeps grants alive. It is safe for concurrent use.
 type Keeper struct {
-	cfg    Config
-	client *http.Client
-	work   sync.WaitGroup
+	cfg     Config
+	client  *http.Client
+	guarded *http.Client // to servers that were discovered
+	work    sync.WaitGroup
 	// closing is done once Close was called.
 	closing context.Context
 	close   context.CancelFunc
@@ -119,8 +130,15 @@ func New(cfg Config) *Keeper {
 	if cfg.Rand == nil {
 		cfg.Rand = rand.Float64
 	}
+	var public target.Policy
+	if cfg.CheckEndpoint == nil {
+		cfg.CheckEndpoint = public.CheckEndpoint
+	}
+	if cfg.Control == nil {
+		cfg.Control = public.Control
+	}
 	k := &Keeper{
-		cfg: cfg, client: newClient(),
+		cfg: cfg, client: newClient(nil), guarded: newClient(cfg.Control),
 		cache: map[Ref]cached{}, flights: map[flightKey]*flight{}, skipped: map[Ref]time.Time{}, rejected: map[Ref]rejectionBackoff{},
 	}
 	k.closing, k.close = context.WithCancel(context.Background())
@@ -278,7 +296,7 @@ func (k *Keeper) obtain(ctx context.Context, ref Ref, rejected int64, by *identi
 		if err != nil {
 			return Token{}, err
 		}
-		p, err := k.cfg.Providers.Get(g.Provider)
+		p, err := k.provider(g.Provider, g.Server)
 		if err != nil {
 			return Token{}, fault.Coded(fault.Conflict, "ACCOUNT_UNUSABLE", "account %s belongs to the sign-in provider %q, which is no longer configured", ref.Account, g.Provider)
 		}

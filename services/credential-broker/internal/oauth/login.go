@@ -17,7 +17,6 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/store"
-	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
 // Kind is a way to sign in.
@@ -55,6 +54,8 @@ type LoginRequest struct {
 	Account id.Account
 	// Label is for people to tell accounts apart.
 	Label string
+	// Server is set for an MCP server. Provider and Account are then those of its account.
+	Server *ServerRequest
 	// Redirect is where the command line waits for the browser: LoopbackPath at a port of
 	// 127.0.0.1 or [::1]. Empty for Config.Redirect. It needs Browser, and a provider with
 	// Loopback.
@@ -107,12 +108,19 @@ type Login struct {
 // is good once. With the ID of a login that has begun it returns that one; a device gets new
 // codes, and the former ones become useless.
 func (k *Keeper) Start(ctx context.Context, by identity.Actor, r LoginRequest) (Login, error) {
-	if err := k.checkAccount(ctx, by, &r); err != nil {
-		return Login{}, err
-	}
-	p, err := k.cfg.Providers.Get(r.Provider)
+	known, err := k.checkAccount(ctx, by, &r)
 	if err != nil {
 		return Login{}, err
+	}
+	if r.Server != nil {
+		return k.startAtServer(ctx, by, r, known)
+	}
+	p, err := k.provider(r.Provider, known)
+	if err != nil {
+		return Login{}, err
+	}
+	if p.server != nil {
+		return Login{}, fault.New(fault.Conflict, "account: it is a sign-in to an MCP server: sign in with `signalbox mcp sign-in`, or POST /api/mcp-servers/{id}/sign-in")
 	}
 	if err := p.Ready(); err != nil {
 		return Login{}, err
@@ -137,29 +145,38 @@ func (k *Keeper) Start(ctx context.Context, by identity.Actor, r LoginRequest) (
 	if p.Authorize == "" || l.Redirect == "" {
 		return Login{}, fault.New(fault.Invalid, "kind: %s does not offer this way to sign in (%s): use another of browser, paste and device", p.Name, r.Kind)
 	}
+	return k.startBrowser(ctx, by, p, l)
+}
+
+// startBrowser stores a login and returns the URL for the browser.
+func (k *Keeper) startBrowser(ctx context.Context, by identity.Actor, p *Provider, l store.Login) (Login, error) {
 	verifier := random()
 	l.StateHash = hash(stateOf(verifier))
-	l, secret, left, err := k.begin(ctx, by, l, vault.NewSecret(verifier), loginLife)
+	l, secret, left, err := k.begin(ctx, by, l, joinSecrets(verifier, p), loginLife)
 	if err != nil {
 		return Login{}, err
 	}
-	return Login{ID: l.ID, Kind: r.Kind, URL: authorizeURL(p, l.Redirect, secret.Reveal()), Life: left}, nil
+	if l.Server != nil { // another one's, if the login had begun
+		p = discovered(l.Provider, l.Server)
+		secret, _ = splitSecrets(secret)
+	}
+	return Login{ID: l.ID, Kind: l.Kind, URL: authorizeURL(p, l.Redirect, secret.Reveal()), Life: left}, nil
 }
 
 // checkAccount checks the account that is to be authorised again, if any, and sets its
-// provider.
-func (k *Keeper) checkAccount(ctx context.Context, by identity.Actor, r *LoginRequest) error {
+// provider. It returns the MCP server that the account is for, if it is for one.
+func (k *Keeper) checkAccount(ctx context.Context, by identity.Actor, r *LoginRequest) (*store.Server, error) {
 	if id.IsZero(r.Account) {
-		return nil
+		return nil, nil
 	}
 	g, err := k.read(ctx, Ref{by.Workspace, r.Account})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if r.Provider = cmp.Or(r.Provider, g.Provider); r.Provider != g.Provider {
-		return fault.New(fault.Invalid, "account: it belongs to %s, not to %s", clip(g.Provider), clip(r.Provider))
+		return nil, fault.New(fault.Invalid, "account: it belongs to %s, not to %s", clip(g.Provider), clip(r.Provider))
 	}
-	return nil
+	return g.Server, nil
 }
 
 func (r *LoginRequest) login(p *Provider) store.Login {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
 
@@ -59,6 +60,8 @@ type Provider struct {
 	Void []string `yaml:"errors"`
 	// Connection is for tools, which members connect; models have none.
 	Connection `yaml:"connection"`
+
+	server *store.Server // set if it was discovered: it comes from no file
 }
 
 // Endpoints are a provider's URLs. Authorize and CodePage are empty if one cannot sign in with

@@ -33,6 +33,9 @@ func (k *Keeper) renew(ctx context.Context, ref Ref, p *Provider, was *grant, re
 	if err != nil {
 		return false, k.skip(ctx, ref, p, err)
 	}
+	if err := k.openClient(ctx, ref, p, was.Client); err != nil {
+		return false, k.skip(ctx, ref, p, err)
+	}
 	sealer, err := k.cfg.Vault.Sealer(ctx, ref.Workspace)
 	if err != nil {
 		return false, k.skip(ctx, ref, p, err)

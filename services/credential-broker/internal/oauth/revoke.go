@@ -110,7 +110,7 @@ func (k *Keeper) erase(ctx context.Context, a attempt, r Revocation, f *failure)
 		}
 		row.Version++
 		row.State, row.ChangedAt, row.Reason = Revoked, row.Now, "it was signed out"
-		row.Access, row.Refresh, row.RefreshAt, row.Attempt = nil, nil, nil, nil
+		row.Access, row.Refresh, row.Client, row.RefreshAt, row.Attempt = nil, nil, nil, nil, nil
 		if err := tx.UpdateGrant(ctx, a.ref.Account, row); err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (k *Keeper) erase(ctx context.Context, a attempt, r Revocation, f *failure)
 // tellProvider sends the refresh token, which stands for the whole grant, else the
 // access token.
 func (k *Keeper) tellProvider(ctx context.Context, ref Ref, g *grant) (Revocation, *failure) {
-	p, err := k.cfg.Providers.Get(g.Provider)
+	p, err := k.provider(g.Provider, g.Server)
 	switch {
 	case err != nil:
 		return Revocation{Why: "the sign-in provider is no longer configured"}, &failure{err: err}
@@ -136,6 +136,9 @@ func (k *Keeper) tellProvider(ctx context.Context, ref Ref, g *grant) (Revocatio
 		return Revocation{Why: fmt.Sprintf("%s offers no revocation: remove the access in the account's settings there", p.Name)}, &failure{err: errors.New("no revocation endpoint")}
 	}
 	secret, hint, err := k.revocable(ctx, ref, &g.Grant)
+	if err == nil {
+		err = k.openClient(ctx, ref, p, g.Client)
+	}
 	if err != nil {
 		return Revocation{Why: "the stored tokens could not be opened"}, &failure{err: err}
 	}

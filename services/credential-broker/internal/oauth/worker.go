@@ -101,9 +101,6 @@ type worker struct {
 // renewDue begins to renew what is due at providers that are not busy.
 func (w *worker) renewDue(ctx context.Context) error {
 	idle := w.idle()
-	if len(idle) == 0 {
-		return nil
-	}
 	due, err := w.cfg.Store.PendingGrants(ctx, store.GrantQuery{
 		Providers: idle, Except: w.skips(), Most: maxDue, LongestLease: maxLease(w.cfg.Lease), LongestPause: maxWait,
 	})
@@ -112,7 +109,11 @@ func (w *worker) renewDue(ctx context.Context) error {
 	}
 	pages := map[string][]Ref{}
 	for _, d := range due {
-		pages[d.Provider] = append(pages[d.Provider], Ref{d.Workspace, d.Account})
+		from := d.Provider
+		if d.Discovered { // each has a server of its own, which may be slow
+			from = d.Account.String()
+		}
+		pages[from] = append(pages[from], Ref{d.Workspace, d.Account})
 	}
 	for provider, page := range pages {
 		w.setBusy(provider, true)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"signalbox.dev/pkg/fault"
@@ -107,6 +108,10 @@ func (x *exchange) noCredential() string {
 		"If there should be one, see `signalbox accounts list` or GET /api/accounts: it must have this provider's name, and belong to this workspace or be shared with all"
 	const tools = "there is no credential for the provider %[1]s: connect it with POST /api/connections, or sign in with `signalbox accounts login %[1]s`. " +
 		"If it should be connected, see GET /api/connections or `signalbox accounts list`"
+	const servers = "nobody has signed in to the MCP server, or the workspace has no token for it: sign in with `signalbox mcp sign-in`, or POST /api/mcp-servers/{id}/sign-in"
+	if strings.HasPrefix(x.provider, "mcp-") {
+		return servers
+	}
 	if p, ok := x.p.cfg.Profiles.For(x.provider); ok && !p.Dialect.Models() {
 		return fmt.Sprintf(tools, x.provider)
 	}
