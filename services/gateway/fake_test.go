@@ -695,6 +695,7 @@ func (f *fakeMcp) CreateServer(ctx context.Context, req *toolv1.CreateServerRequ
 	}
 	s := &toolv1.McpServer{
 		Id: req.GetId(), Name: req.GetName(), Url: req.GetUrl(), Credential: req.GetCredential(), CreatedBy: actor.Member.String(), CreatedAt: timestamppb.Now(),
+		NeedsSignIn: strings.HasSuffix(req.GetUrl(), "/oauth"), Scope: "read",
 		Tools: []*toolv1.McpTool{{Name: "mcp__x__t", OriginalName: "t", Changed: true, Hash: "h", UnavailableReason: "it has changed"}},
 	}
 	f.servers = append(f.servers, s)
@@ -729,6 +730,21 @@ func (f *fakeMcp) TestServer(ctx context.Context, req *toolv1.TestServerRequest)
 	}
 	s, err := f.find(req.GetId())
 	return &toolv1.TestServerResponse{Server: s}, err
+}
+
+func (f *fakeMcp) SignedIn(ctx context.Context, req *toolv1.SignedInRequest) (*toolv1.SignedInResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := may(ctx, identity.Owner); err != nil {
+		return nil, err
+	}
+	for _, s := range f.servers {
+		if s.GetName() == req.GetName() {
+			s.NeedsSignIn = false
+			return &toolv1.SignedInResponse{Server: s}, nil
+		}
+	}
+	return nil, fault.New(fault.NotFound, "there is no MCP server called %q", req.GetName())
 }
 
 func (f *fakeMcp) ApproveTools(ctx context.Context, req *toolv1.ApproveToolsRequest) (*toolv1.ApproveToolsResponse, error) {

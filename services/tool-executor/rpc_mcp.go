@@ -72,6 +72,16 @@ func (s *servers) TestServer(ctx context.Context, req *toolv1.TestServerRequest)
 	return &toolv1.TestServerResponse{Server: serverMessage(n)}, err
 }
 
+// SignedIn implements McpService.
+func (s *servers) SignedIn(ctx context.Context, req *toolv1.SignedInRequest) (*toolv1.SignedInResponse, error) {
+	actor, err := identity.Require(ctx, identity.Owner)
+	if err != nil {
+		return nil, err
+	}
+	n, err := s.mcp.SignedIn(ctx, actor.Workspace, req.GetName())
+	return &toolv1.SignedInResponse{Server: serverMessage(n)}, err
+}
+
 // ApproveTools implements McpService.
 func (s *servers) ApproveTools(ctx context.Context, req *toolv1.ApproveToolsRequest) (*toolv1.ApproveToolsResponse, error) {
 	actor, err := identity.Require(ctx, identity.Editor)
@@ -97,6 +107,7 @@ func serverID(text string) (mcp.ServerID, error) {
 func serverMessage(n mcp.Server) *toolv1.McpServer {
 	m := &toolv1.McpServer{
 		Id: n.ID.String(), Name: n.Name, Url: n.URL, Credential: n.Credential, CreatedBy: n.CreatedBy.String(), CreatedAt: timestamppb.New(n.CreatedAt), Failure: n.Failure,
+		NeedsSignIn: n.SignIn != "", ResourceMetadata: n.ResourceMetadata, Scope: n.Scope,
 	}
 	if n.Operator {
 		m.Operator, m.Url, m.CreatedBy = true, "", ""

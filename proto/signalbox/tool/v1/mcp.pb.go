@@ -41,9 +41,14 @@ type McpServer struct {
 	Tools   []*McpTool `protobuf:"bytes,9,rep,name=tools,proto3" json:"tools,omitempty"`
 	// The operator offers the server: it has no URL and no member who added it, and cannot be
 	// deleted.
-	Operator      bool `protobuf:"varint,11,opt,name=operator,proto3" json:"operator,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Operator bool `protobuf:"varint,11,opt,name=operator,proto3" json:"operator,omitempty"`
+	// An owner has to sign in to the server, for the first time or again, or to allow more.
+	NeedsSignIn bool `protobuf:"varint,20,opt,name=needs_sign_in,json=needsSignIn,proto3" json:"needs_sign_in,omitempty"`
+	// The parameters resource_metadata and scope of the server's last challenge; may be empty.
+	ResourceMetadata string `protobuf:"bytes,21,opt,name=resource_metadata,json=resourceMetadata,proto3" json:"resource_metadata,omitempty"`
+	Scope            string `protobuf:"bytes,22,opt,name=scope,proto3" json:"scope,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *McpServer) Reset() {
@@ -144,6 +149,27 @@ func (x *McpServer) GetOperator() bool {
 		return x.Operator
 	}
 	return false
+}
+
+func (x *McpServer) GetNeedsSignIn() bool {
+	if x != nil {
+		return x.NeedsSignIn
+	}
+	return false
+}
+
+func (x *McpServer) GetResourceMetadata() string {
+	if x != nil {
+		return x.ResourceMetadata
+	}
+	return ""
+}
+
+func (x *McpServer) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
 }
 
 // A tool as its server defines it.
@@ -597,6 +623,94 @@ func (x *TestServerResponse) GetServer() *McpServer {
 	return nil
 }
 
+type SignedInRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignedInRequest) Reset() {
+	*x = SignedInRequest{}
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignedInRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignedInRequest) ProtoMessage() {}
+
+func (x *SignedInRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignedInRequest.ProtoReflect.Descriptor instead.
+func (*SignedInRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *SignedInRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type SignedInResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Server        *McpServer             `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignedInResponse) Reset() {
+	*x = SignedInResponse{}
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignedInResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignedInResponse) ProtoMessage() {}
+
+func (x *SignedInResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignedInResponse.ProtoReflect.Descriptor instead.
+func (*SignedInResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SignedInResponse) GetServer() *McpServer {
+	if x != nil {
+		return x.Server
+	}
+	return nil
+}
+
 type ApproveToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -609,7 +723,7 @@ type ApproveToolsRequest struct {
 
 func (x *ApproveToolsRequest) Reset() {
 	*x = ApproveToolsRequest{}
-	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[10]
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +735,7 @@ func (x *ApproveToolsRequest) String() string {
 func (*ApproveToolsRequest) ProtoMessage() {}
 
 func (x *ApproveToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[10]
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +748,7 @@ func (x *ApproveToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolsRequest.ProtoReflect.Descriptor instead.
 func (*ApproveToolsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ApproveToolsRequest) GetId() string {
@@ -660,7 +774,7 @@ type ApproveToolsResponse struct {
 
 func (x *ApproveToolsResponse) Reset() {
 	*x = ApproveToolsResponse{}
-	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[11]
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +786,7 @@ func (x *ApproveToolsResponse) String() string {
 func (*ApproveToolsResponse) ProtoMessage() {}
 
 func (x *ApproveToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[11]
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +799,7 @@ func (x *ApproveToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApproveToolsResponse.ProtoReflect.Descriptor instead.
 func (*ApproveToolsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ApproveToolsResponse) GetServer() *McpServer {
@@ -699,7 +813,7 @@ var File_signalbox_tool_v1_mcp_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xde\x02\n" +
+	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x03\n" +
 	"\tMcpServer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -715,7 +829,10 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"checked_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcheckedAt\x12\x18\n" +
 	"\afailure\x18\b \x01(\tR\afailure\x120\n" +
 	"\x05tools\x18\t \x03(\v2\x1a.signalbox.tool.v1.McpToolR\x05tools\x12\x1a\n" +
-	"\boperator\x18\v \x01(\bR\boperator\"\xc1\x01\n" +
+	"\boperator\x18\v \x01(\bR\boperator\x12\"\n" +
+	"\rneeds_sign_in\x18\x14 \x01(\bR\vneedsSignIn\x12+\n" +
+	"\x11resource_metadata\x18\x15 \x01(\tR\x10resourceMetadata\x12\x14\n" +
+	"\x05scope\x18\x16 \x01(\tR\x05scope\"\xc1\x01\n" +
 	"\aMcpTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\roriginal_name\x18\x02 \x01(\tR\foriginalName\x12 \n" +
@@ -741,19 +858,24 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\x11TestServerRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"J\n" +
 	"\x12TestServerResponse\x124\n" +
+	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server\"%\n" +
+	"\x0fSignedInRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"H\n" +
+	"\x10SignedInResponse\x124\n" +
 	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server\"=\n" +
 	"\x13ApproveToolsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06hashes\x18\x02 \x03(\tR\x06hashes\"L\n" +
 	"\x14ApproveToolsResponse\x124\n" +
-	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server2\xed\x03\n" +
+	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server2\xc2\x04\n" +
 	"\n" +
 	"McpService\x12a\n" +
 	"\vListServers\x12%.signalbox.tool.v1.ListServersRequest\x1a&.signalbox.tool.v1.ListServersResponse\"\x03\x90\x02\x01\x12_\n" +
 	"\fCreateServer\x12&.signalbox.tool.v1.CreateServerRequest\x1a'.signalbox.tool.v1.CreateServerResponse\x12_\n" +
 	"\fDeleteServer\x12&.signalbox.tool.v1.DeleteServerRequest\x1a'.signalbox.tool.v1.DeleteServerResponse\x12Y\n" +
 	"\n" +
-	"TestServer\x12$.signalbox.tool.v1.TestServerRequest\x1a%.signalbox.tool.v1.TestServerResponse\x12_\n" +
+	"TestServer\x12$.signalbox.tool.v1.TestServerRequest\x1a%.signalbox.tool.v1.TestServerResponse\x12S\n" +
+	"\bSignedIn\x12\".signalbox.tool.v1.SignedInRequest\x1a#.signalbox.tool.v1.SignedInResponse\x12_\n" +
 	"\fApproveTools\x12&.signalbox.tool.v1.ApproveToolsRequest\x1a'.signalbox.tool.v1.ApproveToolsResponseB.Z,signalbox.dev/proto/signalbox/tool/v1;toolv1b\x06proto3"
 
 var (
@@ -768,7 +890,7 @@ func file_signalbox_tool_v1_mcp_proto_rawDescGZIP() []byte {
 	return file_signalbox_tool_v1_mcp_proto_rawDescData
 }
 
-var file_signalbox_tool_v1_mcp_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_signalbox_tool_v1_mcp_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_signalbox_tool_v1_mcp_proto_goTypes = []any{
 	(*McpServer)(nil),             // 0: signalbox.tool.v1.McpServer
 	(*McpTool)(nil),               // 1: signalbox.tool.v1.McpTool
@@ -780,33 +902,38 @@ var file_signalbox_tool_v1_mcp_proto_goTypes = []any{
 	(*DeleteServerResponse)(nil),  // 7: signalbox.tool.v1.DeleteServerResponse
 	(*TestServerRequest)(nil),     // 8: signalbox.tool.v1.TestServerRequest
 	(*TestServerResponse)(nil),    // 9: signalbox.tool.v1.TestServerResponse
-	(*ApproveToolsRequest)(nil),   // 10: signalbox.tool.v1.ApproveToolsRequest
-	(*ApproveToolsResponse)(nil),  // 11: signalbox.tool.v1.ApproveToolsResponse
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*SignedInRequest)(nil),       // 10: signalbox.tool.v1.SignedInRequest
+	(*SignedInResponse)(nil),      // 11: signalbox.tool.v1.SignedInResponse
+	(*ApproveToolsRequest)(nil),   // 12: signalbox.tool.v1.ApproveToolsRequest
+	(*ApproveToolsResponse)(nil),  // 13: signalbox.tool.v1.ApproveToolsResponse
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
 }
 var file_signalbox_tool_v1_mcp_proto_depIdxs = []int32{
-	12, // 0: signalbox.tool.v1.McpServer.created_at:type_name -> google.protobuf.Timestamp
-	12, // 1: signalbox.tool.v1.McpServer.checked_at:type_name -> google.protobuf.Timestamp
+	14, // 0: signalbox.tool.v1.McpServer.created_at:type_name -> google.protobuf.Timestamp
+	14, // 1: signalbox.tool.v1.McpServer.checked_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.tool.v1.McpServer.tools:type_name -> signalbox.tool.v1.McpTool
 	0,  // 3: signalbox.tool.v1.ListServersResponse.servers:type_name -> signalbox.tool.v1.McpServer
 	0,  // 4: signalbox.tool.v1.CreateServerResponse.server:type_name -> signalbox.tool.v1.McpServer
 	0,  // 5: signalbox.tool.v1.TestServerResponse.server:type_name -> signalbox.tool.v1.McpServer
-	0,  // 6: signalbox.tool.v1.ApproveToolsResponse.server:type_name -> signalbox.tool.v1.McpServer
-	2,  // 7: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
-	4,  // 8: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
-	6,  // 9: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
-	8,  // 10: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
-	10, // 11: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
-	3,  // 12: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
-	5,  // 13: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
-	7,  // 14: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
-	9,  // 15: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
-	11, // 16: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	0,  // 6: signalbox.tool.v1.SignedInResponse.server:type_name -> signalbox.tool.v1.McpServer
+	0,  // 7: signalbox.tool.v1.ApproveToolsResponse.server:type_name -> signalbox.tool.v1.McpServer
+	2,  // 8: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
+	4,  // 9: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
+	6,  // 10: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
+	8,  // 11: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
+	10, // 12: signalbox.tool.v1.McpService.SignedIn:input_type -> signalbox.tool.v1.SignedInRequest
+	12, // 13: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
+	3,  // 14: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
+	5,  // 15: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
+	7,  // 16: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
+	9,  // 17: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
+	11, // 18: signalbox.tool.v1.McpService.SignedIn:output_type -> signalbox.tool.v1.SignedInResponse
+	13, // 19: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
+	14, // [14:20] is the sub-list for method output_type
+	8,  // [8:14] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_tool_v1_mcp_proto_init() }
@@ -820,7 +947,7 @@ func file_signalbox_tool_v1_mcp_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_tool_v1_mcp_proto_rawDesc), len(file_signalbox_tool_v1_mcp_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,9 @@ type client struct {
 	// log gets what the operator's servers say; processes is how many of them may run.
 	log       *slog.Logger
 	processes int
+	// unauthorized returns the result of a call that was refused for want of a sign-in; may be
+	// nil.
+	unauthorized func(context.Context, Server, error) (tool.Result, bool)
 
 	links   links
 	running sync.WaitGroup // the SDK's work, which may last longer than its operation
@@ -194,6 +197,7 @@ func (o *operation) explain(ctx context.Context, err error) error {
 
 // why explains an error to people. It shows nothing of the operator's network.
 func why(err error) string {
+	c, isChallenge := errors.AsType[*challenge](err)
 	status, isStatus := errors.AsType[statusError](err)
 	_, isNetwork := errors.AsType[net.Error](err)
 	refusal, isRefusal := errors.AsType[*jsonrpc.Error](err)
@@ -203,6 +207,8 @@ func why(err error) string {
 		return "its address is not a public one, or it redirects to one that is not, and the operator has not allowed that"
 	case errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errLimit):
 		return clip(clean(limitOf(err)), maxSaid)
+	case isChallenge:
+		return c.why()
 	case errors.Is(err, errBusy):
 		return errBusy.Error()
 	case isProcess:

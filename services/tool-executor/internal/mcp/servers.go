@@ -74,7 +74,7 @@ type compiled struct {
 // New returns Servers. The caller closes them.
 func New(cfg Config) *Servers {
 	s := &Servers{cfg: cfg, store: store{cfg.DB}, slots: make(chan struct{}, maxChecks), known: map[id.Workspace]catalogue{}}
-	s.client = &client{transport: s.transport, changed: s.checkChanged, log: cfg.Log, processes: cfg.Processes}
+	s.client = &client{transport: s.transport, changed: s.checkChanged, unauthorized: s.unauthorized, log: cfg.Log, processes: cfg.Processes}
 	s.background, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -207,6 +207,9 @@ func (s *Servers) check(ctx context.Context, row Server) error {
 	if err == nil {
 		return nil
 	}
+	if _, err := s.challenged(ctx, row, err); err != nil {
+		return err
+	}
 	reason := why(err)
 	if row.Failure != reason {
 		s.cfg.Log.InfoContext(ctx, "MCP server cannot be used", "workspace", row.Workspace, "server", row.ID, "reason", reason, "error", err)
@@ -297,7 +300,7 @@ func (s *Servers) Create(ctx context.Context, n Server) (Server, error) {
 	}
 	if !added {
 		have, err := s.get(ctx, n.Workspace, n.ID)
-		if err == nil && (have.Name != n.Name || have.URL != n.URL || have.Credential != n.Credential) {
+		if err == nil && (have.Name != n.Name || have.URL != n.URL || n.Credential && !have.Credential) {
 			err = fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key has added another MCP server, %s: use a new key for a new server", have.Name)
 		}
 		return have, err

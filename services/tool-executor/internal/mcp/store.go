@@ -33,6 +33,10 @@ type Server struct {
 	CheckedAt *time.Time
 	// Failure says why the server cannot be used; empty if it can.
 	Failure string
+	// SignIn says whether an owner has to sign in; empty if not. ResourceMetadata and Scope
+	// are what the server's last challenge said of it.
+	SignIn                  SignIn
+	ResourceMetadata, Scope string
 
 	command *Command // starts it, if it is the operator's
 	version string   // changes with each change of the row
@@ -67,13 +71,13 @@ const (
 // store reads and writes the table.
 type store struct{ db *pg.DB }
 
-const columns = `id, name, url, credential, operator, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, xmin::text, next_check <= now()`
+const columns = `id, name, url, credential, operator, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, sign_in, resource_metadata, scope, xmin::text, next_check <= now()`
 
 func scan(ws id.Workspace) pgx.RowToFunc[Server] {
 	return func(r pgx.CollectableRow) (Server, error) {
 		s := Server{Workspace: ws}
 		var tools string
-		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.Operator, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.version, &s.due)
+		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.Operator, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.SignIn, &s.ResourceMetadata, &s.Scope, &s.version, &s.due)
 		if err != nil {
 			return s, err
 		}
@@ -222,6 +226,7 @@ func (s store) answered(ctx context.Context, n Server, tools []Definition) error
 	err = s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE mcp_servers SET tools = @tools, approved = coalesce(approved, @hashes), checked_at = now(), failure = '', failures = 0,
+				sign_in = CASE sign_in WHEN 'required' THEN '' ELSE sign_in END,
 				next_check = now() + make_interval(secs => @every)
 			WHERE workspace_id = @workspace AND id = @id`,
 			pg.Args{"workspace": n.Workspace, "id": n.ID, "tools": string(text), "hashes": hashes, "every": every.Seconds()})

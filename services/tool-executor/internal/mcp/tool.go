@@ -116,6 +116,13 @@ func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) 
 		return result, nil
 	case ctx.Err() != nil:
 		return tool.Result{}, context.Cause(ctx)
+	}
+	if t.client.unauthorized != nil {
+		if refused, ok := t.client.unauthorized(ctx, t.server, err); ok {
+			return refused, nil
+		}
+	}
+	switch {
 	case errors.Is(err, errSent) && t.spec.Effect != toolv1.Effect_EFFECT_PURE:
 		return tool.Result{}, fault.Wrap(err, fault.Unavailable, "the MCP server "+t.server.Name+" broke off: "+why(err))
 	}

@@ -51,7 +51,7 @@ func (o *operation) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, o.fail(err)
 	}
 	if res.StatusCode >= http.StatusBadRequest {
-		_ = o.fail(statusError(res.StatusCode)) // the SDK may go on
+		_ = o.fail(refusalOf(res)) // the SDK may go on
 	}
 	res.Body = o.bounded(res, end)
 	return res, nil

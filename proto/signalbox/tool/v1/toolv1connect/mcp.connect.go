@@ -41,6 +41,8 @@ const (
 	McpServiceDeleteServerProcedure = "/signalbox.tool.v1.McpService/DeleteServer"
 	// McpServiceTestServerProcedure is the fully-qualified name of the McpService's TestServer RPC.
 	McpServiceTestServerProcedure = "/signalbox.tool.v1.McpService/TestServer"
+	// McpServiceSignedInProcedure is the fully-qualified name of the McpService's SignedIn RPC.
+	McpServiceSignedInProcedure = "/signalbox.tool.v1.McpService/SignedIn"
 	// McpServiceApproveToolsProcedure is the fully-qualified name of the McpService's ApproveTools RPC.
 	McpServiceApproveToolsProcedure = "/signalbox.tool.v1.McpService/ApproveTools"
 )
@@ -57,6 +59,9 @@ type McpServiceClient interface {
 	DeleteServer(context.Context, *v1.DeleteServerRequest) (*v1.DeleteServerResponse, error)
 	// TestServer asks a server for its tools now. For editors.
 	TestServer(context.Context, *v1.TestServerRequest) (*v1.TestServerResponse, error)
+	// SignedIn says that an owner has signed in to a server at the credential broker. The server
+	// is asked for its tools at once. For owners.
+	SignedIn(context.Context, *v1.SignedInRequest) (*v1.SignedInResponse, error)
 	// ApproveTools approves the current definitions of a server's tools. For editors.
 	ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error)
 }
@@ -97,6 +102,12 @@ func NewMcpServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(mcpServiceMethods.ByName("TestServer")),
 			connect.WithClientOptions(opts...),
 		),
+		signedIn: connect.NewClient[v1.SignedInRequest, v1.SignedInResponse](
+			httpClient,
+			baseURL+McpServiceSignedInProcedure,
+			connect.WithSchema(mcpServiceMethods.ByName("SignedIn")),
+			connect.WithClientOptions(opts...),
+		),
 		approveTools: connect.NewClient[v1.ApproveToolsRequest, v1.ApproveToolsResponse](
 			httpClient,
 			baseURL+McpServiceApproveToolsProcedure,
@@ -112,6 +123,7 @@ type mcpServiceClient struct {
 	createServer *connect.Client[v1.CreateServerRequest, v1.CreateServerResponse]
 	deleteServer *connect.Client[v1.DeleteServerRequest, v1.DeleteServerResponse]
 	testServer   *connect.Client[v1.TestServerRequest, v1.TestServerResponse]
+	signedIn     *connect.Client[v1.SignedInRequest, v1.SignedInResponse]
 	approveTools *connect.Client[v1.ApproveToolsRequest, v1.ApproveToolsResponse]
 }
 
@@ -151,6 +163,15 @@ func (c *mcpServiceClient) TestServer(ctx context.Context, req *v1.TestServerReq
 	return nil, err
 }
 
+// SignedIn calls signalbox.tool.v1.McpService.SignedIn.
+func (c *mcpServiceClient) SignedIn(ctx context.Context, req *v1.SignedInRequest) (*v1.SignedInResponse, error) {
+	response, err := c.signedIn.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ApproveTools calls signalbox.tool.v1.McpService.ApproveTools.
 func (c *mcpServiceClient) ApproveTools(ctx context.Context, req *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error) {
 	response, err := c.approveTools.CallUnary(ctx, connect.NewRequest(req))
@@ -172,6 +193,9 @@ type McpServiceHandler interface {
 	DeleteServer(context.Context, *v1.DeleteServerRequest) (*v1.DeleteServerResponse, error)
 	// TestServer asks a server for its tools now. For editors.
 	TestServer(context.Context, *v1.TestServerRequest) (*v1.TestServerResponse, error)
+	// SignedIn says that an owner has signed in to a server at the credential broker. The server
+	// is asked for its tools at once. For owners.
+	SignedIn(context.Context, *v1.SignedInRequest) (*v1.SignedInResponse, error)
 	// ApproveTools approves the current definitions of a server's tools. For editors.
 	ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error)
 }
@@ -208,6 +232,12 @@ func NewMcpServiceHandler(svc McpServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(mcpServiceMethods.ByName("TestServer")),
 		connect.WithHandlerOptions(opts...),
 	)
+	mcpServiceSignedInHandler := connect.NewUnaryHandlerSimple(
+		McpServiceSignedInProcedure,
+		svc.SignedIn,
+		connect.WithSchema(mcpServiceMethods.ByName("SignedIn")),
+		connect.WithHandlerOptions(opts...),
+	)
 	mcpServiceApproveToolsHandler := connect.NewUnaryHandlerSimple(
 		McpServiceApproveToolsProcedure,
 		svc.ApproveTools,
@@ -224,6 +254,8 @@ func NewMcpServiceHandler(svc McpServiceHandler, opts ...connect.HandlerOption) 
 			mcpServiceDeleteServerHandler.ServeHTTP(w, r)
 		case McpServiceTestServerProcedure:
 			mcpServiceTestServerHandler.ServeHTTP(w, r)
+		case McpServiceSignedInProcedure:
+			mcpServiceSignedInHandler.ServeHTTP(w, r)
 		case McpServiceApproveToolsProcedure:
 			mcpServiceApproveToolsHandler.ServeHTTP(w, r)
 		default:
@@ -249,6 +281,10 @@ func (UnimplementedMcpServiceHandler) DeleteServer(context.Context, *v1.DeleteSe
 
 func (UnimplementedMcpServiceHandler) TestServer(context.Context, *v1.TestServerRequest) (*v1.TestServerResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.tool.v1.McpService.TestServer is not implemented"))
+}
+
+func (UnimplementedMcpServiceHandler) SignedIn(context.Context, *v1.SignedInRequest) (*v1.SignedInResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.tool.v1.McpService.SignedIn is not implemented"))
 }
 
 func (UnimplementedMcpServiceHandler) ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error) {

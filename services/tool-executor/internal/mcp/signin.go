@@ -1,0 +1,174 @@
+package mcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/tool-executor/internal/tool"
+)
+
+// A server that wants OAuth answers 401, and the owners of the workspace sign in to it. This
+// service only finds that out (challenge) and stores it for the one who signs in: the credential
+// broker finds the authorization server, and keeps and renews the tokens. From the first 401 on,
+// requests go through the broker.
+
+// SignIn says whether an owner has to sign in to a server.
+type SignIn string
+
+// The states.
+const (
+	SignInRequired SignIn = "required" // it cannot be used until then
+	SignInMore     SignIn = "more"     // it refused a call for a scope that was not granted
+)
+
+// maxChallenge bounds what is kept of a challenge, in bytes.
+const maxChallenge = 2048
+
+// challenge is a refusal of a server that a sign-in may change (RFC 6750).
+type challenge struct {
+	statusError
+
+	need             SignIn
+	resourceMetadata string // URL (RFC 9728); may be empty
+	scope            string // that is needed; may be empty
+}
+
+// Unwrap returns the status.
+func (c *challenge) Unwrap() error { return c.statusError }
+
+// ownError is a header of the credential broker's own errors.
+const ownError = "X-Should-Retry"
+
+// refusalOf returns the error for an answer that is no success.
+func refusalOf(res *http.Response) error {
+	status := statusError(res.StatusCode)
+	c := &challenge{statusError: status}
+	var code string
+	if all, err := oauthex.ParseWWWAuthenticate(short(res.Header.Values("WWW-Authenticate"))); err == nil {
+		for _, one := range all {
+			if one.Scheme == "bearer" {
+				c.resourceMetadata, c.scope, code = one.Params["resource_metadata"], one.Params["scope"], one.Params["error"]
+			}
+		}
+	}
+	switch {
+	case status == http.StatusUnauthorized,
+		status == http.StatusConflict && res.Header.Get(ownError) != "": // the broker's: its sign-in has ended
+		c.need = SignInRequired
+	case status == http.StatusForbidden && code == "insufficient_scope":
+		c.need = SignInMore
+	default:
+		return status
+	}
+	return c
+}
+
+// short returns the headers that are short enough to be read, of the first few.
+func short(headers []string) []string {
+	if len(headers) > 4 {
+		headers = headers[:4]
+	}
+	var all []string
+	for _, h := range headers {
+		if len(h) <= 2*maxChallenge {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// challenged stores that somebody has to sign in, if that is what an error says, and reports
+// whether it is.
+func (s *Servers) challenged(ctx context.Context, row Server, err error) (bool, error) {
+	var c *challenge
+	if !errors.As(err, &c) {
+		return false, nil
+	}
+	defer s.forget(row.Workspace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	return true, s.store.challenged(ctx, row, c)
+}
+
+// SignedIn asks a server for its tools after an owner has signed in to it. It returns the
+// server, or a NotFound fault.
+func (s *Servers) SignedIn(ctx context.Context, ws id.Workspace, name string) (Server, error) {
+	all, err := s.store.all(ctx, ws)
+	if err != nil {
+		return Server{}, err
+	}
+	for _, n := range all {
+		if n.Name != name {
+			continue
+		}
+		if err := s.store.signedIn(ctx, n); err != nil {
+			return Server{}, err
+		}
+		return s.Test(ctx, ws, n.ID)
+	}
+	return Server{}, fault.New(fault.NotFound, "there is no MCP server called %q", clip(name, 64))
+}
+
+// why says to people what a challenge asks for.
+func (c *challenge) why() string {
+	if c.need == SignInMore {
+		return "it wants more permissions for this: an owner has to sign in to it again"
+	}
+	return "an owner has to sign in to it"
+}
+
+// unauthorized is the result of a call that a server has refused for want of a sign-in.
+func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (result tool.Result, ok bool) {
+	var c *challenge
+	if ok, storing := s.challenged(ctx, row, err); !ok || !errors.As(err, &c) {
+		return tool.Result{}, false
+	} else if storing != nil {
+		s.cfg.Log.WarnContext(ctx, "challenge of an MCP server not stored", "workspace", row.Workspace, "server", row.ID, "error", storing)
+	}
+	return tool.Errorf("needs_sign_in", "the MCP server %s refuses the call: %s; do without it", row.Name, c.why()), true
+}
+
+// challenged stores that somebody has to sign in to a server. A part of the challenge that is
+// missing leaves what is known.
+func (s store) challenged(ctx context.Context, n Server, c *challenge) error {
+	keep := func(text string) string {
+		if text = strings.TrimSpace(text); len(text) > maxChallenge || text != clean(text) {
+			return ""
+		}
+		return text
+	}
+	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE mcp_servers SET credential = true, sign_in = @need,
+				resource_metadata = coalesce(nullif(@metadata, ''), resource_metadata), scope = coalesce(nullif(@scope, ''), scope)
+			WHERE workspace_id = @workspace AND id = @id`,
+			pg.Args{"workspace": n.Workspace, "id": n.ID, "need": string(c.need), "metadata": keep(c.resourceMetadata), "scope": keep(c.scope)})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store the challenge of MCP server %s: %w", n.ID, err)
+	}
+	return nil
+}
+
+// signedIn stores that somebody has signed in to a server.
+func (s store) signedIn(ctx context.Context, n Server) error {
+	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE mcp_servers SET credential = true, sign_in = '' WHERE workspace_id = @workspace AND id = @id`,
+			pg.Args{"workspace": n.Workspace, "id": n.ID})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("store the sign-in to MCP server %s: %w", n.ID, err)
+	}
+	return nil
+}
