@@ -659,7 +659,7 @@ func TestMcpServers(t *testing.T) {
 	}](t, in, w.owner, "POST", path, body, http.StatusCreated).Server
 	one := path + "/" + made["id"].(string)
 	want := object{
-		"id": made["id"], "name": "linear", "url": "https://mcp.example.org/mcp", "credential": false, "created_by": made["created_by"], "created_at": made["created_at"], "checked_at": nil, "failure": nil,
+		"id": made["id"], "name": "linear", "url": "https://mcp.example.org/mcp", "credential": false, "created_by": made["created_by"], "created_at": made["created_at"], "checked_at": nil, "failure": nil, "needs_sign_in": false, "sign_in_url": nil,
 		"tools": []any{object{"name": "mcp__x__t", "original_name": "t", "description": "", "changed": true, "hash": "h", "unavailable_reason": "it has changed"}},
 	}
 	got := call[object](t, in, viewer, "GET", one, "", http.StatusOK)
@@ -681,6 +681,47 @@ func TestMcpServers(t *testing.T) {
 	call[object](t, in, editor, "DELETE", one, "", http.StatusForbidden)
 	call[object](t, in, w.owner, "DELETE", one, "", http.StatusOK)
 	call[object](t, in, viewer, "GET", one, "", http.StatusNotFound)
+}
+
+// TestMcpSignIn signs in to a server whose URL says that it uses OAuth.
+func TestMcpSignIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.broker.redirect = "http://localhost/api/connections/callback"
+	in := w.gateway(t)
+	type body struct {
+		Server object `json:"mcp_server"`
+	}
+	made := call[body](t, in, w.owner, "POST", "/api/mcp-servers", `{"name":"locked","url":"https://mcp.example.org/oauth"}`, http.StatusCreated).Server
+	one := "/api/mcp-servers/" + made["id"].(string)
+	if made["needs_sign_in"] != true || made["sign_in_url"] != one+"/sign-in" {
+		t.Errorf("a server that uses OAuth = %v, want its sign-in", made)
+	}
+	editor := w.join(t, w.workspace, identity.Editor)
+	call[object](t, in, editor, "POST", one+"/sign-in", `{}`, http.StatusForbidden)
+	call[object](t, in, w.owner, "POST", "/api/mcp-servers/"+noone+"/sign-in", `{}`, http.StatusNotFound)
+
+	got := in.send(t, in.request(t, w.owner, "POST", one+"/sign-in", `{"client_id":"mine"}`, nil))
+	cookies := (&http.Response{Header: got.header}).Cookies()
+	if got.status != http.StatusCreated || len(cookies) != 1 {
+		t.Fatalf("sign-in = %d %s, want a URL and a cookie", got.status, got.body)
+	}
+	asked := w.broker.asked
+	if asked.GetProvider() != "mcp-locked" || asked.GetMcpServer().GetUrl() != "https://mcp.example.org/oauth" || asked.GetMcpServer().GetScope() != "read" || asked.GetMcpServer().GetClientId() != "mine" {
+		t.Errorf("the broker was asked for %v", asked)
+	}
+	req := in.request(t, person{}, "GET", "/api/connections/callback?code=c&iss=https://as.example&state=state-0", "", nil)
+	req.AddCookie(&http.Cookie{Name: cookies[0].Name, Value: cookies[0].Value})
+	if got := in.send(t, req); got.status != http.StatusOK || w.broker.issuer != "https://as.example" {
+		t.Errorf("the callback = %d %s, with the issuer %q", got.status, got.body, w.broker.issuer)
+	}
+	if after := call[body](t, in, w.owner, "GET", one, "", http.StatusOK).Server; after["needs_sign_in"] != false || after["sign_in_url"] != nil {
+		t.Errorf("after the sign-in the server is %v", after)
+	}
+	doc := call[object](t, in, person{}, "GET", "/api/connections/client.json", "", http.StatusOK)
+	if id, _ := doc["client_id"].(string); !strings.HasPrefix(id, "https://") || !strings.HasSuffix(id, "/api/connections/client.json") || doc["token_endpoint_auth_method"] != "none" {
+		t.Errorf("the client document = %v", doc)
+	}
 }
 
 func TestModels(t *testing.T) {

@@ -37,7 +37,9 @@ type fakeBroker struct {
 	accounts []*credentialv1.Account
 	sealing  hpke.PrivateKey
 	added    []*credentialv1.AddAccountRequest
-	bodies   []string // decrypted
+	bodies   []string                        // decrypted
+	asked    *credentialv1.StartLoginRequest // the last one
+	issuer   string                          // of the last answer
 }
 
 func newFakeBroker(t testing.TB) *fakeBroker {
@@ -98,11 +100,18 @@ func (f *fakeBroker) CompleteConnection(ctx context.Context, req *credentialv1.C
 
 func (f *fakeBroker) StartLogin(ctx context.Context, req *credentialv1.StartLoginRequest) (*credentialv1.StartLoginResponse, error) {
 	link, err := f.begin(ctx, identity.Owner, req.GetId())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked = req
 	return &credentialv1.StartLoginResponse{Url: link, ExpiresAt: timestamppb.New(time.Now().Add(time.Minute))}, err
 }
 
 func (f *fakeBroker) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLoginRequest) (*credentialv1.CompleteLoginResponse, error) {
-	return &credentialv1.CompleteLoginResponse{Account: &credentialv1.Account{Grant: &credentialv1.AccountGrant{Provider: "theirs"}}}, f.end(ctx, req.GetState(), identity.Owner)
+	f.mu.Lock()
+	f.issuer = req.GetIssuer()
+	provider := f.asked.GetProvider()
+	f.mu.Unlock()
+	return &credentialv1.CompleteLoginResponse{Account: &credentialv1.Account{Provider: provider, Grant: &credentialv1.AccountGrant{Provider: "theirs"}}}, f.end(ctx, req.GetState(), identity.Owner)
 }
 
 func (f *fakeBroker) ListAccounts(ctx context.Context, _ *credentialv1.ListAccountsRequest) (*credentialv1.ListAccountsResponse, error) {

@@ -112,13 +112,14 @@ type SignInAnswer struct {
 	State string `json:"state,omitempty" maxLength:"500" doc:"The state parameter."`
 	Code  string `json:"code,omitempty" maxLength:"4000" doc:"The code parameter; for accounts also the pasted text."`
 	Error string `json:"error,omitempty" maxLength:"200" doc:"The error parameter."`
+	Iss   string `json:"iss,omitempty" maxLength:"2048" doc:"The iss parameter, for accounts: the authorization server's issuer."`
 }
 
 func (s *SignInAnswer) check() error {
 	for _, f := range []struct {
 		name, text string
 		limit      int
-	}{{"state", s.State, maxState}, {"code", s.Code, maxCode}, {"error", s.Error, maxErrorCode}} {
+	}{{"state", s.State, maxState}, {"code", s.Code, maxCode}, {"error", s.Error, maxErrorCode}, {"iss", s.Iss, maxIssuer}} {
 		if err := checkText(f.name, f.text, f.limit); err != nil {
 			return err
 		}

@@ -12,16 +12,18 @@ import (
 
 // McpServer is an MCP server that the workspace has added.
 type McpServer struct {
-	ID         string    `json:"id" format:"uuid"`
-	Name       string    `json:"name" example:"linear"`
-	URL        string    `json:"url" example:"https://mcp.linear.app/mcp" doc:"Empty if the operator offers it."`
-	Credential bool      `json:"credential" doc:"Requests go through the credential broker, which adds the secret of the account of the provider mcp-<name>."`
-	Operator   bool      `json:"operator" doc:"The operator offers it to the workspace: it cannot be deleted here."`
-	CreatedBy  *string   `json:"created_by" format:"uuid" doc:"The member who added it; null if the operator offers it."`
-	CreatedAt  string    `json:"created_at" format:"date-time"`
-	CheckedAt  *string   `json:"checked_at" format:"date-time" doc:"When it was last asked for its tools."`
-	Failure    *string   `json:"failure" doc:"Explains why it cannot be used; null if it can."`
-	Tools      []McpTool `json:"tools" nullable:"false"`
+	ID          string    `json:"id" format:"uuid"`
+	Name        string    `json:"name" example:"linear"`
+	URL         string    `json:"url" example:"https://mcp.linear.app/mcp" doc:"Empty if the operator offers it."`
+	Credential  bool      `json:"credential" doc:"Requests go through the credential broker, which adds the secret of the account of the provider mcp-<name>."`
+	Operator    bool      `json:"operator" doc:"The operator offers it to the workspace: it cannot be deleted here."`
+	CreatedBy   *string   `json:"created_by" format:"uuid" doc:"The member who added it; null if the operator offers it."`
+	CreatedAt   string    `json:"created_at" format:"date-time"`
+	CheckedAt   *string   `json:"checked_at" format:"date-time" doc:"When it was last asked for its tools."`
+	Failure     *string   `json:"failure" doc:"Explains why it cannot be used; null if it can."`
+	NeedsSignIn bool      `json:"needs_sign_in" doc:"It uses OAuth, and an owner has to sign in to it: for the first time, because the sign-in has ended, or because it wants more permissions."`
+	SignInURL   *string   `json:"sign_in_url" doc:"Where an owner starts to sign in, with POST; null if it needs no sign-in." example:"/api/mcp-servers/0198a000-0000-7000-8000-000000000001/sign-in"`
+	Tools       []McpTool `json:"tools" nullable:"false"`
 }
 
 // McpTool is a tool of an MCP server.
@@ -35,7 +37,12 @@ type McpTool struct {
 }
 
 func viewMcpServer(m *toolv1.McpServer) McpServer {
+	var signIn *string
+	if m.GetNeedsSignIn() {
+		signIn = new("/api/mcp-servers/" + m.GetId() + "/sign-in")
+	}
 	return McpServer{
+		NeedsSignIn: m.GetNeedsSignIn(), SignInURL: signIn,
 		ID: m.GetId(), Name: m.GetName(), URL: m.GetUrl(), Credential: m.GetCredential(), Operator: m.GetOperator(), CreatedBy: orNull(m.GetCreatedBy()), CreatedAt: stamp(m.GetCreatedAt()),
 		CheckedAt: stampOrNull(m.GetCheckedAt()), Failure: orNull(m.GetFailure()),
 		Tools: each(m.GetTools(), func(t *toolv1.McpTool) McpTool {
@@ -49,10 +56,11 @@ func (a *API) mcpServers() {
 	handle(a, op("list-mcp-servers", "GET /api/mcp-servers", tag, "List the workspace's MCP servers"), viewers, a.listMcpServers)
 	handle(a, op("get-mcp-server", "GET /api/mcp-servers/{id}", tag, "Get an MCP server with its tools"), viewers, a.getMcpServer)
 	handle(a, op("create-mcp-server", "POST /api/mcp-servers", tag, "Add an MCP server, and approve the tools that it has now", created,
-		about("The server is asked for its tools at once. If it does not answer, it is added with a failure, and its tools are approved when it first answers. For a server that needs a credential, first add an account with the provider mcp-<name>, the profile mcp and the URL's origin as base_url.")), owners, a.createMcpServer)
+		about("The server is asked for its tools at once. If it does not answer, it is added with a failure, and its tools are approved when it first answers. A server that uses OAuth is added with `needs_sign_in`. For a server that needs a token, first add an account with the provider mcp-<name>, the profile mcp and the URL's origin as base_url.")), owners, a.createMcpServer)
 	handle(a, op("delete-mcp-server", "DELETE /api/mcp-servers/{id}", tag, "Remove an MCP server",
 		about("Its account, if it has one, is removed separately.")), owners, a.deleteMcpServer)
 	handle(a, op("test-mcp-server", "POST /api/mcp-servers/{id}/test", tag, "Ask an MCP server for its tools now"), editors, a.testMcpServer)
+	a.mcpSignIns(tag)
 	handle(a, op("approve-mcp-tools", "POST /api/mcp-servers/{id}/approve", tag, "Approve changed definitions of an MCP server's tools",
 		about("If one of the definitions is no longer current, nothing is approved: 409, MCP_TOOL_CHANGED.")), editors, a.approveMcpTools)
 }
@@ -81,15 +89,21 @@ type McpServerInput struct {
 }
 
 func (a *API) getMcpServer(ctx context.Context, in *McpServerInput) (*mcpServerOutputBody, error) {
+	m, err := a.mcpServer(ctx, in.ID.String())
+	return answer(m, err, mcpServerBody)
+}
+
+// mcpServer returns the server with an id, or a NotFound fault.
+func (a *API) mcpServer(ctx context.Context, server string) (*toolv1.McpServer, error) {
 	res, err := a.cfg.McpServers.ListServers(ctx, &toolv1.ListServersRequest{})
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(res.GetServers(), func(m *toolv1.McpServer) bool { return m.GetId() == in.ID.String() })
+	i := slices.IndexFunc(res.GetServers(), func(m *toolv1.McpServer) bool { return m.GetId() == server })
 	if i < 0 {
 		return nil, fault.New(fault.NotFound, "there is no MCP server with this id")
 	}
-	return &mcpServerOutputBody{viewMcpServer(res.GetServers()[i])}, nil
+	return res.GetServers()[i], nil
 }
 
 // CreateMcpServer is the body of POST /api/mcp-servers.

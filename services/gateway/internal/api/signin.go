@@ -42,6 +42,7 @@ const (
 	maxState     = 500
 	maxCode      = 4000
 	maxErrorCode = 200
+	maxIssuer    = 2048
 )
 
 type redirectKey struct{}
@@ -49,7 +50,7 @@ type redirectKey struct{}
 // hideRedirect moves a provider's parameters from the URL to the context, before anything can
 // log them.
 func hideRedirect(r *http.Request, q url.Values) *http.Request {
-	r = r.WithContext(context.WithValue(r.Context(), redirectKey{}, SignInAnswer{State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}))
+	r = r.WithContext(context.WithValue(r.Context(), redirectKey{}, SignInAnswer{State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error"), Iss: q.Get("iss")}))
 	u := *r.URL
 	u.RawQuery = ""
 	r.URL, r.RequestURI = &u, u.RequestURI()
@@ -210,6 +211,7 @@ func (a *API) describeCallback() {
 		Description: "For browsers only. Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.",
 		Parameters: []*huma.Param{
 			text("state", "The state that was sent to the provider.", maxState), text("code", "The code that the provider issued.", maxCode), text("error", "The provider's error, if it issued no code.", maxErrorCode),
+			text("iss", "The authorization server's issuer, if it names itself (RFC 9207).", maxIssuer),
 		},
 		Metadata: map[string]any{accessKey: access{page: true}},
 		Responses: map[string]*huma.Response{

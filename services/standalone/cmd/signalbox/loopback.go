@@ -44,13 +44,22 @@ var errTimedOut = errors.New("the sign-in has expired: start again")
 // lastPage bounds how long the browser may take to load the last page.
 const lastPage = 2 * time.Second
 
-// receive completes the login with the first answer that has its state, shows the outcome in
+// receive completes a login of the accounts commands; see await.
+func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Login) (a admin.Account, err error) {
+	err = b.await(ctx, l, func(answer admin.LoginAnswer) (err error) {
+		a, err = scope.CompleteLogin(ctx, answer)
+		return err
+	})
+	return a, err
+}
+
+// await completes the login with the first answer that has its state, shows the outcome in
 // the browser, and closes the port. Other requests are refused and change nothing: every
 // program on this machine, and every web page, can call this port.
-func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Login) (admin.Account, error) {
+func (b *loopback) await(ctx context.Context, l admin.Login, complete func(admin.LoginAnswer) error) error {
 	page, err := url.Parse(l.URL)
 	if err != nil {
-		return admin.Account{}, fmt.Errorf("read the address of the sign-in: %w", err)
+		return fmt.Errorf("read the address of the sign-in: %w", err)
 	}
 	in := &callback{login: l.ID, state: page.Query().Get("state"), answers: make(chan admin.LoginAnswer), done: make(chan struct{})}
 	mux := http.NewServeMux()
@@ -63,10 +72,9 @@ func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Logi
 		// If the listener fails, nobody signs in, and the wait times out.
 		_ = httpserver.Serve(serving, httpserver.Config{Listener: b.listener, Handler: mux, Log: slog.New(slog.DiscardHandler), Drain: lastPage})
 	})
-	var a admin.Account
 	select {
 	case answer := <-in.answers:
-		a, in.err = scope.CompleteLogin(ctx, answer)
+		in.err = complete(answer)
 	case <-waiting.Done():
 		if in.err = errTimedOut; ctx.Err() != nil {
 			in.err = errAbandoned
@@ -75,7 +83,7 @@ func (b *loopback) receive(ctx context.Context, scope *admin.Scope, l admin.Logi
 	close(in.done)
 	stop()
 	served.Wait()
-	return a, in.err
+	return in.err
 }
 
 // callback passes on the answer of one login, and shows the outcome in the browser.
@@ -94,7 +102,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Referrer-Policy", "no-referrer") // this page's address holds the code
 	q := r.URL.Query()
-	answer := admin.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error")}
+	answer := admin.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error"), Issuer: q.Get("iss")}
 	if subtle.ConstantTimeCompare([]byte(answer.State), []byte(c.state)) == 0 || answer.Code == "" && answer.Error == "" {
 		show(w, http.StatusBadRequest, "This is not the sign-in that the command line waits for.")
 		return

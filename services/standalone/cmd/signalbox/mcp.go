@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/process"
+	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/standalone/internal/chat"
 )
 
@@ -37,21 +38,22 @@ func (c *cli) mcp() *cobra.Command {
 			return c.screen().table([]string{"NAME", "URL", "TOOLS", "STATE"}, rows)
 		}}),
 		c.mcpAdd(),
-		c.mcpSub("test", "Ask an MCP server for its tools now", "Asks an MCP server for its tools now, and shows them.", func(ctx context.Context, r *chat.Client, s chat.McpServer) (chat.McpServer, error) {
-			return r.TestMcpServer(ctx, s)
+		c.mcpSignIn(),
+		c.mcpSub("test", "Ask an MCP server for its tools now", "Asks an MCP server for its tools now, and shows them.", func(ctx context.Context, r *remoteRun, s chat.McpServer) (chat.McpServer, error) {
+			return r.client.TestMcpServer(ctx, s)
 		}),
 		c.mcpSub("approve", "Approve an MCP server's changed tools",
 			`Shows the tools of an MCP server as they were last seen, and approves all whose
 definitions have changed. Look at them first: signalbox mcp test <name>.`, approveAll),
 		c.mcpSub("remove", "Remove an MCP server and its credential", "Removes an MCP server and its credential.",
-			func(ctx context.Context, r *chat.Client, s chat.McpServer) (chat.McpServer, error) {
-				return chat.McpServer{}, r.RemoveMcpServer(ctx, s)
+			func(ctx context.Context, r *remoteRun, s chat.McpServer) (chat.McpServer, error) {
+				return chat.McpServer{}, r.client.RemoveMcpServer(ctx, s)
 			}),
 	)
 	return group(cmd)
 }
 
-func approveAll(ctx context.Context, r *chat.Client, s chat.McpServer) (chat.McpServer, error) {
+func approveAll(ctx context.Context, r *remoteRun, s chat.McpServer) (chat.McpServer, error) {
 	var changed []string
 	for _, t := range s.Tools {
 		if t.Changed {
@@ -61,19 +63,19 @@ func approveAll(ctx context.Context, r *chat.Client, s chat.McpServer) (chat.Mcp
 	if len(changed) == 0 {
 		return s, nil
 	}
-	return r.ApproveMcpTools(ctx, s, changed)
+	return r.client.ApproveMcpTools(ctx, s, changed)
 }
 
 // mcpSub returns a command that does something with the server that its argument names, and
 // shows the result.
-func (c *cli) mcpSub(name, short, long string, do func(context.Context, *chat.Client, chat.McpServer) (chat.McpServer, error)) *cobra.Command {
+func (c *cli) mcpSub(name, short, long string, do func(context.Context, *remoteRun, chat.McpServer) (chat.McpServer, error)) *cobra.Command {
 	var server string
 	cmd := c.remoteSub(remoteCommand{use: name + " <name>", short: short, long: long, run: func(ctx context.Context, r *remoteRun) error {
 		s, err := r.client.McpServer(ctx, server)
 		if err != nil {
 			return err
 		}
-		if s, err = do(ctx, r.client, s); err != nil {
+		if s, err = do(ctx, r, s); err != nil {
 			return err
 		}
 		if s.ID == "" {
@@ -99,7 +101,8 @@ func (c *cli) mcpAdd() *cobra.Command {
 		use: "add <name> <url>", short: "Add an MCP server",
 		long: `Adds an MCP server that speaks streamable HTTP, and approves the tools that it has now.
 With --token it asks for a bearer token, or reads it from the standard input. The token is
-sealed here, so that only the credential broker can decrypt it.`,
+sealed here, so that only the credential broker can decrypt it. If the server uses OAuth, the
+command continues, at a terminal, with the sign-in: see signalbox mcp sign-in.`,
 		run: func(ctx context.Context, r *remoteRun) error {
 			secret := ""
 			if token {
@@ -113,6 +116,11 @@ sealed here, so that only the credential broker can decrypt it.`,
 			s, err := r.client.AddMcpServer(ctx, name, address, conf.Secret(secret))
 			if err != nil {
 				return err
+			}
+			if s.NeedsSignIn && secret == "" && c.screen().tables {
+				if s, err = r.signInToMcp(ctx, s, "", ""); err != nil {
+					return fmt.Errorf("%s was added, and nobody is signed in to it (`signalbox mcp sign-in %s`): %w", printable(name), printable(name), err)
+				}
 			}
 			return r.printMcpServer(s)
 		},
@@ -128,9 +136,68 @@ sealed here, so that only the credential broker can decrypt it.`,
 	return cmd
 }
 
+func (c *cli) mcpSignIn() *cobra.Command {
+	var client string
+	var secret bool
+	cmd := c.mcpSub("sign-in", "Sign in to an MCP server that uses OAuth",
+		`Signs in to an MCP server that uses OAuth, for the first time, again, or to allow more. It shows
+an address to open in a browser on this machine, to which the browser returns. The credential
+broker keeps the tokens and renews them. --client-id names a client that you have registered with
+the server by hand, where it registers none by itself; with --client-secret the command asks for
+its secret, or reads it from the standard input.`,
+		func(ctx context.Context, r *remoteRun, s chat.McpServer) (chat.McpServer, error) {
+			given := ""
+			if secret {
+				screen := c.screen()
+				screen.ctx = ctx
+				var err error
+				if given, err = screen.askKey(printable(s.Name), false); err != nil {
+					return s, readError("the client's secret", err)
+				}
+			}
+			return r.signInToMcp(ctx, s, client, conf.Secret(given))
+		})
+	cmd.Flags().StringVar(&client, "client-id", "", "a client that you have registered with the server by hand")
+	cmd.Flags().BoolVar(&secret, "client-secret", false, "the client has a secret")
+	return cmd
+}
+
+// signInToMcp signs in to a server in a browser, and returns the server as it is then.
+func (r *remoteRun) signInToMcp(ctx context.Context, s chat.McpServer, client string, secret conf.Secret) (chat.McpServer, error) {
+	back, err := listenLoopback(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer back.close()
+	in, err := r.client.StartMcpSignIn(ctx, s, back.redirect(), client, secret)
+	if err != nil {
+		return s, err
+	}
+	// To the standard error: the standard output has the server.
+	if _, err := fmt.Fprintf(r.err, "Open this address in a browser on this machine:\n\n  %s\n\n", printable(in.URL)); err != nil {
+		return s, err
+	}
+	err = back.await(ctx, admin.Login{URL: in.URL, ExpiresAt: in.ExpiresAt}, func(a admin.LoginAnswer) error {
+		answer := map[string]string{}
+		for name, value := range map[string]string{"state": a.State, "code": a.Code, "error": a.Error, "iss": a.Issuer} {
+			if value != "" {
+				answer[name] = value
+			}
+		}
+		return r.client.CompleteMcpSignIn(ctx, in, answer)
+	})
+	if err != nil {
+		return s, err
+	}
+	return r.client.McpServer(ctx, s.Name)
+}
+
 // mcpState says in a few words how a server stands.
 func mcpState(s chat.McpServer) string {
-	if s.Failure != nil {
+	switch {
+	case s.NeedsSignIn:
+		return "sign in: signalbox mcp sign-in " + printable(s.Name)
+	case s.Failure != nil:
 		return printable(*s.Failure)
 	}
 	changed := 0

@@ -5,19 +5,21 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"time"
 
 	"signalbox.dev/pkg/conf"
 )
 
 // McpServer is an MCP server of the workspace.
 type McpServer struct {
-	ID         string    `json:"id"`
-	Name       string    `json:"name"`
-	URL        string    `json:"url"`
-	Credential bool      `json:"credential"`
-	Operator   bool      `json:"operator"`
-	Failure    *string   `json:"failure"`
-	Tools      []McpTool `json:"tools"`
+	ID          string    `json:"id"`
+	Name        string    `json:"name"`
+	URL         string    `json:"url"`
+	Credential  bool      `json:"credential"`
+	Operator    bool      `json:"operator"`
+	Failure     *string   `json:"failure"`
+	NeedsSignIn bool      `json:"needs_sign_in"`
+	Tools       []McpTool `json:"tools"`
 }
 
 // McpTool is a tool of an MCP server.
@@ -81,6 +83,33 @@ func (c *Client) AddMcpServer(ctx context.Context, name, address string, secret 
 		return McpServer{}, fmt.Errorf("add the MCP server: %w", err)
 	}
 	return out.Server, nil
+}
+
+// McpSignIn is a sign-in to an MCP server that has begun.
+type McpSignIn struct {
+	ID        string    `json:"id"`
+	URL       string    `json:"url"`
+	ExpiresAt time.Time `json:"expires_at"`
+}
+
+// StartMcpSignIn begins to sign in to an MCP server: the browser is sent back to redirect. The
+// client is one that was registered by hand; its id and secret may be empty.
+func (c *Client) StartMcpSignIn(ctx context.Context, s McpServer, redirect, client string, secret conf.Secret) (McpSignIn, error) {
+	in := map[string]string{"redirect": redirect}
+	if client != "" {
+		in["client_id"] = client
+	}
+	if secret != "" {
+		in["client_secret"] = secret.Reveal()
+	}
+	var out struct{ Login McpSignIn }
+	err := c.call(ctx, http.MethodPost, McpServersPath+"/"+s.ID+"/sign-in", in, &out)
+	return out.Login, err
+}
+
+// CompleteMcpSignIn ends a sign-in with the parameters of the browser's redirect.
+func (c *Client) CompleteMcpSignIn(ctx context.Context, in McpSignIn, answer map[string]string) error {
+	return c.call(ctx, http.MethodPost, "/api/accounts/logins/"+in.ID+"/complete", answer, nil)
 }
 
 // TestMcpServer asks an MCP server for its tools.

@@ -107,7 +107,7 @@ func (s *Servers) SignedIn(ctx context.Context, ws id.Workspace, name string) (S
 		return Server{}, err
 	}
 	for _, n := range all {
-		if n.Name != name {
+		if n.Name != name || n.Operator {
 			continue
 		}
 		if err := s.store.signedIn(ctx, n); err != nil {
