@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,6 +21,7 @@ import (
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
 	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. docs/sign-in-providers.md describes the format. Empty for none."`
+	Document  string      `env:"CREDENTIAL_BROKER_OAUTH_CLIENT_DOCUMENT" doc:"URL of a client id metadata document, by which authorization servers of MCP servers know this client without a registration. Empty: with CREDENTIAL_BROKER_OAUTH_REDIRECT at https://…/api/connections/callback, the document that the gateway publishes; otherwise none."`
 	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page to which providers redirect browsers, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console on another origin needs. Empty if codes are pasted."`
 }
 
@@ -30,6 +32,9 @@ func (o *OAuth) Validate() error {
 		if err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") || u.Fragment != "" {
 			return errors.New("CREDENTIAL_BROKER_OAUTH_REDIRECT is not a page: use https://host/path, without #")
 		}
+	}
+	if u, err := url.Parse(o.Document); o.Document != "" && (err != nil || u.Host == "" || u.Scheme != "https" || u.Path == "") {
+		return errors.New("CREDENTIAL_BROKER_OAUTH_CLIENT_DOCUMENT is not a document: use https://host/path")
 	}
 	if _, err := oauth.ParseClients(o.Clients.Reveal()); err != nil {
 		return fmt.Errorf("CREDENTIAL_BROKER_OAUTH_CLIENTS: %w", err)
@@ -75,7 +80,7 @@ func newKeeper(cfg Config, a *Accounts) *oauth.Keeper {
 	}
 	return oauth.New(oauth.Config{
 		Store: a.Store, Vault: a.Vault, Providers: a.providers, Log: cfg.Log, Redirect: a.redirect,
-		Document: clientDocument(a.redirect), CheckEndpoint: a.Policy.CheckEndpoint, Control: a.Policy.Control,
+		Document: cmp.Or(cfg.OAuth.Document, clientDocument(a.redirect)), CheckEndpoint: a.Policy.CheckEndpoint, Control: a.Policy.Control,
 		Instance: host + " " + uuid.NewString(), UserAgent: "signalbox/" + process.Version(),
 	})
 }
