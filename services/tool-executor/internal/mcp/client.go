@@ -55,35 +55,37 @@ type client struct {
 
 // list returns the definitions of a server's tools.
 func (c *client) list(ctx context.Context, s Server) ([]Definition, error) {
-	return do(ctx, c, s, s.key(id.Session{}), listTimeout, func(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
-		has := session.InitializeResult().Capabilities
-		more := added(has)
-		if has != nil && has.Tools == nil && more != nil {
-			return more, nil
+	return do(ctx, c, s, s.key(id.Session{}), listTimeout, listTools)
+}
+
+func listTools(ctx context.Context, session *mcp.ClientSession) (all []Definition, err error) {
+	has := session.InitializeResult().Capabilities
+	more := added(has)
+	if has != nil && has.Tools == nil && more != nil {
+		return more, nil
+	}
+	params, seen := &mcp.ListToolsParams{}, map[string]bool{}
+	for range maxPages {
+		page, err := session.ListTools(ctx, params)
+		if err != nil {
+			return nil, err
 		}
-		params, seen := &mcp.ListToolsParams{}, map[string]bool{}
-		for range maxPages {
-			page, err := session.ListTools(ctx, params)
-			if err != nil {
-				return nil, err
+		for _, t := range page.Tools {
+			if len(all) == maxTools {
+				return nil, fmt.Errorf("%w: it has more than %d tools", errLimit, maxTools)
 			}
-			for _, t := range page.Tools {
-				if len(all) == maxTools {
-					return nil, fmt.Errorf("%w: it has more than %d tools", errLimit, maxTools)
-				}
-				all = append(all, define(t))
-			}
-			if page.NextCursor == "" {
-				return append(all, more...), nil
-			}
-			if seen[page.NextCursor] {
-				return nil, fmt.Errorf("%w: its list of tools has no end", errLimit)
-			}
-			seen[page.NextCursor] = true
-			params = &mcp.ListToolsParams{Cursor: page.NextCursor}
+			all = append(all, define(t))
 		}
-		return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
-	})
+		if page.NextCursor == "" {
+			return append(all, more...), nil
+		}
+		if seen[page.NextCursor] {
+			return nil, fmt.Errorf("%w: its list of tools has no end", errLimit)
+		}
+		seen[page.NextCursor] = true
+		params = &mcp.ListToolsParams{Cursor: page.NextCursor}
+	}
+	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
 }
 
 // errSent is in the chain of an error after a call may have reached the server.
@@ -95,6 +97,11 @@ const rejectedByTransport = -32005
 // call calls a tool. An error without errSent means that the call did not reach the server.
 func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
 	return c.perform(ctx, s, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+		if s.wantsHeaders(name) {
+			if _, err := listTools(ctx, session); err != nil {
+				return tool.Result{}, err
+			}
+		}
 		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
 		if err != nil {
 			return tool.Result{}, err
@@ -108,6 +115,9 @@ func (c *client) perform(ctx context.Context, s Server, f func(context.Context, 
 	actor, _ := identity.From(ctx) // without one, nothing is remembered
 	return do(ctx, c, s, s.key(actor.Session), callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
 		r, err := f(ctx, session)
+		if c, ok := errors.AsType[*challenge](causeIn(ctx)); ok && err != nil {
+			return tool.Result{}, errors.Join(errSent, err, c)
+		}
 		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
 			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
 		}

@@ -25,6 +25,9 @@ const (
 	// maxLinks and maxWorkspaceLinks bound the kept sessions, of all workspaces and of one.
 	maxLinks          = 512
 	maxWorkspaceLinks = 64
+	// maxRetries is how often an operation fetches the rest of an answer that the server has
+	// put off, or that broke off.
+	maxRetries = 2
 	// changesEvery is how often one session may announce that its server's tools have changed.
 	changesEvery = time.Second
 )
@@ -360,7 +363,7 @@ func (c *client) dial(s Server, l *link) (mcp.Transport, error) {
 	endpoint, _ := c.transport(s)
 	return &mcp.StreamableClientTransport{
 		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &requests{c, l}, CheckRedirect: netguard.CheckRedirect},
-		MaxRetries: -1, DisableStandaloneSSE: !l.kept, MaxEventSize: maxBytes,
+		MaxRetries: maxRetries, DisableStandaloneSSE: !l.kept, MaxEventSize: maxBytes,
 	}, nil
 }
 

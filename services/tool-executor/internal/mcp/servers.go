@@ -207,7 +207,7 @@ func (s *Servers) check(ctx context.Context, row Server) error {
 	if err == nil {
 		return nil
 	}
-	if _, err := s.challenged(ctx, row, err); err != nil {
+	if err := s.challenged(ctx, row, err); err != nil {
 		return err
 	}
 	reason := why(err)

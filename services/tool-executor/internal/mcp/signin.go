@@ -86,17 +86,16 @@ func short(headers []string) []string {
 	return all
 }
 
-// challenged stores that somebody has to sign in, if that is what an error says, and reports
-// whether it is.
-func (s *Servers) challenged(ctx context.Context, row Server, err error) (bool, error) {
-	var c *challenge
-	if !errors.As(err, &c) {
-		return false, nil
+// challenged stores that somebody has to sign in, if that is what an error says.
+func (s *Servers) challenged(ctx context.Context, row Server, err error) error {
+	c, ok := errors.AsType[*challenge](err)
+	if !ok {
+		return nil
 	}
 	defer s.forget(row.Workspace)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	return true, s.store.challenged(ctx, row, c)
+	return s.store.challenged(ctx, row, c)
 }
 
 // SignedIn asks a server for its tools after an owner has signed in to it. It returns the
@@ -128,10 +127,11 @@ func (c *challenge) why() string {
 
 // unauthorized is the result of a call that a server has refused for want of a sign-in.
 func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (result tool.Result, ok bool) {
-	var c *challenge
-	if ok, storing := s.challenged(ctx, row, err); !ok || !errors.As(err, &c) {
+	c, ok := errors.AsType[*challenge](err)
+	if !ok {
 		return tool.Result{}, false
-	} else if storing != nil {
+	}
+	if storing := s.challenged(ctx, row, err); storing != nil {
 		s.cfg.Log.WarnContext(ctx, "challenge of an MCP server not stored", "workspace", row.Workspace, "server", row.ID, "error", storing)
 	}
 	return tool.Errorf("needs_sign_in", "the MCP server %s refuses the call: %s; do without it", row.Name, c.why()), true
@@ -169,6 +169,14 @@ func (s store) signedIn(ctx context.Context, n Server) error {
 	})
 	if err != nil {
 		return fmt.Errorf("store the sign-in to MCP server %s: %w", n.ID, err)
+	}
+	return nil
+}
+
+// causeIn returns what HTTP knows of the failure of a context's operation.
+func causeIn(ctx context.Context) error {
+	if op, ok := ctx.Value(operationKey{}).(*operation); ok {
+		return op.cause()
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -28,6 +29,14 @@ type serverTool struct {
 // approved reports whether a definition was approved, or is ours.
 func (s Server) approved(d Definition) bool {
 	return d.Kind != "" || slices.Contains(s.Approved, d.Hash())
+}
+
+// wantsHeaders reports whether a tool wants arguments in headers too. The SDK sends them only for
+// tools that it has listed in the same session.
+func (s Server) wantsHeaders(name string) bool {
+	return slices.ContainsFunc(s.Tools, func(d Definition) bool {
+		return d.Name == name && bytes.Contains(d.InputSchema, []byte(`"x-mcp-header"`))
+	})
 }
 
 // unavailable returns why a tool cannot be used; empty if it can.

@@ -83,7 +83,8 @@ func (o *operation) forgive() {
 func (o *operation) fail(err error) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !errors.Is(o.failure, errLimit) {
+	// A challenge outlives what the SDK tries after it.
+	if _, challenged := errors.AsType[*challenge](o.failure); !errors.Is(o.failure, errLimit) && (!challenged || errors.Is(err, errLimit)) {
 		o.failure = err
 	}
 	return err
