@@ -70,7 +70,7 @@ func (h *sharedWorld) up(t *testing.T) *sharedWorld {
 		if h.err = os.Mkdir(dir, 0o755); h.err != nil {
 			return
 		}
-		h.World, h.err = h.start(context.Background(), world.Options{Dir: dir, Programs: bin, LogLevel: "debug", Traces: h.traces.url})
+		h.World, h.err = h.start(context.Background(), world.Options{Dir: dir, Programs: bin, LogLevel: "debug", Traces: h.traces.url, Env: onThisMachine})
 	})
 	if h.err != nil {
 		t.Fatalf("start %s: %v", h.name, h.err)
