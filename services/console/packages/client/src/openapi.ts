@@ -686,7 +686,7 @@ export interface paths {
         put?: never;
         /**
          * Add an MCP server, and approve the tools that it has now
-         * @description The server is asked for its tools at once. If it does not answer, it is added with a failure, and its tools are approved when it first answers. For a server that needs a credential, first add an account with the provider mcp-<name>, the profile mcp and the URL's origin as base_url.
+         * @description The server is asked for its tools at once. If it does not answer, it is added with a failure, and its tools are approved when it first answers. A server that uses OAuth is added with `needs_sign_in`. For a server that needs a token, first add an account with the provider mcp-<name>, the profile mcp and the URL's origin as base_url.
          */
         post: operations["create-mcp-server"];
         delete?: never;
@@ -730,6 +730,26 @@ export interface paths {
          * @description If one of the definitions is no longer current, nothing is approved: 409, MCP_TOOL_CHANGED.
          */
         post: operations["approve-mcp-tools"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/mcp-servers/{id}/sign-in": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start to sign in to an MCP server that uses OAuth
+         * @description The credential broker finds the server's authorization server, and registers a client there. It can be repeated when the server asks for more permissions, or the sign-in has ended. Send the browser to `url`. If the provider redirects it to this server's /api/connections/callback, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. With `redirect`, and for a redirect page of your own, complete it with POST /api/accounts/logins/{id}/complete. The server is then asked for its tools. 409 OAUTH_DISCOVERY says what is wrong with what the server publishes.
+         */
+        post: operations["start-mcp-sign-in"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1692,6 +1712,19 @@ export interface components {
              */
             url: string;
         };
+        CreateMcpSignIn: {
+            /** @description A client that you have registered with the authorization server by hand. Absent: the broker's client metadata document or dynamic registration is used, where the server supports it. */
+            client_id?: string;
+            /** @description Its secret, if it has one. It is sealed, and never shown. */
+            client_secret?: string;
+            /**
+             * @description For command lines: http://127.0.0.1:<port>/callback, where one waits for the browser. Absent: the page that the operator has registered.
+             * @example http://127.0.0.1:49152/callback
+             */
+            redirect?: string;
+            /** @description As in POST /api/connections. */
+            return_to?: string;
+        };
         CreateSession: {
             /** @description Tools that clients run. */
             client_tools?: components["schemas"]["ClientTool"][] | null;
@@ -1975,8 +2008,15 @@ export interface components {
             id: string;
             /** @example linear */
             name: string;
+            /** @description It uses OAuth, and an owner has to sign in to it: for the first time, because the sign-in has ended, or because it wants more permissions. */
+            needs_sign_in: boolean;
             /** @description The operator offers it to the workspace: it cannot be deleted here. */
             operator: boolean;
+            /**
+             * @description Where an owner starts to sign in, with POST; null if it needs no sign-in.
+             * @example /api/mcp-servers/0198a000-0000-7000-8000-000000000001/sign-in
+             */
+            sign_in_url: string | null;
             tools: components["schemas"]["McpTool"][];
             /**
              * @description Empty if the operator offers it.
@@ -2462,6 +2502,8 @@ export interface components {
             code?: string;
             /** @description The error parameter. */
             error?: string;
+            /** @description The iss parameter, for accounts: the authorization server's issuer. */
+            iss?: string;
             /** @description The state parameter. */
             state?: string;
         };
@@ -7153,6 +7195,8 @@ export interface operations {
                 code?: string;
                 /** @description The provider's error, if it issued no code. */
                 error?: string;
+                /** @description The authorization server's issuer, if it names itself (RFC 9207). */
+                iss?: string;
             };
             header?: never;
             path?: never;
@@ -9709,6 +9753,169 @@ export interface operations {
                 };
             };
             /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "start-mcp-sign-in": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating the call with the same key returns the sign-in that the first call started, while it is open. A device sign-in gets new codes, and the previous ones become invalid. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The MCP server's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateMcpSignIn"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    "Set-Cookie"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartedLogin"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, the role is too low, or the operation is not for API keys. */
             403: {
                 headers: {
                     [name: string]: unknown;
