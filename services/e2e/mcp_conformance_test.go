@@ -82,6 +82,9 @@ rules:
 		t.Fatal(err)
 	}
 	t.Logf("%s", out)
+	if ctx.Err() != nil {
+		t.Error("the suite did not end: it waits for servers with which sessions are open")
+	}
 	ran := clientFailures(t, results)
 	for scenario, failures := range ran {
 		switch why := clientExceptions[scenario]; {

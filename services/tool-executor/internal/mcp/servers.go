@@ -325,14 +325,15 @@ func (s *Servers) checkURL(n Server) error {
 // Remove removes a server, or returns a NotFound fault.
 func (s *Servers) Remove(ctx context.Context, ws id.Workspace, server ServerID) error {
 	row, err := s.get(ctx, ws, server)
+	if err == nil && row.Operator {
+		return fault.New(fault.Forbidden, "the operator offers this MCP server: only the operator can remove it")
+	}
+	// Also if another replica has removed it: this one may still have sessions with it.
+	defer s.forget(ws)
+	defer s.client.dropWhere(func(k linkKey) bool { return k.workspace == ws && k.server == server })
 	if err != nil {
 		return err
 	}
-	if row.Operator {
-		return fault.New(fault.Forbidden, "the operator offers this MCP server: only the operator can remove it")
-	}
-	defer s.forget(ws)
-	defer s.client.dropWhere(func(k linkKey) bool { return k.server == server })
 	return s.store.remove(ctx, ws, server)
 }
 
