@@ -7,7 +7,8 @@ import { startBrowser, startSignalbox } from "./signalbox.mjs";
 let signalbox;
 let browser;
 before(async () => {
-	[signalbox, browser] = await Promise.all([startSignalbox(), startBrowser()]);
+	signalbox = await startSignalbox();
+	browser = await startBrowser();
 });
 after(async () => {
 	await browser?.close();
