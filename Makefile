@@ -146,15 +146,17 @@ test-documents:
 # them. The race detector needs a C compiler.
 RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse)) \
 	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
-ONE_GOROUTINE := llm modelmsg preset scan transform usage prompt tool script tally wire field openai anthropic dialect profile edit \
+ONE_GOROUTINE := llm modelmsg preset structured compact clienttool scan transform usage prompt tool tools script tally wire field openai anthropic dialect profile edit \
 	conversation run presence yproto audit opencode rotation chat
+# Not covered either: tests that mostly wait for a Chromium.
+ONE_GOROUTINE += browser
 RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/internal/store$$|/migrations$$|/cmd/')
 CC_THERE  = $(shell command -v "$$(go env CC)")
 
 # Tests of those packages that the race detector would only slow down: tests of a single
 # goroutine, of size and of memory.
 CALM := $(addprefix Test, \
-	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
+	PublicServers HostileProcesses PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
 	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
 	Histories Simulation SimulationInFlight \
 	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong OverlongEvents TranslatedStreams)
