@@ -15,10 +15,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"time"
 
+	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/sse"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/e2e/world"
@@ -46,7 +46,7 @@ var Kinds = []Kind{
 type Rig struct {
 	world   *world.World
 	client  world.Client
-	outside []*httptest.Server
+	outside []*http.Server
 	held    chan held
 }
 
@@ -68,7 +68,14 @@ func Start(ctx context.Context, o world.Options, start func(context.Context, wor
 	mux.HandleFunc("/google/", r.hold)
 	mux.HandleFunc("/github/", r.hold)
 	mux.HandleFunc("/mcp", r.mcp)
-	outside, documents := r.serve(mux), r.serve(http.HandlerFunc(r.hold))
+	outside, err := r.serve(ctx, mux)
+	if err != nil {
+		return r, err
+	}
+	documents, err := r.serve(ctx, http.HandlerFunc(r.hold))
+	if err != nil {
+		return r, err
+	}
 	o.Via = func(l world.Link) (string, error) {
 		switch {
 		case l.To == world.SimulatorName:
@@ -100,14 +107,17 @@ func Start(ctx context.Context, o world.Options, start func(context.Context, wor
 	return r, r.post(ctx, "/api/approval-rules", map[string]any{"tool": "calendar_create_event", "effect": "allow"}, nil)
 }
 
-func (r *Rig) serve(h http.Handler) (addr string) {
-	s := httptest.NewUnstartedServer(h)
-	s.Config.Protocols = new(http.Protocols)
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true)
-	s.Start()
+func (r *Rig) serve(ctx context.Context, h http.Handler) (addr string, err error) {
+	l, err := httpserver.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, Protocols: new(http.Protocols)}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
 	r.outside = append(r.outside, s)
-	return strings.TrimPrefix(s.URL, "http://")
+	go func() { _ = s.Serve(l) }() // until Close
+	return l.Addr().String(), nil
 }
 
 // Close ends the rig.
@@ -116,8 +126,7 @@ func (r *Rig) Close() (err error) {
 		err = r.world.Close()
 	}
 	for _, s := range r.outside {
-		s.CloseClientConnections()
-		s.Close()
+		err = errors.Join(err, s.Close())
 	}
 	return err
 }
