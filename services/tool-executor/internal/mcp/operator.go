@@ -108,9 +108,10 @@ func (c *Command) validate() error {
 	if c.Processes == 0 {
 		c.Processes = defaultProcesses
 	}
+	if err := checkName(c.name); err != nil {
+		return fmt.Errorf("name: %w", err)
+	}
 	switch {
-	case !nameForm.MatchString(c.name):
-		return errors.New("a name has lower-case letters, digits and dashes, beginning with a letter, 28 at most")
 	case c.Type != "" && c.Type != "stdio":
 		return fmt.Errorf("type: %q is not supported: use stdio; owners of workspaces add servers that have a URL", c.Type)
 	case c.Command == "":

@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -282,11 +284,23 @@ func (s *Servers) get(ctx context.Context, ws id.Workspace, server ServerID) (Se
 
 var nameForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,27}$`)
 
+// checkName checks a server's name. It becomes the source of the server's tools, so it must not
+// be that of others' tools, which runs trust in other ways.
+func checkName(name string) error {
+	switch {
+	case !nameForm.MatchString(name):
+		return errors.New("use lower-case letters, digits and dashes, beginning with a letter, 28 at most")
+	case name == tool.BuiltIn, name == tool.Provider, name == "client":
+		return fmt.Errorf("%q is reserved: choose another name", name)
+	}
+	return nil
+}
+
 // Create adds a server, and asks for its tools. A repetition with the same id returns the
 // existing server.
 func (s *Servers) Create(ctx context.Context, n Server) (Server, error) {
-	if !nameForm.MatchString(n.Name) {
-		return Server{}, fault.New(fault.Invalid, "name: use lower-case letters, digits and dashes, beginning with a letter, 28 at most")
+	if err := checkName(n.Name); err != nil {
+		return Server{}, fault.New(fault.Invalid, "name: %v", err)
 	}
 	if s.cfg.Operator.has(n.Workspace, n.Name) {
 		return Server{}, fault.Coded(fault.Conflict, "MCP_NAME_TAKEN", "name: the operator has an MCP server called %q: choose another name", n.Name)
