@@ -47,11 +47,18 @@ func TestBrowserSession(t *testing.T) {
 	if c.Name != "signalbox_session" || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || c.Domain != "" || c.Secure {
 		t.Errorf("cookie over HTTP = %v", c)
 	}
-	https := in.signIn(t, token(p), func(r *http.Request) { r.Header.Set("Origin", "https://signalbox.example") })
+	https := in.signIn(t, token(p), func(r *http.Request) {
+		r.Header.Set("Origin", "https://signalbox.example")
+		r.Host = "signalbox.example"
+	})
 	if https.Name != "__Host-signalbox_session" || !https.Secure || https.Domain != "" || https.Path != "/" {
 		t.Errorf("cookie over HTTPS = %v", https)
 	}
 	here := person{workspace: w.workspace} // without a token
+	// Over HTTPS another host of the domain may have set the cookie without the prefix.
+	if got := in.send(t, in.request(t, here, "GET", "/api/me", "", withCookie(c, "X-Forwarded-Proto", "https"))); got.status != http.StatusUnauthorized {
+		t.Errorf("the cookie without its prefix over HTTPS = %d, want 401", got.status)
+	}
 	for name, headers := range map[string][]string{
 		"our page":      {"Sec-Fetch-Site", "same-origin", "Origin", in.url},
 		"no page":       {"Sec-Fetch-Site", "none"},
@@ -167,6 +174,20 @@ func TestSignInLink(t *testing.T) {
 		if got := in.send(t, in.request(t, person{}, "POST", "/api/sign-in", body, nil)); got.status != http.StatusUnauthorized || !strings.Contains(got.body, "LINK_USED") {
 			t.Errorf("%s link: %d %s, want 401", name, got.status, got.body)
 		}
+	}
+	// A page of another site cannot sign its visitors in, such as with a form.
+	for name, headers := range map[string][2]string{"site": {"Sec-Fetch-Site", "cross-site"}, "origin": {"Origin", "https://evil.example"}} {
+		got := in.send(t, in.request(t, person{}, "POST", "/api/sign-in", token(p), func(r *http.Request) {
+			r.Header.Set("Content-Type", "text/plain")
+			r.Header.Set(headers[0], headers[1])
+		}))
+		if got.status != http.StatusForbidden || !strings.Contains(got.body, "OTHER_ORIGIN") || got.header.Get("Set-Cookie") != "" {
+			t.Errorf("sign-in from another %s = %d %s, want 403", name, got.status, got.body)
+		}
+	}
+	// A session's secret is not a token.
+	if got := in.send(t, in.request(t, person{}, "POST", "/api/sign-in", fmt.Sprintf(`{"token":%q}`, c.Value), nil)); got.status != http.StatusForbidden {
+		t.Errorf("sign-in with a session = %d, want 403", got.status)
 	}
 	// Guesses are counted by address.
 	var last answer

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -37,7 +39,11 @@ func Cookies(next http.Handler) http.Handler {
 }
 
 func sessionSecret(r *http.Request) string {
-	for _, name := range []string{hostPrefix + sessionCookie, sessionCookie} {
+	names := []string{hostPrefix + sessionCookie}
+	if r.TLS == nil && r.Header.Get("X-Forwarded-Proto") != "https" {
+		names = append(names, sessionCookie) // which over HTTPS another host of the domain may have set
+	}
+	for _, name := range names {
 		if c, err := r.Cookie(name); err == nil && strings.HasPrefix(c.Value, store.SessionPrefix) {
 			return c.Value
 		}
@@ -48,12 +54,15 @@ func sessionSecret(r *http.Request) string {
 // sameOrigin reports whether a request comes from our own pages, or from no page: see Fetch
 // Metadata Request Headers (W3C) and RFC 6454.
 func sameOrigin(r *http.Request) bool {
-	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+	return fromOurPages(r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin"), r.Host)
+}
+
+func fromOurPages(site, origin, host string) bool {
+	if site != "" {
 		return site == "same-origin" || site == "none"
 	}
-	origin := r.Header.Get("Origin")
 	u, err := url.Parse(origin)
-	return origin == "" || err == nil && u.Host == r.Host
+	return origin == "" || err == nil && u.Host == host
 }
 
 // BrowserSession is a person who is signed in with a browser.
@@ -95,8 +104,16 @@ type signedInOutputBody struct {
 
 // PageInput tells about the page that makes a request.
 type PageInput struct {
-	Agent  string `header:"User-Agent"`
-	Origin string `header:"Origin"`
+	Agent  string `header:"User-Agent" hidden:"true"`
+	Origin string `header:"Origin" hidden:"true"`
+	Site   string `header:"Sec-Fetch-Site" hidden:"true"`
+	host   string
+}
+
+// Resolve implements huma.Resolver.
+func (p *PageInput) Resolve(hc huma.Context) []error {
+	p.host = hc.Host()
+	return nil
 }
 
 // cookie returns a cookie for the page's host alone. Over HTTPS its name has the prefix that keeps
@@ -114,6 +131,9 @@ func (a *API) signIn(ctx context.Context, in *struct {
 	Body SignInBody
 },
 ) (*cookieOutput[signedInOutputBody], error) {
+	if !fromOurPages(in.Site, in.Origin, in.host) {
+		return nil, fault.Coded(fault.Forbidden, "OTHER_ORIGIN", "a page of another origin cannot sign its visitors in: open the console and sign in there")
+	}
 	var member id.Member
 	switch {
 	case in.Body.Key != "" && in.Body.Token == "":
@@ -127,8 +147,8 @@ func (a *API) signIn(ctx context.Context, in *struct {
 		if err != nil {
 			return nil, err
 		}
-		if caller.IsKey() {
-			return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key signs nobody in: use a person's token")
+		if caller.IsKey() || caller.Session() != (store.BrowserSessionID{}) {
+			return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "neither an API key nor a browser session signs anybody in: use a person's token")
 		}
 		member = caller.Member
 	default:

@@ -13020,8 +13020,6 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                "User-Agent"?: string;
-                Origin?: string;
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
                 "X-Workspace-Id"?: string;
             };
@@ -13165,10 +13163,7 @@ export interface operations {
     "sign-out": {
         parameters: {
             query?: never;
-            header?: {
-                "User-Agent"?: string;
-                Origin?: string;
-            };
+            header?: never;
             path?: never;
             cookie?: never;
         };
