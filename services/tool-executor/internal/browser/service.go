@@ -169,10 +169,12 @@ func (s *Service) closeAll() {
 		}
 	}
 	s.mu.Unlock()
-	defer s.probe.Do(func() {}) // no start comes after this
-	if s.launcher.self != nil {
-		defer func() { _ = s.launcher.self.Close() }() // it was only read
-	}
+	defer func() {
+		s.probe.Do(func() {}) // no start comes after this, and one that goes on has ended
+		if s.launcher.self != nil {
+			_ = s.launcher.self.Close() // it was only read
+		}
+	}()
 	limit := time.NewTimer(closeTime)
 	defer limit.Stop()
 	for _, p := range all {

@@ -78,6 +78,7 @@ func (c *connections) of(ctx context.Context, actor identity.Actor) map[string]*
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectionsTimeout)
 		defer cancel()
 		res, err := c.client.ListConnections(ctx, &credentialv1.ListConnectionsRequest{})
+		s := s // the caller may return the old one meanwhile
 		if err == nil {
 			s.all = map[string]*credentialv1.Connection{}
 			for _, con := range res.GetConnections() {
