@@ -391,7 +391,10 @@ func TestCreate(t *testing.T) {
 		t.Errorf("another server under the same id: %v", err)
 	}
 	for _, bad := range []mcp.Server{{Name: ""}, {Name: "Good"}, {Name: "a_b"}, {Name: "built-in"}, {Name: "provider"}, {Name: "client"}, {Name: strings.Repeat("a", 29)}, {Name: "x", URL: "http://10.0.0.1"}, {Name: "x", URL: "file:///etc/passwd"}, {Name: "x", URL: "https://u:p@example.org"}, {Name: "x", URL: "x"}} {
-		bad.Workspace, bad.ID = w.ws, mcp.ServerID{Operation: id.New[id.Operation]()}
+		bad.Workspace, bad.ID, bad.CreatedBy = w.ws, mcp.ServerID{Operation: id.New[id.Operation]()}, w.member
+		if bad.URL == "" {
+			bad.URL = g.url // it is the name that is refused
+		}
 		if _, err := w.servers.Create(t.Context(), bad); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("Create(%q, %q): %v", bad.Name, bad.URL, err)
 		}
