@@ -24,7 +24,7 @@ const (
 
 type GetUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// day, model, member, session or tool.
+	// day, model, day-model, member, session or tool.
 	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
 	// Inclusive.
 	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`

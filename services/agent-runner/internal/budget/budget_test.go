@@ -453,11 +453,12 @@ func TestUsage(t *testing.T) {
 	now := time.Now()
 	query := budget.UsageQuery{From: now.Add(-time.Hour), To: now.Add(time.Hour)}
 	for by, want := range map[string][]string{
-		"day":     {now.UTC().Format(time.DateOnly) + " 3 132 3 5 130 1"},
-		"model":   {"p/m 3 132 3 5 130 1"},
-		"member":  {other.String() + " 1 104 1 5 100 1", w.owner.Member.String() + " 2 28 2 0 30 0"},
-		"session": {two.Run.Session.String() + " 1 104 1 5 100 1", one.Run.Session.String() + " 2 28 2 0 30 0"},
-		"tool":    nil,
+		"day":       {now.UTC().Format(time.DateOnly) + " 3 132 3 5 130 1"},
+		"model":     {"p/m 3 132 3 5 130 1"},
+		"day-model": {now.UTC().Format(time.DateOnly) + " p/m 3 132 3 5 130 1"},
+		"member":    {other.String() + " 1 104 1 5 100 1", w.owner.Member.String() + " 2 28 2 0 30 0"},
+		"session":   {two.Run.Session.String() + " 1 104 1 5 100 1", one.Run.Session.String() + " 2 28 2 0 30 0"},
+		"tool":      nil,
 	} {
 		query.By = by
 		rows, more, err := w.budgets.Usage(t.Context(), w.owner, query)

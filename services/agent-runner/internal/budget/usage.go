@@ -15,10 +15,12 @@ import (
 
 // groups are the expressions that usage can be summed by.
 var groups = map[string]string{
-	"day":     `to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')`,
-	"model":   `provider || '/' || model`,
-	"member":  `member_id::text`,
-	"session": `coalesce(session_id::text, '')`,
+	"day":   `to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD')`,
+	"model": `provider || '/' || model`,
+	// Without the model a chart of days could not say what a day's cost was for.
+	"day-model": `to_char(created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD') || ' ' || provider || '/' || model`,
+	"member":    `member_id::text`,
+	"session":   `coalesce(session_id::text, '')`,
 }
 
 // ByTool sums up tool calls instead of model calls.
@@ -32,7 +34,7 @@ const (
 
 // UsageQuery selects usage. From is included, To is not.
 type UsageQuery struct {
-	By       string // day, model, member, session or tool
+	By       string // day, model, day-model, member, session or tool
 	From, To time.Time
 	// Member restricts the usage to that of one member; nil for all.
 	Member *id.Member
@@ -51,20 +53,20 @@ type UsageRow struct {
 	ToolCalls, Errors, DurationMilliseconds int64
 }
 
-// Usage returns usage by group: days in order, everything else by cost and tokens, the most
-// first. more is true if there are more groups than are returned.
+// Usage returns usage by group: days (and models of days) in order, everything else by cost and
+// tokens, the most first. more is true if there are more groups than are returned.
 func (s *Store) Usage(ctx context.Context, a identity.Actor, q UsageQuery) (rows []UsageRow, more bool, err error) {
 	group, ok := groups[q.By]
 	switch {
 	case !ok && q.By != ByTool:
-		return nil, false, fault.New(fault.Invalid, "by must be day, model, member, session or tool")
+		return nil, false, fault.New(fault.Invalid, "by must be day, model, day-model, member, session or tool")
 	case !q.From.Before(q.To):
 		return nil, false, fault.New(fault.Invalid, "from must be before to")
 	case q.To.Sub(q.From) > maxRange:
 		return nil, false, fault.New(fault.Invalid, "from and to must not be more than %d days apart", maxRange/(24*time.Hour))
 	}
 	order := `9 DESC, sum(input_tokens + output_tokens) DESC, 1`
-	if q.By == "day" {
+	if q.By == "day" || q.By == "day-model" {
 		order = `1`
 	}
 	statement := `

@@ -24,7 +24,7 @@ func (a *API) usage() {
 
 // UsageGroup is the usage of one day, model, member, session or tool.
 type UsageGroup struct {
-	Key              string `json:"key" doc:"The day in UTC, provider/model, the id of the member or session (empty for sessions of an earlier version), or the name of the tool."`
+	Key              string `json:"key" doc:"The day in UTC, provider/model, both with a space between them (day-model), the id of the member or session (empty for sessions of an earlier version), or the name of the tool."`
 	Calls            int64  `json:"calls" doc:"Model calls; in groups by tool, tool calls."`
 	InputTokens      int64  `json:"input_tokens"`
 	CacheReadTokens  int64  `json:"cache_read_tokens" doc:"Of the input tokens, those that the provider read from its cache."`
@@ -49,7 +49,7 @@ type usageOutputBody struct {
 const defaultUsage = 30 * 24 * time.Hour
 
 func (a *API) getUsage(ctx context.Context, in *struct {
-	By   string    `query:"by" enum:"day,model,member,session,tool" default:"day"`
+	By   string    `query:"by" enum:"day,model,day-model,member,session,tool" default:"day"`
 	From time.Time `query:"from" doc:"Included; 30 days before to if absent. At most 366 days before to."`
 	To   time.Time `query:"to" doc:"Not included; now if absent."`
 },

@@ -2897,7 +2897,7 @@ export interface components {
             errors: number;
             /** Format: int64 */
             input_tokens: number;
-            /** @description The day in UTC, provider/model, the id of the member or session (empty for sessions of an earlier version), or the name of the tool. */
+            /** @description The day in UTC, provider/model, both with a space between them (day-model), the id of the member or session (empty for sessions of an earlier version), or the name of the tool. */
             key: string;
             /** Format: int64 */
             output_tokens: number;
@@ -13400,7 +13400,7 @@ export interface operations {
     "get-usage": {
         parameters: {
             query?: {
-                by?: "day" | "model" | "member" | "session" | "tool";
+                by?: "day" | "model" | "day-model" | "member" | "session" | "tool";
                 /** @description Included; 30 days before to if absent. At most 366 days before to. */
                 from?: string;
                 /** @description Not included; now if absent. */
