@@ -247,8 +247,12 @@ func TestCancel(t *testing.T) {
 			t.Error(diff)
 		}
 		var kept bool
-		for _, m := range w.look(session).GetMessages() {
-			kept = kept || m.GetRole() == "assistant" && strings.Contains(m.GetContentJson(), "So far")
+		res := w.look(session)
+		for _, m := range res.GetMessages() {
+			kept = kept || m.GetRole() == "assistant" && strings.Contains(m.GetContentJson(), "So far") && m.GetInterrupted()
+		}
+		if s := res.GetStoppedRuns(); len(s) != 2 || s[0].GetId() != one || s[0].GetFinishReason() != "cancelled" || s[1].GetFinishReason() != "cancelled" {
+			t.Errorf("stopped runs: %v, want both", s)
 		}
 		if !kept {
 			t.Error("what was said so far is not kept")
@@ -267,6 +271,9 @@ func TestCancel(t *testing.T) {
 		events := v.until(isEnd)
 		if got := lines(events); got[len(got)-1] != `3 done stop "Again." 1` {
 			t.Errorf("the session does not go on: %v", got)
+		}
+		if n := len(w.look(session).GetStoppedRuns()); n != 2 {
+			t.Errorf("%d stopped runs, want 2: the third gave its answer", n)
 		}
 	})
 	t.Run("while the model writes a tool call", func(t *testing.T) {
@@ -844,6 +851,15 @@ func TestSteer(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"0198a000-0000-7000-8000-000000000001", bob.Member.String()}, said); diff != "" {
 		t.Errorf("who said it (-want +got):\n%s", diff)
+	}
+	var stored []string
+	for _, m := range w.look(session).GetMessages() {
+		if m.GetRole() == "user" || m.GetCreatedBy() != "" {
+			stored = append(stored, m.GetCreatedBy())
+		}
+	}
+	if diff := cmp.Diff(said, stored); diff != "" {
+		t.Errorf("who said it as stored (-events +rows):\n%s", diff)
 	}
 	want := []string{
 		`1 user "one"`, "1 start", "1 text First.", "1 step 0 stop 10/5", `1 user "rather two"`, "1 text Steered.", "1 step 1 stop 10/5", `1 done stop "First.\n\nSteered." 2`,

@@ -75,9 +75,10 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	}
 	res := &agentv1.GetSessionResponse{Session: v.Session.Proto()}
 	for i := range v.Messages {
-		m := messageOf(session, &v.Messages[i])
-		m.Simulated = m.GetRole() != "user" && slices.Contains(v.Simulated, v.Messages[i].Run)
-		res.Messages = append(res.Messages, m)
+		res.Messages = append(res.Messages, messageOf(session, &v.Messages[i], v.Runs[v.Messages[i].Run]))
+	}
+	for i := range v.Stopped {
+		res.StoppedRuns = append(res.StoppedRuns, v.Stopped[i].Proto())
 	}
 	if !req.GetWithoutMessages() {
 		res.UnavailableTools = c.presets.ofSession(ctx, actor.Workspace, res.GetSession())
@@ -424,10 +425,17 @@ func authorize(ctx context.Context, least identity.Role, session string) (identi
 	return actor, s, nil
 }
 
-func messageOf(session id.Session, m *run.Message) *agentv1.Message {
+func messageOf(session id.Session, m *run.Message, of conversation.RunOf) *agentv1.Message {
 	out := &agentv1.Message{
 		Id: m.ID.String(), SessionId: session.String(), Role: m.Role, ContentJson: string(m.Content), RunId: m.Run.String(),
 		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: m.Model, CreatedAt: timestamppb.New(m.CreatedAt),
+		Simulated: m.Role != "user" && of.Simulated, Interrupted: m.Interrupted,
+	}
+	switch {
+	case m.SteeredBy != nil:
+		out.CreatedBy = m.SteeredBy.String()
+	case m.Role == "user" && of.CreatedBy != id.Member{}:
+		out.CreatedBy = of.CreatedBy.String()
 	}
 	if m.StepIndex != nil {
 		step := int32(*m.StepIndex)

@@ -161,6 +161,11 @@ func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequ
 		for _, m := range s.messages {
 			res.Messages = append(res.Messages, proto.CloneOf(m))
 		}
+		for _, run := range s.runs {
+			if run.GetState() > agentv1.RunState_RUN_STATE_WAITING && run.GetFinishReason() != "stop" {
+				res.StoppedRuns = append(res.StoppedRuns, proto.CloneOf(run.Run))
+			}
+		}
 	}
 	for _, run := range s.runs {
 		if run.LastEvent != nil {
@@ -262,6 +267,10 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 	if err != nil {
 		return nil, err
 	}
+	sender, err := may(ctx, identity.Editor)
+	if err != nil {
+		return nil, err
+	}
 	if old := r.runs[r.keys[s.GetId()+req.GetIdempotencyKey()]]; old != nil && req.GetIdempotencyKey() != "" {
 		return &agentv1.SubmitResponse{Run: proto.CloneOf(old.Run), MessageId: old.message.GetId()}, nil
 	}
@@ -271,7 +280,7 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 			active = run
 		}
 	}
-	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: req.GetContentJson(), CreatedAt: r.now()}
+	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: req.GetContentJson(), CreatedAt: r.now(), CreatedBy: sender.Member.String()}
 	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_REJECT {
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
 	}

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pgtest"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
 	"signalbox.dev/services/gateway"
 )
@@ -288,15 +289,18 @@ func TestHistoryForms(t *testing.T) {
 		Content json.RawMessage `json:"content"`
 		Run     *string         `json:"run_id"`
 		Step    *int            `json:"step_index"`
+		By      *string         `json:"created_by"`
 	}
 	got := call[struct {
 		Messages []message `json:"messages"`
 		Last     string    `json:"last_event_id"`
+		Stopped  []object  `json:"stopped_runs"`
 	}](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)
 	run := w.runner.latest(t, session, 1).GetId()
-	want := []message{{"user", json.RawMessage(`"hi <&>"`), &run, nil}, {"assistant", json.RawMessage(`[{"text":"Hello","type":"text"}]`), &run, new(0)}}
-	if diff := cmp.Diff(want, got.Messages); diff != "" || got.Last != "1-4" {
-		t.Errorf("messages differ, last %s (-want +got):\n%s", got.Last, diff)
+	by := w.owner.member.String()
+	want := []message{{"user", json.RawMessage(`"hi <&>"`), &run, nil, &by}, {"assistant", json.RawMessage(`[{"text":"Hello","type":"text"}]`), &run, new(0), nil}}
+	if diff := cmp.Diff(want, got.Messages); diff != "" || got.Last != "1-4" || len(got.Stopped) != 0 {
+		t.Errorf("messages differ, last %s, stopped %v (-want +got):\n%s", got.Last, got.Stopped, diff)
 	}
 	ui := call[struct {
 		Messages []struct {
@@ -306,6 +310,60 @@ func TestHistoryForms(t *testing.T) {
 	}](t, in, w.owner, "GET", "/api/sessions/"+session+"?format=ui", "", http.StatusOK).Messages
 	if len(ui) != 2 || ui[1].Role != "assistant" || len(ui[1].Parts) != 2 || ui[1].Parts[1]["text"] != "Hello" {
 		t.Errorf("UIMessages = %v, want a user's and an assistant's", ui)
+	}
+}
+
+// A reload says who wrote a message and why a run stopped, as its events did.
+func TestHistoryOfStoppedRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	session := in.newSession(t, w.owner)
+	stop := func(state agentv1.RunState, reason string) {
+		w.runner.script = func(r *fakeRun) {
+			r.begin(t)
+			r.step(t, "So far")
+			r.publish(t, r.commitEnd(state, reason))
+		}
+		if err := in.open(t, w.owner, "POST", messagesOf(session), `{"content":"go"}`).ended(t); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop(agentv1.RunState_RUN_STATE_DONE, "max-steps")
+	stop(agentv1.RunState_RUN_STATE_FAILED, "")
+	type stopped struct {
+		Run    string  `json:"run_id"`
+		State  string  `json:"state"`
+		Reason string  `json:"finish_reason"`
+		Error  *object `json:"error"`
+	}
+	got := call[struct {
+		Stopped []stopped `json:"stopped_runs"`
+	}](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK).Stopped
+	want := []stopped{
+		{w.runner.latest(t, session, 1).GetId(), "done", "max-steps", nil},
+		{w.runner.latest(t, session, 2).GetId(), "failed", "error", &object{"message": "the model is overloaded", "code": "PROVIDER_OVERLOADED"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("stopped runs (-want +got):\n%s", diff)
+	}
+	type meta struct {
+		CreatedBy    string `json:"createdBy"`
+		FinishReason string `json:"finishReason"`
+		Error        string `json:"error"`
+	}
+	ui := call[struct {
+		Messages []struct {
+			Metadata meta `json:"metadata"`
+		} `json:"messages"`
+	}](t, in, w.owner, "GET", "/api/sessions/"+session+"?format=ui", "", http.StatusOK).Messages
+	var metas []meta
+	for _, m := range ui {
+		metas = append(metas, m.Metadata)
+	}
+	by := w.owner.member.String()
+	if diff := cmp.Diff([]meta{{CreatedBy: by}, {FinishReason: "max-steps"}, {CreatedBy: by}, {FinishReason: "error", Error: "the model is overloaded"}}, metas); diff != "" {
+		t.Errorf("metadata of UIMessages (-want +got):\n%s", diff)
 	}
 }
 

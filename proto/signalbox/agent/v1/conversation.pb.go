@@ -293,7 +293,11 @@ type Message struct {
 	TokensOut *int64 `protobuf:"varint,9,opt,name=tokens_out,json=tokensOut,proto3,oneof" json:"tokens_out,omitempty"`
 	Model     string `protobuf:"bytes,10,opt,name=model,proto3" json:"model,omitempty"`
 	// The simulator wrote it, not a model.
-	Simulated     bool `protobuf:"varint,11,opt,name=simulated,proto3" json:"simulated,omitempty"`
+	Simulated bool `protobuf:"varint,11,opt,name=simulated,proto3" json:"simulated,omitempty"`
+	// The member who sent it; empty unless it is a user message.
+	CreatedBy string `protobuf:"bytes,12,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
+	// The run was stopped before the answer was complete.
+	Interrupted   bool `protobuf:"varint,13,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +405,20 @@ func (x *Message) GetModel() string {
 func (x *Message) GetSimulated() bool {
 	if x != nil {
 		return x.Simulated
+	}
+	return false
+}
+
+func (x *Message) GetCreatedBy() string {
+	if x != nil {
+		return x.CreatedBy
+	}
+	return ""
+}
+
+func (x *Message) GetInterrupted() bool {
+	if x != nil {
+		return x.Interrupted
 	}
 	return false
 }
@@ -866,7 +884,10 @@ type GetSessionResponse struct {
 	// could not be listed in time.
 	UnavailableTools []*UnavailableTool `protobuf:"bytes,5,rep,name=unavailable_tools,json=unavailableTools,proto3" json:"unavailable_tools,omitempty"`
 	// What the model is told in place of the first messages. Absent if there is none.
-	Summary       *Summary `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
+	Summary *Summary `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
+	// The runs that ended in another way than with a complete answer, in order. Empty without
+	// messages.
+	StoppedRuns   []*Run `protobuf:"bytes,7,rep,name=stopped_runs,json=stoppedRuns,proto3" json:"stopped_runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -939,6 +960,13 @@ func (x *GetSessionResponse) GetUnavailableTools() []*UnavailableTool {
 func (x *GetSessionResponse) GetSummary() *Summary {
 	if x != nil {
 		return x.Summary
+	}
+	return nil
+}
+
+func (x *GetSessionResponse) GetStoppedRuns() []*Run {
+	if x != nil {
+		return x.StoppedRuns
 	}
 	return nil
 }
@@ -1860,7 +1888,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12!\n" +
 	"\fclient_tools\x18\x0e \x03(\tR\vclientTools\"%\n" +
 	"\rToolSelection\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\x8b\x03\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\xcc\x03\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1877,7 +1905,10 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"tokens_out\x18\t \x01(\x03H\x02R\ttokensOut\x88\x01\x01\x12\x14\n" +
 	"\x05model\x18\n" +
 	" \x01(\tR\x05model\x12\x1c\n" +
-	"\tsimulated\x18\v \x01(\bR\tsimulatedB\r\n" +
+	"\tsimulated\x18\v \x01(\bR\tsimulated\x12\x1d\n" +
+	"\n" +
+	"created_by\x18\f \x01(\tR\tcreatedBy\x12 \n" +
+	"\vinterrupted\x18\r \x01(\bR\vinterruptedB\r\n" +
 	"\v_step_indexB\f\n" +
 	"\n" +
 	"_tokens_inB\r\n" +
@@ -1912,7 +1943,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\x87\x03\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\xc3\x03\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
@@ -1921,7 +1952,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
 	"last_event\x18\x04 \x01(\v2!.signalbox.agent.v1.EventPositionR\tlastEvent\x12P\n" +
 	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\x125\n" +
-	"\asummary\x18\x06 \x01(\v2\x1b.signalbox.agent.v1.SummaryR\asummary\"t\n" +
+	"\asummary\x18\x06 \x01(\v2\x1b.signalbox.agent.v1.SummaryR\asummary\x12:\n" +
+	"\fstopped_runs\x18\a \x03(\v2\x17.signalbox.agent.v1.RunR\vstoppedRuns\"t\n" +
 	"\aSummary\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +
@@ -2075,38 +2107,39 @@ var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	13, // 13: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
 	28, // 14: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
 	12, // 15: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	26, // 16: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 17: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	5,  // 18: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 19: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 20: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 21: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	5,  // 22: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	27, // 23: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	29, // 24: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	4,  // 25: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	8,  // 26: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	10, // 27: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	14, // 28: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	16, // 29: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	20, // 30: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	18, // 31: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	24, // 32: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	22, // 33: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	7,  // 34: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	9,  // 35: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	11, // 36: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	15, // 37: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	17, // 38: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	21, // 39: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	19, // 40: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	25, // 41: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	23, // 42: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	27, // 16: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	26, // 17: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 18: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	5,  // 19: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 20: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 21: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 22: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	5,  // 23: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	27, // 24: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	29, // 25: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	4,  // 26: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	8,  // 27: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	10, // 28: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	14, // 29: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	16, // 30: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	20, // 31: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	18, // 32: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	24, // 33: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	22, // 34: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	7,  // 35: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	9,  // 36: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	11, // 37: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	15, // 38: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	17, // 39: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	21, // 40: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	19, // 41: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	25, // 42: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	23, // 43: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	35, // [35:44] is the sub-list for method output_type
+	26, // [26:35] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }

@@ -22,13 +22,22 @@ type View struct {
 	Messages []run.Message
 	// Summary is what the model is told in place of the first messages, or nil.
 	Summary *run.Summary
-	// Simulated are the runs that the simulator answered.
-	Simulated []id.Run
+	// Runs has what the messages do not say about their runs.
+	Runs map[id.Run]RunOf
+	// Stopped are the runs that ended in another way than with a complete answer, in order.
+	Stopped []run.Run
 	// Active is the running run, or else the first queued one, or else nil.
 	Active *run.Run
 	// Last is the newest run that was ever claimed, or nil. Messages contains everything up
 	// to its last committed event.
 	Last *run.Run
+}
+
+// RunOf is what a message's readers need of its run.
+type RunOf struct {
+	ID        id.Run
+	CreatedBy id.Member
+	Simulated bool // the simulator answered
 }
 
 // Read returns a session, with its messages if withMessages is set.
@@ -93,11 +102,27 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 		return err
 	}
 	rows, err = tx.Query(ctx, `
-		SELECT id FROM runs WHERE workspace_id = @workspace AND session_id = @session AND split_part(provider, '-', 1) = @simulator`, args)
+		SELECT id, created_by, split_part(provider, '-', 1) = @simulator AS simulated FROM runs
+		WHERE workspace_id = @workspace AND session_id = @session`, args)
 	if err != nil {
 		return err
 	}
-	v.Simulated, err = pgx.CollectRows(rows, pgx.RowTo[id.Run])
+	all, err := pgx.CollectRows(rows, pgx.RowToStructByName[RunOf])
+	if err != nil {
+		return err
+	}
+	v.Runs = make(map[id.Run]RunOf, len(all))
+	for _, r := range all {
+		v.Runs[r.ID] = r
+	}
+	rows, err = tx.Query(ctx, `
+		SELECT `+run.Columns+` FROM runs
+		WHERE workspace_id = @workspace AND session_id = @session AND (state IN ('failed', 'cancelled') OR state = 'done' AND finish_reason <> 'stop')
+		ORDER BY ordinal`, args)
+	if err != nil {
+		return err
+	}
+	v.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
 	return err
 }
 

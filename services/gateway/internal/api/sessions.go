@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -177,6 +178,8 @@ type SessionDetails struct {
 
 	Summary *Summary `json:"summary" doc:"What the model is told in place of the first messages, which are too long for it; null if it gets all messages."`
 
+	StoppedRuns []StoppedRun `json:"stopped_runs" nullable:"false" doc:"The runs that ended in another way than with a complete answer, in order."`
+
 	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed."`
 }
 
@@ -187,16 +190,32 @@ type Summary struct {
 	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
+// StoppedRun says why a run ended without a complete answer, in the words of its last event.
+type StoppedRun struct {
+	RunID         string    `json:"run_id" format:"uuid"`
+	UserMessageID string    `json:"user_message_id" format:"uuid"`
+	State         string    `json:"state" enum:"done,failed,cancelled"`
+	FinishReason  string    `json:"finish_reason" doc:"As in the event done, such as cancelled, max-steps, length or budget-tokens; error if the run failed."`
+	FinishDetail  string    `json:"finish_detail,omitempty" doc:"For people: which budget is spent and when it begins anew, and the like."`
+	Error         *RunError `json:"error,omitempty"`
+	EndedAt       *string   `json:"ended_at" format:"date-time"`
+}
+
+func viewStopped(r *agentv1.Run) StoppedRun {
+	v := viewRun(r)
+	return StoppedRun{v.ID, v.UserMessageID, v.State, cmp.Or(r.GetFinishReason(), "error"), v.FinishDetail, v.Error, v.EndedAt}
+}
+
 // viewDetails converts the messages for a version of the AI SDK, unless ui is 0.
 func viewDetails(res *agentv1.GetSessionResponse, ui int) (SessionDetails, error) {
-	messages, err := viewHistory(res.GetMessages(), ui)
+	messages, err := viewHistory(res.GetMessages(), res.GetStoppedRuns(), ui)
 	if err != nil {
 		return SessionDetails{}, err
 	}
 	d := SessionDetails{
 		Session: viewSession(res.GetSession()), Messages: messages,
 		LastEventID:      feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()).Position().String(),
-		UnavailableTools: each(res.GetUnavailableTools(), viewUnavailable),
+		UnavailableTools: each(res.GetUnavailableTools(), viewUnavailable), StoppedRuns: each(res.GetStoppedRuns(), viewStopped),
 	}
 	if res.GetActiveRun() != nil {
 		d.ActiveRun = new(viewRun(res.GetActiveRun()))

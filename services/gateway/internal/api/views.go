@@ -32,6 +32,9 @@ type Message struct {
 	TokensOut *int64          `json:"tokens_out"`
 	Model     *string         `json:"model"`
 	Simulated bool            `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
+
+	CreatedBy   *string `json:"created_by" format:"uuid" doc:"The member who sent a user message; null for other messages."`
+	Interrupted bool    `json:"interrupted,omitempty" doc:"The run was stopped before the answer was complete."`
 }
 
 func viewMessage(m *agentv1.Message) Message {
@@ -39,6 +42,7 @@ func viewMessage(m *agentv1.Message) Message {
 		ID: m.GetId(), SessionID: m.GetSessionId(), Role: m.GetRole(), Content: json.RawMessage(m.GetContentJson()),
 		CreatedAt: stamp(m.GetCreatedAt()), RunID: orNull(m.GetRunId()), StepIndex: m.StepIndex,
 		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: orNull(m.GetModel()), Simulated: m.GetSimulated(),
+		CreatedBy: orNull(m.GetCreatedBy()), Interrupted: m.GetInterrupted(),
 	}
 }
 
@@ -67,16 +71,26 @@ func (history) Schema(r huma.Registry) *huma.Schema {
 	}
 }
 
-func viewHistory(in []*agentv1.Message, ui int) (history, error) {
+func viewHistory(in []*agentv1.Message, stopped []*agentv1.Run, ui int) (history, error) {
 	if ui == 0 {
 		return history{plain: each(in, viewMessage)}, nil
 	}
 	out, err := dialect.UIMessages(each(in, func(m *agentv1.Message) dialect.Stored {
 		return dialect.Stored{
-			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(),
+			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(), CreatedBy: m.GetCreatedBy(),
 			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
 		}
 	}), ui)
+	ends := make(map[string]*agentv1.Run, len(stopped))
+	for _, r := range stopped {
+		ends[r.GetId()] = r
+	}
+	for i := range out {
+		if r := ends[out[i].ID]; r != nil {
+			meta := out[i].Metadata
+			meta.FinishReason, meta.FinishDetail, meta.Error = cmp.Or(r.GetFinishReason(), "error"), r.GetFinishDetail(), r.GetErrorMessage()
+		}
+	}
 	return history{ui: out}, err
 }
 

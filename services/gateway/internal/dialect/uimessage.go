@@ -17,6 +17,7 @@ type Stored struct {
 	Simulated bool // the simulator wrote it
 	Content   json.RawMessage
 	CreatedAt time.Time
+	CreatedBy string // of a user message
 }
 
 // UIMessage is a message in the form of the initial messages of the AI SDK's useChat (versions
@@ -34,6 +35,11 @@ type UIMetadata struct {
 	RunID     string    `json:"runId,omitempty"`
 	Model     string    `json:"model,omitempty"`
 	Simulated bool      `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
+	CreatedBy string    `json:"createdBy,omitempty" format:"uuid" doc:"The member who sent a message of the role user."`
+
+	FinishReason string `json:"finishReason,omitempty" doc:"Why the run ended, if it did so in another way than with a complete answer."`
+	FinishDetail string `json:"finishDetail,omitempty" doc:"For people: details of the reason."`
+	Error        string `json:"error,omitempty" doc:"What made the run fail."`
 }
 
 // UIPart is one part of a UIMessage. Which fields are set depends on Type: text,
@@ -137,7 +143,7 @@ func (c *converter) add(m Stored) error {
 			return nil
 		}
 		c.open = false
-		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt}, Parts: []UIPart{}}
+		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt, CreatedBy: m.CreatedBy}, Parts: []UIPart{}}
 		for _, p := range parts {
 			if q, ok := plainPart(p); ok {
 				out.Parts = append(out.Parts, q)

@@ -2076,8 +2076,15 @@ export interface components {
             content: unknown;
             /** Format: date-time */
             created_at: string;
+            /**
+             * Format: uuid
+             * @description The member who sent a user message; null for other messages.
+             */
+            created_by: string | null;
             /** Format: uuid */
             id: string;
+            /** @description The run was stopped before the answer was complete. */
+            interrupted?: boolean;
             model: string | null;
             /** @enum {string} */
             role: "user" | "assistant" | "tool" | "system";
@@ -2465,6 +2472,8 @@ export interface components {
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
+            /** @description The runs that ended in another way than with a complete answer, in order. */
+            stopped_runs: components["schemas"]["StoppedRun"][];
             /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
             summary: components["schemas"]["Summary"] | null;
             /** @description Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed. */
@@ -2527,6 +2536,8 @@ export interface components {
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
             session: components["schemas"]["Session"];
+            /** @description The runs that ended in another way than with a complete answer, in order. */
+            stopped_runs: components["schemas"]["StoppedRun"][];
             /** @description What the model is told in place of the first messages, which are too long for it; null if it gets all messages. */
             summary: components["schemas"]["Summary"] | null;
             /** @enum {string} */
@@ -2588,6 +2599,21 @@ export interface components {
             stepIndex: number;
             /** @enum {string} */
             type: "step-retry";
+        };
+        StoppedRun: {
+            /** Format: date-time */
+            ended_at: string | null;
+            error?: components["schemas"]["RunError"];
+            /** @description For people: which budget is spent and when it begins anew, and the like. */
+            finish_detail?: string;
+            /** @description As in the event done, such as cancelled, max-steps, length or budget-tokens; error if the run failed. */
+            finish_reason: string;
+            /** Format: uuid */
+            run_id: string;
+            /** @enum {string} */
+            state: "done" | "failed" | "cancelled";
+            /** Format: uuid */
+            user_message_id: string;
         };
         Success: {
             success: boolean;
@@ -2779,6 +2805,17 @@ export interface components {
         UIMetadata: {
             /** Format: date-time */
             createdAt: string;
+            /**
+             * Format: uuid
+             * @description The member who sent a message of the role user.
+             */
+            createdBy?: string;
+            /** @description What made the run fail. */
+            error?: string;
+            /** @description For people: details of the reason. */
+            finishDetail?: string;
+            /** @description Why the run ended, if it did so in another way than with a complete answer. */
+            finishReason?: string;
             model?: string;
             runId?: string;
             /** @description The simulator wrote the message, not a model. */
