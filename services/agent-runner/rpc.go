@@ -387,7 +387,7 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		return nil, err
 	}
 	res := &agentv1.GetRunResponse{Run: v.Run.Proto()}
-	res.Run.EndWaits, res.Run.FullText = v.EndWaits, v.Text
+	res.Run.EndWaits, res.Run.FullText, res.Run.CostMicros = v.EndWaits, v.Text, v.CostMicros
 	for _, s := range v.Steps {
 		res.Steps = append(res.Steps, stepOf(&s))
 	}
@@ -399,6 +399,53 @@ func (r *runs) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*agentv1
 		res.ToolCalls = append(res.ToolCalls, call)
 	}
 	return res, nil
+}
+
+func (r *runs) ListRuns(ctx context.Context, req *agentv1.ListRunsRequest) (*agentv1.ListRunsResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	q := conversation.RunQuery{Token: req.GetPageToken(), Limit: int(req.GetPageSize())}
+	if req.GetSessionId() != "" {
+		if q.Session, err = id.Parse[id.Session](req.GetSessionId()); err != nil {
+			return nil, fault.New(fault.Invalid, "session_id: %v", err)
+		}
+	}
+	for _, state := range req.GetStates() {
+		name, known := agentv1.RunState_name[int32(state)]
+		if !known || state == agentv1.RunState_RUN_STATE_UNSPECIFIED || len(q.States) > len(agentv1.RunState_name) {
+			return nil, fault.New(fault.Invalid, "states: has one that is unknown")
+		}
+		q.States = append(q.States, run.State(strings.ToLower(strings.TrimPrefix(name, "RUN_STATE_"))))
+	}
+	page, next, err := r.store.Runs(ctx, actor, q)
+	if err != nil {
+		return nil, err
+	}
+	res := &agentv1.ListRunsResponse{NextPageToken: next}
+	for i := range page {
+		out := page[i].Proto()
+		out.Text, out.SessionTitle, out.CostMicros = "", page[i].SessionTitle, page[i].CostMicros
+		res.Runs = append(res.Runs, out)
+	}
+	return res, nil
+}
+
+func (r *runs) GetTrace(ctx context.Context, req *agentv1.GetTraceRequest) (*agentv1.GetTraceResponse, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	runID, err := id.Parse[id.Run](req.GetId())
+	if err != nil {
+		return nil, fault.New(fault.NotFound, "there is no such run")
+	}
+	session, ordinal, err := r.store.PlaceOf(ctx, actor, runID)
+	if err != nil {
+		return nil, err
+	}
+	return r.archive.Trace(ctx, actor.Workspace, session, ordinal)
 }
 
 func (r *runs) ListEvents(ctx context.Context, req *agentv1.ListEventsRequest) (*agentv1.ListEventsResponse, error) {
@@ -451,6 +498,7 @@ func stepOf(s *conversation.Step) *agentv1.Step {
 	if s.CommittedAt != nil {
 		out.CommittedAt = timestamppb.New(*s.CommittedAt)
 	}
+	out.CostMicros, out.WastedCostMicros = s.CostMicros, s.WastedCostMicros
 	return out
 }
 
@@ -458,6 +506,12 @@ func callOf(r id.Run, c *conversation.ToolCall) *agentv1.ToolCall {
 	out := &agentv1.ToolCall{
 		StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, ToolName: c.ToolName, ArgsJson: string(c.Args), Phase: c.Phase,
 		Effect: toolv1.Effect(toolv1.Effect_value["EFFECT_"+strings.ToUpper(c.Effect)]),
+	}
+	if !c.PlannedAt.IsZero() {
+		out.PlannedAt = timestamppb.New(c.PlannedAt)
+	}
+	if c.DoneAt != nil {
+		out.DoneAt = timestamppb.New(*c.DoneAt)
 	}
 	if c.ClientUntil != nil {
 		out.ClientUntil = timestamppb.New(*c.ClientUntil)

@@ -349,6 +349,32 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 	return res, nil
 }
 
+func (r *fakeRunner) ListRuns(ctx context.Context, req *agentv1.ListRunsRequest) (*agentv1.ListRunsResponse, error) {
+	a, err := may(ctx, identity.Viewer)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	res := &agentv1.ListRunsResponse{}
+	for _, run := range r.runs {
+		if run.session.GetWorkspaceId() == a.Workspace.String() && (req.GetSessionId() == "" || req.GetSessionId() == run.GetSessionId()) &&
+			(len(req.GetStates()) == 0 || slices.Contains(req.GetStates(), run.GetState())) {
+			res.Runs = append(res.Runs, proto.CloneOf(run.Run))
+		}
+	}
+	return res, nil
+}
+
+// GetTrace returns the start of the run.
+func (r *fakeRunner) GetTrace(ctx context.Context, req *agentv1.GetTraceRequest) (*agentv1.GetTraceResponse, error) {
+	res, err := r.GetRun(ctx, &agentv1.GetRunRequest{Id: req.GetId()})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.GetTraceResponse{Moments: []*agentv1.Moment{{Kind: "run_start", Count: 1, Time: res.GetRun().GetCreatedAt()}}}, nil
+}
+
 // record returns the recorded part of a session's log in canonical order.
 func (s *fakeSession) record(behind int) (kept []*agentv1.LoggedEvent) {
 	type progress struct{ epoch, number int64 }

@@ -627,8 +627,17 @@ func testWatchRun(t *testing.T, w *world) {
 			"input_tokens": in, "cache_read_tokens": 0.0, "cache_write_tokens": 0.0, "output_tokens": out, "reasoning_tokens": 0.0, "estimated": estimated,
 		}
 	}
+	list := call[object](t, a, w.owner, "GET", "/api/runs?state=done,failed&session_id="+session, "", http.StatusOK)
+	if got, _ := list["runs"].([]any); len(got) != 1 || got[0].(object)["id"] != run.GetId() || list["next_cursor"] != nil {
+		t.Errorf("list of runs = %v, want the run alone", list)
+	}
+	trace := call[object](t, a, w.owner, "GET", "/api/runs/"+run.GetId()+"/trace", "", http.StatusOK)
+	if moments, _ := trace["moments"].([]any); len(moments) != 1 || moments[0].(object)["kind"] != "run-start" {
+		t.Errorf("trace = %v, want the moment of the fake", trace)
+	}
 	steps := []any{object{
 		"index": 0.0, "finish_reason": "stop", "usage": used(10, 5, false), "wasted": used(20, 4, true), "committed_at": nil,
+		"cost_micros": nil, "wasted_cost_micros": nil,
 	}}
 	if diff := cmp.Diff(steps, details["steps"]); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
@@ -767,6 +776,7 @@ func TestStreamOfAnotherWorkspace(t *testing.T) {
 		{"POST", "/api/sessions/" + session + "/cancel", ""},
 		{"GET", "/api/runs/" + run.GetId(), ""},
 		{"GET", "/api/runs/" + run.GetId() + "/events", ""},
+		{"GET", "/api/runs/" + run.GetId() + "/trace", ""},
 	} {
 		got := in.send(t, in.request(t, stranger, tt.method, tt.path, tt.body, nil))
 		if got.status != http.StatusNotFound || got.header.Get("Content-Type") != "application/json" || strings.Contains(got.body, "secret") {

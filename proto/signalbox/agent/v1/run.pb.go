@@ -211,7 +211,12 @@ type Run struct {
 	// GetRun only: the texts of all steps, with a blank line between them.
 	FullText string `protobuf:"bytes,22,opt,name=full_text,json=fullText,proto3" json:"full_text,omitempty"`
 	// For people: details of the finish reason, such as which budget is spent.
-	FinishDetail  string `protobuf:"bytes,23,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
+	FinishDetail string `protobuf:"bytes,23,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
+	// GetRun and ListRuns only: the list price of all model calls so far, those that broke off
+	// included, in millionths of a dollar. Absent if a price is unknown or nothing was committed.
+	CostMicros *int64 `protobuf:"varint,24,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
+	// ListRuns only; empty if the session has no title yet.
+	SessionTitle  string `protobuf:"bytes,25,opt,name=session_title,json=sessionTitle,proto3" json:"session_title,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -407,6 +412,20 @@ func (x *Run) GetFinishDetail() string {
 	return ""
 }
 
+func (x *Run) GetCostMicros() int64 {
+	if x != nil && x.CostMicros != nil {
+		return *x.CostMicros
+	}
+	return 0
+}
+
+func (x *Run) GetSessionTitle() string {
+	if x != nil {
+		return x.SessionTitle
+	}
+	return ""
+}
+
 // One model call and the tools it asked for.
 type Step struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
@@ -414,10 +433,14 @@ type Step struct {
 	FinishReason string                 `protobuf:"bytes,2,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
 	Usage        *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Tokens of calls that broke off. The run's usage does not include them.
-	Wasted        *Usage                 `protobuf:"bytes,4,opt,name=wasted,proto3" json:"wasted,omitempty"`
-	CommittedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Wasted      *Usage                 `protobuf:"bytes,4,opt,name=wasted,proto3" json:"wasted,omitempty"`
+	CommittedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=committed_at,json=committedAt,proto3" json:"committed_at,omitempty"`
+	// The list price in millionths of a dollar; absent if unknown.
+	CostMicros *int64 `protobuf:"varint,6,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
+	// That of the calls that broke off.
+	WastedCostMicros *int64 `protobuf:"varint,7,opt,name=wasted_cost_micros,json=wastedCostMicros,proto3,oneof" json:"wasted_cost_micros,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Step) Reset() {
@@ -485,6 +508,20 @@ func (x *Step) GetCommittedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Step) GetCostMicros() int64 {
+	if x != nil && x.CostMicros != nil {
+		return *x.CostMicros
+	}
+	return 0
+}
+
+func (x *Step) GetWastedCostMicros() int64 {
+	if x != nil && x.WastedCostMicros != nil {
+		return *x.WastedCostMicros
+	}
+	return 0
+}
+
 // One tool call of a run.
 type ToolCall struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -500,7 +537,11 @@ type ToolCall struct {
 	// Set if a person is or was asked about it.
 	Approval *Approval `protobuf:"bytes,8,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Set while it waits for the result of a client: when a missing one becomes an error.
-	ClientUntil   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=client_until,json=clientUntil,proto3" json:"client_until,omitempty"`
+	ClientUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=client_until,json=clientUntil,proto3" json:"client_until,omitempty"`
+	// When the model's answer that asked for it was committed.
+	PlannedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
+	// Set when done.
+	DoneAt        *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=done_at,json=doneAt,proto3" json:"done_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -594,6 +635,20 @@ func (x *ToolCall) GetApproval() *Approval {
 func (x *ToolCall) GetClientUntil() *timestamppb.Timestamp {
 	if x != nil {
 		return x.ClientUntil
+	}
+	return nil
+}
+
+func (x *ToolCall) GetPlannedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PlannedAt
+	}
+	return nil
+}
+
+func (x *ToolCall) GetDoneAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DoneAt
 	}
 	return nil
 }
@@ -702,6 +757,443 @@ func (x *GetRunResponse) GetToolCalls() []*ToolCall {
 	return nil
 }
 
+type ListRunsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The previous answer's next_page_token; empty for the first page.
+	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// 1 to 100; 0 means 20.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Empty for all.
+	States []RunState `protobuf:"varint,3,rep,packed,name=states,proto3,enum=signalbox.agent.v1.RunState" json:"states,omitempty"`
+	// Empty for all sessions.
+	SessionId     string `protobuf:"bytes,4,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRunsRequest) Reset() {
+	*x = ListRunsRequest{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRunsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRunsRequest) ProtoMessage() {}
+
+func (x *ListRunsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRunsRequest.ProtoReflect.Descriptor instead.
+func (*ListRunsRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListRunsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListRunsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListRunsRequest) GetStates() []RunState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListRunsRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+type ListRunsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without their texts.
+	Runs []*Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRunsResponse) Reset() {
+	*x = ListRunsResponse{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRunsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRunsResponse) ProtoMessage() {}
+
+func (x *ListRunsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRunsResponse.ProtoReflect.Descriptor instead.
+func (*ListRunsResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListRunsResponse) GetRuns() []*Run {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *ListRunsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type GetTraceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTraceRequest) Reset() {
+	*x = GetTraceRequest{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTraceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTraceRequest) ProtoMessage() {}
+
+func (x *GetTraceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTraceRequest.ProtoReflect.Descriptor instead.
+func (*GetTraceRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *GetTraceRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type GetTraceResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Attempts []*Attempt             `protobuf:"bytes,1,rep,name=attempts,proto3" json:"attempts,omitempty"`
+	// In the order of the log.
+	Moments []*Moment `protobuf:"bytes,2,rep,name=moments,proto3" json:"moments,omitempty"`
+	// The log goes on, but is too long to be read at once.
+	Truncated     bool `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTraceResponse) Reset() {
+	*x = GetTraceResponse{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTraceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTraceResponse) ProtoMessage() {}
+
+func (x *GetTraceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTraceResponse.ProtoReflect.Descriptor instead.
+func (*GetTraceResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *GetTraceResponse) GetAttempts() []*Attempt {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
+func (x *GetTraceResponse) GetMoments() []*Moment {
+	if x != nil {
+		return x.Moments
+	}
+	return nil
+}
+
+func (x *GetTraceResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+// One try of a step's model call.
+type Attempt struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	StepIndex int32                  `protobuf:"varint,1,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
+	// The claim under which it was made, from 1.
+	Epoch int64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// When everything before it in the log had ended.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// The first text, reasoning or tool call; absent if there was none.
+	FirstOutputAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=first_output_at,json=firstOutputAt,proto3" json:"first_output_at,omitempty"`
+	// Of an answer that is complete, when it was; of one that broke off, its last sign; absent
+	// while it goes on.
+	EndedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// What it said was discarded, for this reason.
+	VoidReason    string `protobuf:"bytes,6,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attempt) Reset() {
+	*x = Attempt{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attempt) ProtoMessage() {}
+
+func (x *Attempt) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
+func (*Attempt) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Attempt) GetStepIndex() int32 {
+	if x != nil {
+		return x.StepIndex
+	}
+	return 0
+}
+
+func (x *Attempt) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Attempt) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetFirstOutputAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstOutputAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
+func (x *Attempt) GetVoidReason() string {
+	if x != nil {
+		return x.VoidReason
+	}
+	return ""
+}
+
+// An event of the run log without its content; consecutive deltas of one kind are one.
+type Moment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the event's body, such as text_delta.
+	Kind      string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Epoch     int64  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	StepIndex int32  `protobuf:"varint,3,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
+	// Number of the first event in the run, and how many events this stands for.
+	Number int64                  `protobuf:"varint,4,opt,name=number,proto3" json:"number,omitempty"`
+	Count  int32                  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	Time   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
+	// Of the last event; absent if it stands for one.
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// For people: the tool's name, the reason or the like; may be empty.
+	Detail string `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Of events of a tool call.
+	ToolCallId    string `protobuf:"bytes,9,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Moment) Reset() {
+	*x = Moment{}
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Moment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Moment) ProtoMessage() {}
+
+func (x *Moment) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Moment.ProtoReflect.Descriptor instead.
+func (*Moment) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Moment) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Moment) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Moment) GetStepIndex() int32 {
+	if x != nil {
+		return x.StepIndex
+	}
+	return 0
+}
+
+func (x *Moment) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Moment) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Moment) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Moment) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Moment) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *Moment) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
 type ListEventsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
@@ -716,7 +1208,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -728,7 +1220,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -741,7 +1233,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListEventsRequest) GetSessionId() string {
@@ -785,7 +1277,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -797,7 +1289,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -810,7 +1302,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListEventsResponse) GetEvents() []*LoggedEvent {
@@ -842,7 +1334,7 @@ type LoggedEvent struct {
 
 func (x *LoggedEvent) Reset() {
 	*x = LoggedEvent{}
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +1346,7 @@ func (x *LoggedEvent) String() string {
 func (*LoggedEvent) ProtoMessage() {}
 
 func (x *LoggedEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_run_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +1359,7 @@ func (x *LoggedEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoggedEvent.ProtoReflect.Descriptor instead.
 func (*LoggedEvent) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_agent_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LoggedEvent) GetEvent() *v11.Event {
@@ -902,7 +1394,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x12cache_write_tokens\x18\x03 \x01(\x03R\x10cacheWriteTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12)\n" +
 	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\x12\x1c\n" +
-	"\testimated\x18\x06 \x01(\bR\testimated\"\xca\x06\n" +
+	"\testimated\x18\x06 \x01(\bR\testimated\"\xa5\a\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -933,14 +1425,23 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\tend_waits\x18\x14 \x01(\bR\bendWaits\x12\x1c\n" +
 	"\tsimulated\x18\x15 \x01(\bR\tsimulated\x12\x1b\n" +
 	"\tfull_text\x18\x16 \x01(\tR\bfullText\x12#\n" +
-	"\rfinish_detail\x18\x17 \x01(\tR\ffinishDetailB\r\n" +
-	"\v_last_event\"\xe4\x01\n" +
+	"\rfinish_detail\x18\x17 \x01(\tR\ffinishDetail\x12$\n" +
+	"\vcost_micros\x18\x18 \x01(\x03H\x01R\n" +
+	"costMicros\x88\x01\x01\x12#\n" +
+	"\rsession_title\x18\x19 \x01(\tR\fsessionTitleB\r\n" +
+	"\v_last_eventB\x0e\n" +
+	"\f_cost_micros\"\xe4\x02\n" +
 	"\x04Step\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12#\n" +
 	"\rfinish_reason\x18\x02 \x01(\tR\ffinishReason\x12/\n" +
 	"\x05usage\x18\x03 \x01(\v2\x19.signalbox.agent.v1.UsageR\x05usage\x121\n" +
 	"\x06wasted\x18\x04 \x01(\v2\x19.signalbox.agent.v1.UsageR\x06wasted\x12=\n" +
-	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\"\xfd\x02\n" +
+	"\fcommitted_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\vcommittedAt\x12$\n" +
+	"\vcost_micros\x18\x06 \x01(\x03H\x00R\n" +
+	"costMicros\x88\x01\x01\x121\n" +
+	"\x12wasted_cost_micros\x18\a \x01(\x03H\x01R\x10wastedCostMicros\x88\x01\x01B\x0e\n" +
+	"\f_cost_microsB\x15\n" +
+	"\x13_wasted_cost_micros\"\xed\x03\n" +
 	"\bToolCall\x12\x1d\n" +
 	"\n" +
 	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12 \n" +
@@ -952,14 +1453,56 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x05phase\x18\x06 \x01(\tR\x05phase\x124\n" +
 	"\aoutcome\x18\a \x01(\v2\x1a.signalbox.tool.v1.OutcomeR\aoutcome\x128\n" +
 	"\bapproval\x18\b \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\x12=\n" +
-	"\fclient_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vclientUntil\"\x1f\n" +
+	"\fclient_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vclientUntil\x129\n" +
+	"\n" +
+	"planned_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\tplannedAt\x123\n" +
+	"\adone_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x06doneAt\"\x1f\n" +
 	"\rGetRunRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\xa8\x01\n" +
 	"\x0eGetRunResponse\x12)\n" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12.\n" +
 	"\x05steps\x18\x02 \x03(\v2\x18.signalbox.agent.v1.StepR\x05steps\x12;\n" +
 	"\n" +
-	"tool_calls\x18\x03 \x03(\v2\x1c.signalbox.agent.v1.ToolCallR\ttoolCalls\"\x8a\x01\n" +
+	"tool_calls\x18\x03 \x03(\v2\x1c.signalbox.agent.v1.ToolCallR\ttoolCalls\"\xa2\x01\n" +
+	"\x0fListRunsRequest\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x01 \x01(\tR\tpageToken\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x124\n" +
+	"\x06states\x18\x03 \x03(\x0e2\x1c.signalbox.agent.v1.RunStateR\x06states\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x04 \x01(\tR\tsessionId\"g\n" +
+	"\x10ListRunsResponse\x12+\n" +
+	"\x04runs\x18\x01 \x03(\v2\x17.signalbox.agent.v1.RunR\x04runs\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"!\n" +
+	"\x0fGetTraceRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x9f\x01\n" +
+	"\x10GetTraceResponse\x127\n" +
+	"\battempts\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.AttemptR\battempts\x124\n" +
+	"\amoments\x18\x02 \x03(\v2\x1a.signalbox.agent.v1.MomentR\amoments\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"\x95\x02\n" +
+	"\aAttempt\x12\x1d\n" +
+	"\n" +
+	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x129\n" +
+	"\n" +
+	"started_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12B\n" +
+	"\x0ffirst_output_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rfirstOutputAt\x125\n" +
+	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x12\x1f\n" +
+	"\vvoid_reason\x18\x06 \x01(\tR\n" +
+	"voidReason\"\x9b\x02\n" +
+	"\x06Moment\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"step_index\x18\x03 \x01(\x05R\tstepIndex\x12\x16\n" +
+	"\x06number\x18\x04 \x01(\x03R\x06number\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x05R\x05count\x12.\n" +
+	"\x04time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
+	"\x06detail\x18\b \x01(\tR\x06detail\x12 \n" +
+	"\ftool_call_id\x18\t \x01(\tR\n" +
+	"toolCallId\"\x8a\x01\n" +
 	"\x11ListEventsRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1f\n" +
@@ -982,10 +1525,12 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x11RUN_STATE_WAITING\x10\x03\x12\x12\n" +
 	"\x0eRUN_STATE_DONE\x10\x04\x12\x14\n" +
 	"\x10RUN_STATE_FAILED\x10\x05\x12\x17\n" +
-	"\x13RUN_STATE_CANCELLED\x10\x062\xc4\x01\n" +
+	"\x13RUN_STATE_CANCELLED\x10\x062\xfc\x02\n" +
 	"\n" +
 	"RunService\x12T\n" +
-	"\x06GetRun\x12!.signalbox.agent.v1.GetRunRequest\x1a\".signalbox.agent.v1.GetRunResponse\"\x03\x90\x02\x01\x12`\n" +
+	"\x06GetRun\x12!.signalbox.agent.v1.GetRunRequest\x1a\".signalbox.agent.v1.GetRunResponse\"\x03\x90\x02\x01\x12Z\n" +
+	"\bListRuns\x12#.signalbox.agent.v1.ListRunsRequest\x1a$.signalbox.agent.v1.ListRunsResponse\"\x03\x90\x02\x01\x12Z\n" +
+	"\bGetTrace\x12#.signalbox.agent.v1.GetTraceRequest\x1a$.signalbox.agent.v1.GetTraceResponse\"\x03\x90\x02\x01\x12`\n" +
 	"\n" +
 	"ListEvents\x12%.signalbox.agent.v1.ListEventsRequest\x1a&.signalbox.agent.v1.ListEventsResponse\"\x03\x90\x02\x01B0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
 
@@ -1002,7 +1547,7 @@ func file_signalbox_agent_v1_run_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_signalbox_agent_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_signalbox_agent_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: signalbox.agent.v1.RunState
 	(*Usage)(nil),                 // 1: signalbox.agent.v1.Usage
@@ -1011,43 +1556,64 @@ var file_signalbox_agent_v1_run_proto_goTypes = []any{
 	(*ToolCall)(nil),              // 4: signalbox.agent.v1.ToolCall
 	(*GetRunRequest)(nil),         // 5: signalbox.agent.v1.GetRunRequest
 	(*GetRunResponse)(nil),        // 6: signalbox.agent.v1.GetRunResponse
-	(*ListEventsRequest)(nil),     // 7: signalbox.agent.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),    // 8: signalbox.agent.v1.ListEventsResponse
-	(*LoggedEvent)(nil),           // 9: signalbox.agent.v1.LoggedEvent
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(v1.Effect)(0),                // 11: signalbox.tool.v1.Effect
-	(*v1.Outcome)(nil),            // 12: signalbox.tool.v1.Outcome
-	(*Approval)(nil),              // 13: signalbox.agent.v1.Approval
-	(*v11.Event)(nil),             // 14: signalbox.run.v1.Event
+	(*ListRunsRequest)(nil),       // 7: signalbox.agent.v1.ListRunsRequest
+	(*ListRunsResponse)(nil),      // 8: signalbox.agent.v1.ListRunsResponse
+	(*GetTraceRequest)(nil),       // 9: signalbox.agent.v1.GetTraceRequest
+	(*GetTraceResponse)(nil),      // 10: signalbox.agent.v1.GetTraceResponse
+	(*Attempt)(nil),               // 11: signalbox.agent.v1.Attempt
+	(*Moment)(nil),                // 12: signalbox.agent.v1.Moment
+	(*ListEventsRequest)(nil),     // 13: signalbox.agent.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),    // 14: signalbox.agent.v1.ListEventsResponse
+	(*LoggedEvent)(nil),           // 15: signalbox.agent.v1.LoggedEvent
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(v1.Effect)(0),                // 17: signalbox.tool.v1.Effect
+	(*v1.Outcome)(nil),            // 18: signalbox.tool.v1.Outcome
+	(*Approval)(nil),              // 19: signalbox.agent.v1.Approval
+	(*v11.Event)(nil),             // 20: signalbox.run.v1.Event
 }
 var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	0,  // 0: signalbox.agent.v1.Run.state:type_name -> signalbox.agent.v1.RunState
 	1,  // 1: signalbox.agent.v1.Run.usage:type_name -> signalbox.agent.v1.Usage
-	10, // 2: signalbox.agent.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	10, // 3: signalbox.agent.v1.Run.started_at:type_name -> google.protobuf.Timestamp
-	10, // 4: signalbox.agent.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
+	16, // 2: signalbox.agent.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	16, // 3: signalbox.agent.v1.Run.started_at:type_name -> google.protobuf.Timestamp
+	16, // 4: signalbox.agent.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
 	1,  // 5: signalbox.agent.v1.Step.usage:type_name -> signalbox.agent.v1.Usage
 	1,  // 6: signalbox.agent.v1.Step.wasted:type_name -> signalbox.agent.v1.Usage
-	10, // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
-	11, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
-	12, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
-	13, // 10: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
-	10, // 11: signalbox.agent.v1.ToolCall.client_until:type_name -> google.protobuf.Timestamp
-	2,  // 12: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
-	3,  // 13: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
-	4,  // 14: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
-	9,  // 15: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
-	14, // 16: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
-	10, // 17: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
-	5,  // 18: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
-	7,  // 19: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
-	6,  // 20: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
-	8,  // 21: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
-	20, // [20:22] is the sub-list for method output_type
-	18, // [18:20] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
+	17, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
+	18, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
+	19, // 10: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
+	16, // 11: signalbox.agent.v1.ToolCall.client_until:type_name -> google.protobuf.Timestamp
+	16, // 12: signalbox.agent.v1.ToolCall.planned_at:type_name -> google.protobuf.Timestamp
+	16, // 13: signalbox.agent.v1.ToolCall.done_at:type_name -> google.protobuf.Timestamp
+	2,  // 14: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
+	3,  // 15: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
+	4,  // 16: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 17: signalbox.agent.v1.ListRunsRequest.states:type_name -> signalbox.agent.v1.RunState
+	2,  // 18: signalbox.agent.v1.ListRunsResponse.runs:type_name -> signalbox.agent.v1.Run
+	11, // 19: signalbox.agent.v1.GetTraceResponse.attempts:type_name -> signalbox.agent.v1.Attempt
+	12, // 20: signalbox.agent.v1.GetTraceResponse.moments:type_name -> signalbox.agent.v1.Moment
+	16, // 21: signalbox.agent.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	16, // 22: signalbox.agent.v1.Attempt.first_output_at:type_name -> google.protobuf.Timestamp
+	16, // 23: signalbox.agent.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	16, // 24: signalbox.agent.v1.Moment.time:type_name -> google.protobuf.Timestamp
+	16, // 25: signalbox.agent.v1.Moment.until:type_name -> google.protobuf.Timestamp
+	15, // 26: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
+	20, // 27: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
+	16, // 28: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
+	5,  // 29: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
+	7,  // 30: signalbox.agent.v1.RunService.ListRuns:input_type -> signalbox.agent.v1.ListRunsRequest
+	9,  // 31: signalbox.agent.v1.RunService.GetTrace:input_type -> signalbox.agent.v1.GetTraceRequest
+	13, // 32: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
+	6,  // 33: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
+	8,  // 34: signalbox.agent.v1.RunService.ListRuns:output_type -> signalbox.agent.v1.ListRunsResponse
+	10, // 35: signalbox.agent.v1.RunService.GetTrace:output_type -> signalbox.agent.v1.GetTraceResponse
+	14, // 36: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
+	33, // [33:37] is the sub-list for method output_type
+	29, // [29:33] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_run_proto_init() }
@@ -1057,13 +1623,14 @@ func file_signalbox_agent_v1_run_proto_init() {
 	}
 	file_signalbox_agent_v1_approval_proto_init()
 	file_signalbox_agent_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
+	file_signalbox_agent_v1_run_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_run_proto_rawDesc), len(file_signalbox_agent_v1_run_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

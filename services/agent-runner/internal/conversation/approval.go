@@ -236,7 +236,7 @@ func (s *Store) Approvals(ctx context.Context, a identity.Actor, q ApprovalQuery
 	return page, next, nil
 }
 
-func tokenOf(at time.Time, key id.Operation) string {
+func tokenOf(at time.Time, key fmt.Stringer) string {
 	return at.UTC().Format(time.RFC3339Nano) + "_" + key.String()
 }
 

@@ -133,6 +133,8 @@ type Step struct {
 	Usage        run.Usage
 	Wasted       run.Usage
 	CommittedAt  *time.Time
+	// List prices in millionths of a dollar, or nil: of the step, and of its calls that broke off.
+	CostMicros, WastedCostMicros *int64
 }
 
 // ToolCall is a row of tool_calls.
@@ -149,19 +151,23 @@ type ToolCall struct {
 	ErrorType  string
 	Summary    string
 	DurationMS int64
+	PlannedAt  time.Time
+	DoneAt     *time.Time
 	// ClientUntil is set while the call waits for the result of a client: when a missing one
 	// becomes an error.
 	ClientUntil *time.Time
 }
 
-const callColumns = `key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms,
+const callColumns = `key, step_index, tool_call_id, tool_name, args, effect, phase, state, result, error_type, summary, duration_ms, planned_at, done_at,
 	CASE WHEN phase = 'planned' AND question = 'client' THEN expires_at END AS client_until`
 
 // RunView is a run with its committed steps and tool calls.
 type RunView struct {
-	Run   run.Run
-	Steps []Step
-	Calls []ToolCall
+	Run run.Run
+	// CostMicros is the list price in millionths of a dollar, or nil.
+	CostMicros *int64
+	Steps      []Step
+	Calls      []ToolCall
 	// Approvals are the questions to people about the calls.
 	Approvals []Approval
 	// EndWaits and Text are set for a run that has ended. EndWaits is true while its last
@@ -173,8 +179,12 @@ type RunView struct {
 func scanStep(row pgx.CollectableRow) (s Step, err error) {
 	u, w := &s.Usage, &s.Wasted
 	return s, row.Scan(&s.StepIndex, &s.FinishReason, &u.Input, &u.CacheRead, &u.CacheWrite, &u.Output, &u.Reasoning, &u.Estimated,
-		&w.Input, &w.CacheRead, &w.CacheWrite, &w.Output, &w.Reasoning, &w.Estimated, &s.CommittedAt)
+		&w.Input, &w.CacheRead, &w.CacheWrite, &w.Output, &w.Reasoning, &w.Estimated, &s.CommittedAt, &s.CostMicros, &s.WastedCostMicros)
 }
+
+// costOfRun is the list price of a run's model calls; NULL if one is unknown or there is none.
+const costOfRun = `(SELECT CASE WHEN count(*) = count(u.cost_micros) THEN sum(u.cost_micros)::bigint END FROM usage u
+	WHERE u.workspace_id = runs.workspace_id AND u.run_id = runs.id) AS cost_micros`
 
 // Run returns a run with its steps and tool calls.
 func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, error) {
@@ -188,11 +198,16 @@ func (s *Store) Run(ctx context.Context, a identity.Actor, r id.Run) (*RunView, 
 		if v.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err != nil {
 			return err
 		}
+		if err := tx.QueryRow(ctx, `SELECT `+costOfRun+` FROM runs WHERE workspace_id = @workspace AND id = @run`, args).Scan(&v.CostMicros); err != nil {
+			return err
+		}
 		rows, err = tx.Query(ctx, `
 			SELECT s.step_index, s.finish_reason, s.input_tokens, s.cache_read_tokens, s.cache_write_tokens, s.output_tokens, s.reasoning_tokens, s.estimated,
 				s.wasted_input_tokens, coalesce(w.cache_read_tokens, 0), coalesce(w.cache_write_tokens, 0), s.wasted_output_tokens,
-				coalesce(w.reasoning_tokens, 0), coalesce(w.estimated, false), s.committed_at
-			FROM steps s LEFT JOIN usage w ON w.workspace_id = s.workspace_id AND w.run_id = s.run_id AND w.step_index = s.step_index AND w.wasted
+				coalesce(w.reasoning_tokens, 0), coalesce(w.estimated, false), s.committed_at, u.cost_micros, w.cost_micros
+			FROM steps s
+				LEFT JOIN usage u ON u.workspace_id = s.workspace_id AND u.run_id = s.run_id AND u.step_index = s.step_index AND NOT u.wasted
+				LEFT JOIN usage w ON w.workspace_id = s.workspace_id AND w.run_id = s.run_id AND w.step_index = s.step_index AND w.wasted
 			WHERE s.workspace_id = @workspace AND s.run_id = @run ORDER BY s.step_index`, args)
 		if err != nil {
 			return err

@@ -125,6 +125,7 @@ type Run struct {
 	FinishReason  *string   `json:"finish_reason" doc:"Null until the run has ended."`
 	FinishDetail  string    `json:"finish_detail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
 	Error         *RunError `json:"error,omitempty" doc:"Why the run failed; absent if it has not."`
+	CostMicros    *int64    `json:"cost_micros" doc:"The list price of the model calls so far, those that broke off included, in millionths of a dollar. Null if a price is unknown, and where runs are not read by themselves."`
 	LastEventID   *string   `json:"last_event_id" doc:"The newest committed event."`
 	CreatedAt     string    `json:"created_at" format:"date-time"`
 	StartedAt     *string   `json:"started_at" format:"date-time"`
@@ -142,7 +143,7 @@ func viewRun(r *agentv1.Run) Run {
 		ID: r.GetId(), SessionID: r.GetSessionId(), Ordinal: r.GetOrdinal(), State: cmp.Or(enumName(r.GetState()), "running"),
 		UserMessageID: r.GetUserMessageId(), CreatedBy: r.GetCreatedBy(), Provider: r.GetProvider(), Model: r.GetModel(), Simulated: r.GetSimulated(),
 		Steps: r.GetSteps(), Usage: viewUsage(r.GetUsage()), Text: r.GetText(), FinishReason: orNull(r.GetFinishReason()), FinishDetail: r.GetFinishDetail(),
-		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()),
+		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()), CostMicros: r.CostMicros,
 	}
 	if r.GetErrorMessage() != "" || r.GetErrorCode() != "" {
 		v.Error = &RunError{r.GetErrorMessage(), r.GetErrorCode()}
@@ -160,10 +161,12 @@ type Step struct {
 	Usage        Usage   `json:"usage"`
 	Wasted       Usage   `json:"wasted" doc:"Tokens of model calls that were interrupted. They are not included in the run's usage."`
 	CommittedAt  *string `json:"committed_at" format:"date-time" doc:"Null until a model call has succeeded."`
+	CostMicros   *int64  `json:"cost_micros" doc:"The list price in millionths of a dollar; null if unknown."`
+	WastedMicros *int64  `json:"wasted_cost_micros" doc:"The list price of the interrupted calls; null if unknown or there are none."`
 }
 
 func viewStep(s *agentv1.Step) Step {
-	return Step{s.GetIndex(), s.GetFinishReason(), viewUsage(s.GetUsage()), viewUsage(s.GetWasted()), stampOrNull(s.GetCommittedAt())}
+	return Step{s.GetIndex(), s.GetFinishReason(), viewUsage(s.GetUsage()), viewUsage(s.GetWasted()), stampOrNull(s.GetCommittedAt()), s.CostMicros, s.WastedCostMicros}
 }
 
 // ToolCall is one tool call of a run.
@@ -177,6 +180,8 @@ type ToolCall struct {
 	Result     *string         `json:"result" doc:"The result envelope, as JSON text."`
 	DurationMS *int64          `json:"duration_ms"`
 	ErrorType  *string         `json:"error_type"`
+	PlannedAt  *string         `json:"planned_at" format:"date-time" doc:"When the answer that asked for the call was committed."`
+	DoneAt     *string         `json:"done_at" format:"date-time"`
 	Approval   *Approval       `json:"approval,omitempty" doc:"Present if a person is or was asked about the call."`
 
 	ResultExpiresAt *string `json:"result_expires_at,omitempty" format:"date-time" doc:"Present while the call waits for the result of a client: when no result becomes an error."`
@@ -185,7 +190,7 @@ type ToolCall struct {
 func viewToolCall(c *agentv1.ToolCall) ToolCall {
 	v := ToolCall{
 		StepIndex: c.GetStepIndex(), ToolCallID: c.GetToolCallId(), ToolName: c.GetToolName(),
-		Args: objectOrEmpty(c.GetArgsJson()), Phase: c.GetPhase(),
+		Args: objectOrEmpty(c.GetArgsJson()), Phase: c.GetPhase(), PlannedAt: stampOrNull(c.GetPlannedAt()), DoneAt: stampOrNull(c.GetDoneAt()),
 	}
 	if p := c.GetApproval(); p != nil {
 		v.Approval = new(viewApproval(p))

@@ -35,6 +35,10 @@ const (
 const (
 	// RunServiceGetRunProcedure is the fully-qualified name of the RunService's GetRun RPC.
 	RunServiceGetRunProcedure = "/signalbox.agent.v1.RunService/GetRun"
+	// RunServiceListRunsProcedure is the fully-qualified name of the RunService's ListRuns RPC.
+	RunServiceListRunsProcedure = "/signalbox.agent.v1.RunService/ListRuns"
+	// RunServiceGetTraceProcedure is the fully-qualified name of the RunService's GetTrace RPC.
+	RunServiceGetTraceProcedure = "/signalbox.agent.v1.RunService/GetTrace"
 	// RunServiceListEventsProcedure is the fully-qualified name of the RunService's ListEvents RPC.
 	RunServiceListEventsProcedure = "/signalbox.agent.v1.RunService/ListEvents"
 )
@@ -43,6 +47,11 @@ const (
 type RunServiceClient interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
+	// ListRuns returns runs of all sessions of the workspace, newest first.
+	ListRuns(context.Context, *v1.ListRunsRequest) (*v1.ListRunsResponse, error)
+	// GetTrace returns when what happened in a run, from the copy of the run log. The copy is a
+	// moment behind, and kept for about a day; later the trace is empty.
+	GetTrace(context.Context, *v1.GetTraceRequest) (*v1.GetTraceResponse, error)
 	// ListEvents returns events of a session's run log from its copy in Postgres. An event
 	// gets there a moment after it was published and stays about a day longer than in the
 	// log. An event that is not there yet, or no longer, is NotFound.
@@ -67,6 +76,20 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listRuns: connect.NewClient[v1.ListRunsRequest, v1.ListRunsResponse](
+			httpClient,
+			baseURL+RunServiceListRunsProcedure,
+			connect.WithSchema(runServiceMethods.ByName("ListRuns")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		getTrace: connect.NewClient[v1.GetTraceRequest, v1.GetTraceResponse](
+			httpClient,
+			baseURL+RunServiceGetTraceProcedure,
+			connect.WithSchema(runServiceMethods.ByName("GetTrace")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		listEvents: connect.NewClient[v1.ListEventsRequest, v1.ListEventsResponse](
 			httpClient,
 			baseURL+RunServiceListEventsProcedure,
@@ -80,12 +103,32 @@ func NewRunServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 // runServiceClient implements RunServiceClient.
 type runServiceClient struct {
 	getRun     *connect.Client[v1.GetRunRequest, v1.GetRunResponse]
+	listRuns   *connect.Client[v1.ListRunsRequest, v1.ListRunsResponse]
+	getTrace   *connect.Client[v1.GetTraceRequest, v1.GetTraceResponse]
 	listEvents *connect.Client[v1.ListEventsRequest, v1.ListEventsResponse]
 }
 
 // GetRun calls signalbox.agent.v1.RunService.GetRun.
 func (c *runServiceClient) GetRun(ctx context.Context, req *v1.GetRunRequest) (*v1.GetRunResponse, error) {
 	response, err := c.getRun.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListRuns calls signalbox.agent.v1.RunService.ListRuns.
+func (c *runServiceClient) ListRuns(ctx context.Context, req *v1.ListRunsRequest) (*v1.ListRunsResponse, error) {
+	response, err := c.listRuns.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetTrace calls signalbox.agent.v1.RunService.GetTrace.
+func (c *runServiceClient) GetTrace(ctx context.Context, req *v1.GetTraceRequest) (*v1.GetTraceResponse, error) {
+	response, err := c.getTrace.CallUnary(ctx, connect.NewRequest(req))
 	if response != nil {
 		return response.Msg, err
 	}
@@ -105,6 +148,11 @@ func (c *runServiceClient) ListEvents(ctx context.Context, req *v1.ListEventsReq
 type RunServiceHandler interface {
 	// GetRun returns a run with its steps and tool calls.
 	GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error)
+	// ListRuns returns runs of all sessions of the workspace, newest first.
+	ListRuns(context.Context, *v1.ListRunsRequest) (*v1.ListRunsResponse, error)
+	// GetTrace returns when what happened in a run, from the copy of the run log. The copy is a
+	// moment behind, and kept for about a day; later the trace is empty.
+	GetTrace(context.Context, *v1.GetTraceRequest) (*v1.GetTraceResponse, error)
 	// ListEvents returns events of a session's run log from its copy in Postgres. An event
 	// gets there a moment after it was published and stays about a day longer than in the
 	// log. An event that is not there yet, or no longer, is NotFound.
@@ -125,6 +173,20 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	runServiceListRunsHandler := connect.NewUnaryHandlerSimple(
+		RunServiceListRunsProcedure,
+		svc.ListRuns,
+		connect.WithSchema(runServiceMethods.ByName("ListRuns")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	runServiceGetTraceHandler := connect.NewUnaryHandlerSimple(
+		RunServiceGetTraceProcedure,
+		svc.GetTrace,
+		connect.WithSchema(runServiceMethods.ByName("GetTrace")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	runServiceListEventsHandler := connect.NewUnaryHandlerSimple(
 		RunServiceListEventsProcedure,
 		svc.ListEvents,
@@ -136,6 +198,10 @@ func NewRunServiceHandler(svc RunServiceHandler, opts ...connect.HandlerOption) 
 		switch r.URL.Path {
 		case RunServiceGetRunProcedure:
 			runServiceGetRunHandler.ServeHTTP(w, r)
+		case RunServiceListRunsProcedure:
+			runServiceListRunsHandler.ServeHTTP(w, r)
+		case RunServiceGetTraceProcedure:
+			runServiceGetTraceHandler.ServeHTTP(w, r)
 		case RunServiceListEventsProcedure:
 			runServiceListEventsHandler.ServeHTTP(w, r)
 		default:
@@ -149,6 +215,14 @@ type UnimplementedRunServiceHandler struct{}
 
 func (UnimplementedRunServiceHandler) GetRun(context.Context, *v1.GetRunRequest) (*v1.GetRunResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.RunService.GetRun is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) ListRuns(context.Context, *v1.ListRunsRequest) (*v1.ListRunsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.RunService.ListRuns is not implemented"))
+}
+
+func (UnimplementedRunServiceHandler) GetTrace(context.Context, *v1.GetTraceRequest) (*v1.GetTraceResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.RunService.GetTrace is not implemented"))
 }
 
 func (UnimplementedRunServiceHandler) ListEvents(context.Context, *v1.ListEventsRequest) (*v1.ListEventsResponse, error) {

@@ -888,6 +888,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the runs of all sessions, newest first */
+        get: operations["list-runs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/runs/{id}": {
         parameters: {
             query?: never;
@@ -917,6 +934,26 @@ export interface paths {
          * @description The stream ends with the run. If the given id is that of the run's last event, the answer is 204.
          */
         get: operations["watch-run"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/runs/{id}/trace": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read when what happened in a run
+         * @description The trace has the attempts of each step's model call and the events of the run without their content. It is read from a copy of the run's events that is a moment behind and kept for about a day; later it is empty.
+         */
+        get: operations["get-run-trace"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1377,6 +1414,29 @@ export interface components {
         "Approve-mcp-toolsRequest": {
             /** @description The hashes of the tools to approve. */
             hashes: string[];
+        };
+        Attempt: {
+            /**
+             * Format: int64
+             * @description The number of the claim under which it was made, from 1. It grows when another worker takes the run over, and when a run goes on that was parked.
+             */
+            claim: number;
+            /**
+             * Format: date-time
+             * @description When the answer was complete; of a void attempt, its last sign. Null while it goes on.
+             */
+            ended_at: string | null;
+            /**
+             * Format: date-time
+             * @description Null if it has said nothing.
+             */
+            first_output_at: string | null;
+            /** Format: date-time */
+            started_at: string;
+            /** Format: int32 */
+            step_index: number;
+            /** @description Why what it said was discarded; null if it was not. */
+            void_reason: string | null;
         };
         AuditOutputBody: {
             /** @description Null at the end. */
@@ -2159,6 +2219,34 @@ export interface components {
             /** @description Providers whose accounts cannot be used now, or that did not list their models. */
             problems: components["schemas"]["ModelProblem"][];
         };
+        Moment: {
+            /** Format: int64 */
+            claim: number;
+            /**
+             * Format: int32
+             * @description How many events this stands for.
+             */
+            count: number;
+            /** @description The name of the tool, the reason or the like. */
+            detail?: string;
+            /** @example text-delta */
+            kind: string;
+            /**
+             * Format: int64
+             * @description The number of the first event in the run.
+             */
+            number: number;
+            /** Format: int32 */
+            step_index: number;
+            /** Format: date-time */
+            time: string;
+            tool_call_id: string | null;
+            /**
+             * Format: date-time
+             * @description The time of the last event; null if this stands for one.
+             */
+            until: string | null;
+        };
         PolledLogin: {
             /** @description Absent until the sign-in is complete. */
             account?: components["schemas"]["Account"];
@@ -2291,6 +2379,11 @@ export interface components {
             rules: components["schemas"]["ApprovalRule"][];
         };
         Run: {
+            /**
+             * Format: int64
+             * @description The list price of the model calls so far, those that broke off included, in millionths of a dollar. Null if a price is unknown, and where runs are not read by themselves.
+             */
+            cost_micros: number | null;
             /** Format: date-time */
             created_at: string;
             /** Format: uuid */
@@ -2342,6 +2435,56 @@ export interface components {
             code?: string;
             message: string;
         };
+        RunItem: {
+            /**
+             * Format: int64
+             * @description The list price of the model calls so far, those that broke off included, in millionths of a dollar. Null if a price is unknown, and where runs are not read by themselves.
+             */
+            cost_micros: number | null;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: uuid */
+            created_by: string;
+            /** Format: date-time */
+            ended_at: string | null;
+            /** @description Why the run failed; absent if it has not. */
+            error?: components["schemas"]["RunError"];
+            /** @description For people: why the run ended, such as which budget is spent and when it begins anew. */
+            finish_detail?: string;
+            /** @description Null until the run has ended. */
+            finish_reason: string | null;
+            /** Format: uuid */
+            id: string;
+            /** @description The newest committed event. */
+            last_event_id: string | null;
+            model: string;
+            /**
+             * Format: int64
+             * @description The number of the run in its session, from 1.
+             */
+            ordinal: number;
+            provider: string;
+            /** Format: uuid */
+            session_id: string;
+            /** @description Null until the session has a title. */
+            session_title: string | null;
+            /** @description The simulator answers from a script; no model is called. */
+            simulated: boolean;
+            /** Format: date-time */
+            started_at: string | null;
+            /** @enum {string} */
+            state: "queued" | "running" | "waiting" | "done" | "failed" | "cancelled";
+            /**
+             * Format: int32
+             * @description Number of committed steps.
+             */
+            steps: number;
+            /** @description The text of the last step. */
+            text: string;
+            usage: components["schemas"]["Usage"];
+            /** Format: uuid */
+            user_message_id: string;
+        };
         RunStartEvent: {
             model: string;
             provider: string;
@@ -2350,6 +2493,18 @@ export interface components {
             simulated: boolean;
             /** @enum {string} */
             type: "run-start";
+        };
+        RunTrace: {
+            attempts: components["schemas"]["Attempt"][];
+            /** @description In the order of the log. */
+            moments: components["schemas"]["Moment"][];
+            /** @description The run goes on, but its log is too long to be read at once. */
+            truncated: boolean;
+        };
+        RunsOutputBody: {
+            /** @description Null at the end. */
+            next_cursor: string | null;
+            runs: components["schemas"]["RunItem"][];
         };
         SealedSecret: {
             /** @description The id of the key from /api/accounts/sealing-key. */
@@ -2575,12 +2730,22 @@ export interface components {
              * @description Null until a model call has succeeded.
              */
             committed_at: string | null;
+            /**
+             * Format: int64
+             * @description The list price in millionths of a dollar; null if unknown.
+             */
+            cost_micros: number | null;
             finish_reason: string;
             /** Format: int32 */
             index: number;
             usage: components["schemas"]["Usage"];
             /** @description Tokens of model calls that were interrupted. They are not included in the run's usage. */
             wasted: components["schemas"]["Usage"];
+            /**
+             * Format: int64
+             * @description The list price of the interrupted calls; null if unknown or there are none.
+             */
+            wasted_cost_micros: number | null;
         };
         StepCompleteEvent: {
             finishReason: string;
@@ -2691,11 +2856,18 @@ export interface components {
             /** @description Present if a person is or was asked about the call. */
             approval?: components["schemas"]["Approval"];
             args: unknown;
+            /** Format: date-time */
+            done_at: string | null;
             /** Format: int64 */
             duration_ms: number | null;
             error_type: string | null;
             /** @enum {string} */
             phase: "planned" | "dispatched" | "done";
+            /**
+             * Format: date-time
+             * @description When the answer that asked for the call was committed.
+             */
+            planned_at: string | null;
             /** @description The result envelope, as JSON text. */
             result: string | null;
             /**
@@ -11090,6 +11262,124 @@ export interface operations {
             };
         };
     };
+    "list-runs": {
+        parameters: {
+            query?: {
+                /** @description next_cursor of the previous page. */
+                cursor?: string;
+                limit?: number;
+                /** @description States, separated by commas. Absent: all. */
+                state?: ("queued" | "running" | "waiting" | "done" | "failed" | "cancelled")[] | null;
+                /** @description Only runs of this session. */
+                session_id?: string;
+            };
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunsOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     "get-run": {
         parameters: {
             query?: never;
@@ -11269,6 +11559,133 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "get-run-trace": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The run's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunTrace"];
+                };
             };
             /** @description Bad or missing fields; the message names them. */
             400: {
