@@ -48,7 +48,9 @@ func (f *finder) client(ctx context.Context, m *metadata, s *store.Server) (vaul
 			return vault.Secret{}, refuse("its authorization server accepts no client with a secret: leave the secret out")
 		}
 		return f.req.Secret, nil
-	case m.Documents && f.cfg.Document != "":
+	case m.Documents && m.NamesItself && f.cfg.Document != "":
+		// All servers get the same client id, so that an answer of one could pass for another's
+		// (mix-up) if it did not name its server.
 		s.ClientID, s.Auth = f.cfg.Document, "none"
 		return vault.Secret{}, nil
 	case m.Register != "":
