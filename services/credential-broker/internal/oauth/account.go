@@ -96,6 +96,11 @@ func (k *Keeper) admit(ctx context.Context, by identity.Actor, p *Provider, l st
 }
 
 func insertTokens(ctx context.Context, tx store.Tx, p *Provider, l *store.Login, imported *store.Import, s *sealedTokens) error {
+	if p.server != nil {
+		if err := checkFirst(ctx, tx, p); err != nil {
+			return err
+		}
+	}
 	now, err := tx.Now(ctx)
 	if err != nil {
 		return err

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/services/credential-broker/internal/discover"
@@ -98,6 +100,14 @@ func (k *Keeper) startAtServer(ctx context.Context, by identity.Actor, r LoginRe
 	if l.Redirect = cmp.Or(r.Redirect, k.cfg.Redirect); l.Redirect == "" {
 		return Login{}, fault.Coded(fault.Conflict, "OAUTH_REDIRECT_MISSING", "signing in to MCP servers in a browser is not set up: the operator has to set CREDENTIAL_BROKER_OAUTH_REDIRECT to this server's https://…/api/connections/callback; `signalbox mcp sign-in` works without")
 	}
+	// A repetition must not register another client.
+	switch first, err := k.begun(ctx, by, r.ID); {
+	case err != nil:
+		return Login{}, err
+	case first != nil && first.Server != nil:
+		l.Server = first.Server
+		return k.startBrowser(ctx, by, discovered(r.Provider, first.Server), l)
+	}
 	s, secret, err := discover.Find(ctx, discover.Config{HTTP: k.guarded, Check: k.cfg.CheckEndpoint, UserAgent: k.cfg.UserAgent, Document: k.cfg.Document}, discover.Request{
 		URL: r.Server.URL, Metadata: r.Server.Metadata, Scope: r.Server.Scope, ClientID: r.Server.ClientID, Secret: r.Server.Secret,
 		Redirect: l.Redirect, Loopback: r.Redirect != "",
@@ -116,6 +126,38 @@ func (k *Keeper) startAtServer(ctx context.Context, by identity.Actor, r LoginRe
 	p := discovered(r.Provider, &s)
 	p.Client.Secret = secret
 	return k.startBrowser(ctx, by, p, l)
+}
+
+// begun returns the login of the actor with an id that has begun already; nil if there is none.
+func (k *Keeper) begun(ctx context.Context, by identity.Actor, login uuid.UUID) (found *store.Login, err error) {
+	if login == uuid.Nil {
+		return nil, nil
+	}
+	err = k.cfg.Store.Update(ctx, by.Workspace, func(ctx context.Context, tx store.Tx) error {
+		all, err := tx.Logins(ctx, by.Member)
+		if err != nil {
+			return err
+		}
+		now, err := tx.Now(ctx)
+		if i := slices.IndexFunc(all, func(l store.Login) bool { return l.ID == login && l.ExpiresAt.After(now) }); i >= 0 {
+			found = &all[i]
+		}
+		return err
+	})
+	return found, err
+}
+
+// checkFirst refuses a second account for an MCP server: whose sign-in was meant would be a
+// matter of chance. Two people may have begun to sign in at the same time.
+func checkFirst(ctx context.Context, tx store.Tx, p *Provider) error {
+	if err := tx.Room(ctx, p.Account); err != nil {
+		return err
+	}
+	has, err := tx.HasAccount(ctx, p.Account)
+	if err == nil && has {
+		err = fault.Coded(fault.Conflict, "CONNECTED_MEANWHILE", "somebody has signed in to %s, or added a token for it, in the meantime: it can be used already", p.Name)
+	}
+	return err
 }
 
 // joinSecrets returns what a login keeps: the verifier and, after a space, the secret of the

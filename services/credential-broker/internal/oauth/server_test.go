@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/services/credential-broker/internal/oauth"
@@ -24,6 +26,8 @@ import (
 type mcpServer struct {
 	*authserver.Server
 	url string
+
+	registered atomic.Int64 // clients
 
 	mu     sync.Mutex // guards tokens
 	tokens []url.Values
@@ -48,6 +52,7 @@ func (m *mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"issuer": "%[1]s", "authorization_endpoint": "%[1]s/authorize", "token_endpoint": "%[1]s/token", "registration_endpoint": "%[1]s/register",
 			"revocation_endpoint": "%[1]s/revoke", "code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}`, m.url)
 	case "/register":
+		m.registered.Add(1)
 		var asked struct {
 			Redirects []string `json:"redirect_uris"`
 		}
@@ -225,5 +230,65 @@ func TestServerPrivate(t *testing.T) {
 	w.server = m.Server
 	if _, err := w.keeper().Start(t.Context(), w.who, m.login()); fault.From(err).Code != "OAUTH_DISCOVERY" {
 		t.Errorf("Start() for a private address = %v, want OAUTH_DISCOVERY", err)
+	}
+}
+
+// The same person signs in in two windows: the one who comes second is told, and there is one
+// account.
+func TestServerLoginTwice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	m := newMCPServer(t)
+	w.server = m.Server
+	k := w.keeper(private)
+	var answers []oauth.Answer
+	for range 2 {
+		login, err := k.Start(t.Context(), w.who, m.login())
+		if err != nil {
+			t.Fatal(err)
+		}
+		back := w.sentBack(login.URL).Query()
+		answers = append(answers, oauth.Answer{State: back.Get("state"), Code: back.Get("code"), Issuer: m.url})
+	}
+	errs := make(chan error, len(answers))
+	for _, a := range answers {
+		go func() { // ends with its answer
+			_, err := k.Complete(t.Context(), w.who, a)
+			errs <- err
+		}()
+	}
+	var codes []string
+	for range answers {
+		codes = append(codes, fault.From(<-errs).Code)
+	}
+	slices.Sort(codes)
+	if got := w.rows(`SELECT provider FROM credentials.accounts`); len(got) != 1 || codes[1] != "CONNECTED_MEANWHILE" {
+		t.Errorf("accounts %q, Complete() = %q, want one account and CONNECTED_MEANWHILE", got, codes)
+	}
+}
+
+// A repetition of the request with its key registers no second client.
+func TestServerLoginRepeated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, authserver.Settings{}, "")
+	m := newMCPServer(t)
+	w.server = m.Server
+	k := w.keeper(private)
+	r := m.login()
+	r.ID = uuid.Must(uuid.NewV7())
+	first, err := k.Start(t.Context(), w.who, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := k.Start(t.Context(), w.who, r)
+	if err != nil || again.URL != first.URL {
+		t.Errorf("Start() again = %s, %v, want %s", again.URL, err, first.URL)
+	}
+	if got := m.registered.Load(); got != 1 {
+		t.Errorf("%d clients were registered, want 1", got)
+	}
+	back := w.sentBack(again.URL).Query()
+	if _, err := k.Complete(t.Context(), w.who, oauth.Answer{State: back.Get("state"), Code: back.Get("code"), Issuer: m.url}); err != nil {
+		t.Error(err)
 	}
 }

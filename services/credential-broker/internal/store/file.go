@@ -300,6 +300,10 @@ func (t *fileTx) Room(context.Context, string) error {
 	return nil
 }
 
+func (t *fileTx) HasAccount(_ context.Context, provider string) (bool, error) {
+	return slices.ContainsFunc(t.Accounts, func(x Account) bool { return x.Provider == provider }), nil
+}
+
 func (t *fileTx) InsertAccount(_ context.Context, a *Account) error {
 	switch {
 	case t.State.Account(a.ID) != nil:

@@ -409,6 +409,15 @@ func (t pgTx) Room(ctx context.Context, provider string) error {
 	return nil
 }
 
+func (t pgTx) HasAccount(ctx context.Context, provider string) (has bool, err error) {
+	err = t.tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM accounts WHERE workspace_id = @workspace AND provider = @provider)`,
+		pg.Args{"workspace": t.ws, "provider": provider}).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for an account: %w", err)
+	}
+	return has, nil
+}
+
 func (t pgTx) InsertAccount(ctx context.Context, a *Account) error {
 	err := t.tx.QueryRow(ctx, `
 		INSERT INTO accounts (workspace_id, id, provider, profile, label, hint, base_url, enabled, flat_rate, key_version, sealed, last_used_at, imported)

@@ -127,6 +127,9 @@ type Tx interface {
 	// Other transactions that call it wait until this one ends, and would count one too few
 	// otherwise. It is called before the transaction takes any other lock.
 	Room(ctx context.Context, provider string) error
+	// HasAccount reports whether the workspace has an account for a provider. After Room that
+	// stays so until the transaction ends.
+	HasAccount(ctx context.Context, provider string) (bool, error)
 	// InsertAccount adds an account, and its grant if it has one, and sets CreatedAt. If its
 	// id is in use, by any workspace, the error is a Conflict fault; if another account was
 	// imported with the same credential it is ErrImported.
