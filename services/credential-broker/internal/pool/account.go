@@ -77,6 +77,9 @@ type Account struct {
 type Request struct {
 	Actor    identity.Actor
 	Provider string
+	// Server is where the account's requests must go, as Account.Server names it; empty for
+	// anywhere.
+	Server string
 	// Address is the caller's, for the audit.
 	Address string
 	// Model is the model that the request names, if it does: some providers limit each
@@ -100,6 +103,19 @@ func (a *Account) Server() string {
 		return ""
 	}
 	return a.Base.Scheme + "://" + a.Base.Host
+}
+
+// isAt reports whether an account's requests go to a server; to the empty one they all do.
+func (a *Account) isAt(server string) bool {
+	return server == "" || strings.EqualFold(withoutPort(a.Server()), withoutPort(server))
+}
+
+// withoutPort returns a server without a port that is its scheme's.
+func withoutPort(server string) string {
+	if strings.HasPrefix(server, "https:") {
+		return strings.TrimSuffix(server, ":443")
+	}
+	return strings.TrimSuffix(server, ":80")
 }
 
 // Outcome is how a request went with one account.

@@ -27,8 +27,8 @@ const (
 	removedLater = time.Second
 )
 
-// ErrNone is returned by Select when the workspace has no account for the provider,
-// wherever one could come from.
+// ErrNone is returned by Select when the workspace has no account for the provider, or for its
+// server if the request names one, wherever one could come from.
 var ErrNone = errors.New("no account for this provider")
 
 // errOther marks an account that cannot be used while another one may.
@@ -70,7 +70,7 @@ func (s *Set) Select(ctx context.Context, r Request) (Account, error) {
 // the pool was read.
 func (s *Set) selectFrom(ctx context.Context, r Request, e entry) (a Account, stale bool, err error) {
 	switch {
-	case len(e.accounts) == 0:
+	case !slices.ContainsFunc(e.accounts, func(a Account) bool { return a.isAt(r.Server) }):
 		return Account{}, false, ErrNone
 	case e.pool == nil && slices.Contains(r.Tried, e.accounts[0].ID):
 		return Account{}, false, ErrExhausted
@@ -164,7 +164,7 @@ func (s *Set) prepare(ctx context.Context, r Request, e entry, k *Ticket, w *wai
 	unused := Outcome{Reason: Cancelled, Unsent: true}
 	a := *k.account
 	a.pool, a.owner, a.ticket = e.pool, e.owner, k
-	if slices.Contains(r.Away, a.Server()) {
+	if slices.Contains(r.Away, a.Server()) || !a.isAt(r.Server) {
 		e.pool.Report(time.Now(), *k, unused)
 		return Account{}, errOther
 	}

@@ -246,6 +246,28 @@ func TestProvidersOfTools(t *testing.T) {
 	w.want("github", chosen{"workspace", "token", "https://api.github.com"})
 }
 
+// A request for a server is given an account for that one only.
+func TestAccountsOfAServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	mine := w.actor.Workspace
+	w.add(mine, "mcp-notes", "mcp", "https://old.example", "old", mine)
+	w.add(mine, "mcp-notes", "mcp", "https://new.example", "new", mine)
+	for server, want := range map[string]string{"https://new.example": "new", "https://NEW.example:443": "new", "https://old.example": "old"} {
+		for range 3 {
+			a, err := w.pool.Select(t.Context(), pool.Request{Actor: w.actor, Provider: "mcp-notes", Server: server})
+			if err != nil || a.Secret.Reveal() != want {
+				t.Errorf("Select for %s = %s, %v, want the account %s", server, a.Secret.Reveal(), err, want)
+			}
+		}
+	}
+	for _, server := range []string{"https://other.example", "http://new.example", "https://new.example:444"} {
+		if a, err := w.pool.Select(t.Context(), pool.Request{Actor: w.actor, Provider: "mcp-notes", Server: server}); !errors.Is(err, pool.ErrNone) {
+			t.Errorf("Select for %s = %s, %v, want ErrNone", server, a.Base, err)
+		}
+	}
+}
+
 // An account that cannot be used is skipped and logged. If none is left, no other tier's account
 // takes its place.
 func TestUnusableAccounts(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 // notReturned are headers of an answer that speak of the provider's host and would be taken to
 // speak of ours.
-var notReturned = []string{"Set-Cookie", "Alt-Svc", "Strict-Transport-Security"}
+var notReturned = []string{"Set-Cookie", "Alt-Svc", "Strict-Transport-Security", errorHeader}
 
 // begin writes status and headers to the caller.
 func (a *answer) begin() {

@@ -171,6 +171,7 @@ func (x *exchange) refuse(r *refusal) {
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
+	h.Set(errorHeader, r.Code)
 	if r.final || r.wait > maxRetryAfter && x.r.Header.Get(identity.Header) == "" {
 		h.Set("X-Should-Retry", "false")
 	}

@@ -160,6 +160,15 @@ var notSent = []string{
 // of sessions and members.
 const internalPrefix = "X-Signalbox-"
 
+// Headers between the tools and this proxy.
+const (
+	// serverHeader of a request says which server (scheme and host) it is for. An account for
+	// another one is not used.
+	serverHeader = internalPrefix + "Server"
+	// errorHeader of an answer has the code of an error of our own.
+	errorHeader = internalPrefix + "Error"
+)
+
 // requestHeader returns the headers to forward. Any header that repeats the token is dropped,
 // whatever its name.
 func requestHeader(h http.Header, token string) http.Header {

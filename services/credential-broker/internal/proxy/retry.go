@@ -158,7 +158,7 @@ func (x *exchange) outcomeOf(a *answer, r *refusal) outcome {
 // choose asks the pool for an account that was not tried yet.
 func (x *exchange) choose() (pool.Account, error) {
 	a, err := x.p.cfg.Pool.Select(x.ctx, pool.Request{
-		Actor: x.actor, Provider: x.provider, Address: x.r.RemoteAddr, Model: x.model,
+		Actor: x.actor, Provider: x.provider, Server: x.r.Header.Get(serverHeader), Address: x.r.RemoteAddr, Model: x.model,
 		Tried: x.past.tried, Denied: x.past.denied, Away: x.past.unreachable,
 	})
 	if err != nil {

@@ -41,6 +41,7 @@ type accounts struct {
 
 	mu      sync.Mutex // guards what follows
 	handed  int
+	server  string // of the last request
 	reports []report
 	told    []pool.Outcome
 }
@@ -60,6 +61,9 @@ func (a *accounts) outcomes() []pool.Outcome {
 }
 
 func (a *accounts) Select(_ context.Context, r pool.Request) (pool.Account, error) {
+	a.mu.Lock()
+	a.server = r.Server
+	a.mu.Unlock()
 	if a.err != nil {
 		return pool.Account{}, a.err
 	}
