@@ -20,6 +20,9 @@ func NewClient(rt http.RoundTripper) *Client {
 	}}
 }
 
+// LogTo sets the log of what the operator's servers say.
+func (c *Client) LogTo(log *slog.Logger) { c.log = log }
+
 // List lists a server's tools.
 func (c *Client) List(ctx context.Context, s Server) ([]Definition, error) { return c.list(ctx, s) }
 

@@ -358,7 +358,11 @@ func (c *client) dial(s Server, l *link) (mcp.Transport, error) {
 			return nil, err
 		}
 		context.AfterFunc(l.base.ctx, func() { _ = p.Close() }) // it never fails
-		return &mcp.IOTransport{Reader: io.NopCloser(p), Writer: p, MaxLineLength: maxBytes + 1}, nil
+		transport := &mcp.IOTransport{Reader: io.NopCloser(p), Writer: p, MaxLineLength: maxBytes + 1}
+		if hide := hide(s.command.secrets(s.Workspace, false)); hide != nil {
+			return redacting{transport, hide}, nil
+		}
+		return transport, nil
 	}
 	endpoint, _ := c.transport(s)
 	return &mcp.StreamableClientTransport{

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,7 +20,7 @@ const (
 	writeTimeout = 10 * time.Second // for a message that the process does not read
 	exitGrace    = time.Second      // between the end of its input and the kill
 
-	maxErrorLine  = 1024 // bytes of a line of its standard error
+	maxErrorLine  = 1024 // characters of a line of its standard error
 	maxErrorLines = 200  // that are logged per minute
 )
 
@@ -70,7 +69,7 @@ func startProcess(c *Command, ws id.Workspace, base *operation, log *slog.Logger
 		}
 		return nil, errNotSetUp
 	}
-	running.Go(func() { p.logErrors(c, log) })
+	running.Go(func() { p.logErrors(c.secrets(ws, true), log) })
 	running.Go(func() {
 		err := p.cmd.Wait()
 		close(p.exited)
@@ -269,30 +268,32 @@ func (p *process) Close() error {
 
 // logErrors logs the server's standard error, within bounds and without the secrets in its
 // environment.
-func (p *process) logErrors(c *Command, log *slog.Logger) {
-	var secrets []string
-	for _, value := range c.Env {
-		if len(value) >= 8 { //nolint:mnd // shorter ones are no secrets, and are in every text
-			secrets = append(secrets, value, "[redacted]")
-		}
+func (p *process) logErrors(secrets []string, log *slog.Logger) {
+	hide, longest := hide(secrets), 0
+	for _, s := range secrets {
+		longest = max(longest, len(s))
 	}
-	hide := strings.NewReplacer(secrets...)
-	r := bufio.NewReaderSize(p.errors, maxErrorLine)
+	// A secret that begins in the part of a line that is logged is read to its end.
+	r := bufio.NewReaderSize(p.errors, maxErrorLine+longest)
 	minute, lines := time.Now(), 0
 	for {
 		line, more, err := r.ReadLine()
+		text := clean(string(line))
 		for more && err == nil {
 			_, more, err = r.ReadLine()
 		}
-		if err != nil && len(line) == 0 {
+		if err != nil && text == "" {
 			return
+		}
+		if hide != nil {
+			text = hide(text)
 		}
 		if time.Since(minute) > time.Minute {
 			minute, lines = time.Now(), 0
 		}
 		switch lines++; {
 		case lines <= maxErrorLines:
-			log.InfoContext(p.base.ctx, "MCP server says", "text", hide.Replace(clean(string(line))))
+			log.InfoContext(p.base.ctx, "MCP server says", "text", clip(text, maxErrorLine))
 		case lines == maxErrorLines+1:
 			log.InfoContext(p.base.ctx, "MCP server says more than is logged")
 		}

@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -132,6 +134,7 @@ func goodStdio() {
 	})
 	add("processes", func(string) string { all, _ := filepath.Glob("/proc/[0-9]*"); return fmt.Sprint(len(all)) })
 	add("user", func(string) string { return fmt.Sprint(os.Getuid()) })
+	add("complain", func(text string) string { fmt.Fprintln(os.Stderr, text+os.Getenv("API_TOKEN")); return "" })
 	add("die", func(string) string { os.Exit(1); return "" })
 	add("await stall", func(string) string { <-stalled; return "stalled" })
 	add("await cancellation", func(string) string { <-cancelled; return "cancelled" })
@@ -282,6 +285,47 @@ func TestSandbox(t *testing.T) {
 	}
 	if n := len(left(mark)); n == 0 {
 		t.Error("the test does not find the server's processes")
+	}
+	c.Close()
+	noneLeft(t, mark)
+}
+
+// texts receives what is logged.
+type texts chan string
+
+// Write implements io.Writer.
+func (t texts) Write(b []byte) (int, error) {
+	t <- string(b)
+	return len(b), nil
+}
+
+// A server tells the secrets in its environment: members, models and the log do not learn them.
+func TestSecretsOfProcess(t *testing.T) {
+	t.Parallel()
+	file, mark := servers(t, "good", map[string]any{"sandbox": false, "env": map[string]string{
+		behave: "good", "MODE": "production", "API_TOKEN": "first line\nsecond line\nand \"more\"", "KEY": "first line\nsecond",
+		"DATABASE_URL": "postgres://user:hunter2hunter2@db/x",
+	}})
+	c, said := newClient(t), make(texts, 16)
+	c.LogTo(slog.New(slog.NewJSONHandler(said, nil)))
+	own := mcp.OperatorServer(file, id.New[id.Workspace]())
+	r, err := c.Call(t.Context(), own, "environment", map[string]string{"text": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret = `first|second|more|hunter2`
+	if got := r.JSON(); regexp.MustCompile(secret).MatchString(got) || !strings.Contains(got, "API_TOKEN=[redacted]") || !strings.Contains(got, "MODE=production") || !strings.Contains(got, "user:[redacted]@db") {
+		t.Errorf("environment = %s, want it without secrets", got)
+	}
+	for _, text := range []string{"short ", strings.Repeat("x", 1020)} { // the secret crosses the end of what is logged
+		if _, err := c.Call(t.Context(), own, "complain", map[string]string{"text": text}); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // lines
+			if got := <-said; regexp.MustCompile(secret).MatchString(got) || !strings.Contains(got, "[red") {
+				t.Errorf("logged %s, want it without secrets", got)
+			}
+		}
 	}
 	c.Close()
 	noneLeft(t, mark)
