@@ -3,6 +3,7 @@ package mcp
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
@@ -25,5 +26,9 @@ func (s *signed) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	out := req.Clone(req.Context())
 	out.Header.Set(identity.Header, token)
+	if u, err := url.Parse(s.server.URL); err == nil {
+		// The account of a server that had the name before is not to be used.
+		out.Header.Set("X-Signalbox-Server", u.Scheme+"://"+u.Host)
+	}
 	return s.cfg.Broker.RoundTrip(out)
 }

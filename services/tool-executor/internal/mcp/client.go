@@ -205,6 +205,8 @@ func (o *operation) explain(ctx context.Context, err error) error {
 	return err
 }
 
+const notPublic = "its address is not a public one, or it redirects to one that is not, and the operator has not allowed that"
+
 // why explains an error to people. It shows nothing of the operator's network.
 func why(err error) string {
 	c, isChallenge := errors.AsType[*challenge](err)
@@ -212,9 +214,10 @@ func why(err error) string {
 	_, isNetwork := errors.AsType[net.Error](err)
 	refusal, isRefusal := errors.AsType[*jsonrpc.Error](err)
 	ended, isProcess := errors.AsType[processError](err)
+	broker, isBroker := errors.AsType[brokerError](err)
 	switch {
 	case errors.Is(err, netguard.ErrRefused):
-		return "its address is not a public one, or it redirects to one that is not, and the operator has not allowed that"
+		return notPublic
 	case errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errLimit):
 		return clip(clean(limitOf(err)), maxSaid)
 	case isChallenge:
@@ -223,6 +226,10 @@ func why(err error) string {
 		return errBusy.Error()
 	case isProcess:
 		return ended.Error()
+	case isBroker:
+		return broker.Error()
+	case errors.Is(err, errRedirect):
+		return errRedirect.Error()
 	case isStatus && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return status.Error() + ": it needs a valid credential"
 	case errors.Is(err, context.DeadlineExceeded):

@@ -366,9 +366,23 @@ func (c *client) dial(s Server, l *link) (mcp.Transport, error) {
 	}
 	endpoint, _ := c.transport(s)
 	return &mcp.StreamableClientTransport{
-		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &requests{c, l}, CheckRedirect: netguard.CheckRedirect},
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: &requests{c, l}, CheckRedirect: checkRedirect},
 		MaxRetries: maxRetries, DisableStandaloneSSE: !l.kept, MaxEventSize: maxBytes,
 	}, nil
+}
+
+// errRedirect means that a redirect would turn a message into a request for a page.
+var errRedirect = errors.New("it redirects messages (301, 302 or 303), which loses them: use the URL that it redirects to, or have it answer 307 or 308")
+
+// checkRedirect follows redirects that keep the message.
+func checkRedirect(req *http.Request, via []*http.Request) error {
+	if err := netguard.CheckRedirect(req, via); err != nil {
+		return err
+	}
+	if req.Method != via[0].Method {
+		return errRedirect
+	}
+	return nil
 }
 
 // requests is the http.RoundTripper of a link.
@@ -381,7 +395,7 @@ type operationKey struct{}
 
 // RoundTrip sends a request within the bounds of the operation that it belongs to.
 func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Method == http.MethodGet {
+	if req.Method == http.MethodGet && req.Response == nil {
 		return r.listen(req), nil //nolint:contextcheck // it lasts as long as the session
 	}
 	op, ok := req.Context().Value(operationKey{}).(*operation)

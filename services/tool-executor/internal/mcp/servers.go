@@ -189,13 +189,32 @@ func (s *Servers) checkChanged(row Server) {
 	})
 }
 
+// ask asks a server for its tools. One that wants a sign-in is asked through the broker too:
+// somebody may have signed in without this service having been told.
+func (s *Servers) ask(ctx context.Context, row Server) ([]Definition, error) {
+	tools, err := s.client.list(ctx, row)
+	if _, challenged := errors.AsType[*challenge](err); !challenged || row.Credential || row.SignIn != SignInRequired {
+		return tools, err
+	}
+	signed := row
+	signed.Credential = true
+	tools, other := s.client.list(ctx, signed)
+	if other != nil {
+		return nil, err
+	}
+	return tools, s.store.signedIn(ctx, row)
+}
+
 // check asks a server for its tools and stores the answer or the failure. Its error is not the
-// server's.
+// server's; it is Unavailable if the server could not be asked.
 func (s *Servers) check(ctx context.Context, row Server) error {
 	defer s.forget(row.Workspace)
-	tools, err := s.client.list(ctx, row)
-	if ctx.Err() != nil {
+	tools, err := s.ask(ctx, row)
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, errBusy):
+		return fault.Wrap(err, fault.Unavailable, errBusy.Error())
 	}
 	// What was found out is stored even if the caller leaves.
 	saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
@@ -214,10 +233,17 @@ func (s *Servers) check(ctx context.Context, row Server) error {
 	}
 	reason := why(err)
 	if row.Failure != reason {
-		s.cfg.Log.InfoContext(ctx, "MCP server cannot be used", "workspace", row.Workspace, "server", row.ID, "reason", reason, "error", err)
+		s.cfg.Log.InfoContext(ctx, "MCP server cannot be used", "workspace", row.Workspace, "server", row.ID, "reason", reason, "error", withoutPaths(err))
 	}
 	return s.store.failed(saving, row, reason)
 }
+
+// location is a URL; its first group is the host.
+var location = regexp.MustCompile(`\b(https?://)(?:[^\s"/?#]*@)?([^\s"/?#@]+)[^\s"]*`)
+
+// withoutPaths returns the text of an error without what follows the hosts of URLs, which may
+// hold secrets.
+func withoutPaths(err error) error { return errors.New(location.ReplaceAllString(err.Error(), "$1$2")) }
 
 // List returns a workspace's servers, by name.
 func (s *Servers) List(ctx context.Context, ws id.Workspace) ([]Server, error) {
@@ -319,7 +345,11 @@ func (s *Servers) Create(ctx context.Context, n Server) (Server, error) {
 		}
 		return have, err
 	}
-	return s.Test(ctx, n.Workspace, n.ID)
+	row, err := s.Test(ctx, n.Workspace, n.ID)
+	if errors.Is(err, errBusy) { // a listing asks it soon
+		return s.get(ctx, n.Workspace, n.ID)
+	}
+	return row, err
 }
 
 func (s *Servers) checkURL(n Server) error {

@@ -455,3 +455,52 @@ func TestBroker(t *testing.T) {
 		t.Errorf("echo = %s", got)
 	}
 }
+
+// A redirect that loses the message is told, whatever the page behind it is.
+func TestRedirectedMessages(t *testing.T) {
+	t.Parallel()
+	g := newGoodServer(t)
+	for code, works := range map[int]bool{301: false, 302: false, 303: false, 307: true, 308: true} {
+		mux := http.NewServeMux()
+		mux.Handle("/mcp", http.RedirectHandler("/moved", code))
+		mux.Handle("/moved", g.http.Config.Handler)
+		front := httptest.NewServer(mux)
+		w := newWorld(t, "")
+		s := w.create(t, "moved", front.URL+"/mcp")
+		if works != (s.Failure == "") || !works && !strings.Contains(s.Failure, "redirects messages") {
+			t.Errorf("%d: failure %q", code, s.Failure)
+		}
+		w.servers.Close()
+		front.Close()
+	}
+}
+
+// That we are busy is not the server's failure.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorldWith(t, func(cfg *mcp.Config, _ id.Workspace) {
+		cfg.Operator, _ = servers(t, "good", map[string]any{"sandbox": false})
+		cfg.Processes = 0
+	})
+	all, err := w.servers.List(t.Context(), w.ws)
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	if _, err := w.servers.Test(t.Context(), w.ws, all[0].ID); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("Test() = %v, want Unavailable", err)
+	}
+	if all, err = w.servers.List(t.Context(), w.ws); err != nil || all[0].Failure != "" || all[0].CheckedAt != nil {
+		t.Errorf("later: %+v, %v, want it as it was", all, err)
+	}
+}
+
+// URLs of servers, which may hold secrets, do not go to the log.
+func TestLogHasNoPaths(t *testing.T) {
+	t.Parallel()
+	said := make(texts, 16)
+	w := newWorldWith(t, func(cfg *mcp.Config, _ id.Workspace) { cfg.Log = slog.New(slog.NewJSONHandler(said, nil)) })
+	w.create(t, "gone", "http://127.0.0.1:1/hush-hush?token=hush")
+	if got := <-said; strings.Contains(got, "hush") || !strings.Contains(got, "http://127.0.0.1:1") {
+		t.Errorf("logged %s, want the server's address only", got)
+	}
+}

@@ -18,8 +18,9 @@ import (
 
 // A server that wants OAuth answers 401, and the owners of the workspace sign in to it. This
 // service only finds that out (challenge) and stores it for the one who signs in: the credential
-// broker finds the authorization server, and keeps and renews the tokens. From the first 401 on,
-// requests go through the broker.
+// broker finds the authorization server, and keeps and renews the tokens. From the sign-in on,
+// requests go through the broker. Until then the server is asked without it: a 401 may have been
+// an accident.
 
 // SignIn says whether an owner has to sign in to a server.
 type SignIn string
@@ -45,8 +46,24 @@ type challenge struct {
 // Unwrap returns the status.
 func (c *challenge) Unwrap() error { return c.statusError }
 
-// ownError is a header of the credential broker's own errors.
-const ownError = "X-Should-Retry"
+// ownError is the header with the code of an error of the credential broker's own.
+const ownError = "X-Signalbox-Error"
+
+// brokerError is the code of an error of the credential broker's own.
+type brokerError string
+
+// Error implements error.
+func (e brokerError) Error() string {
+	switch e {
+	case "provider_unreachable", "provider_broke_off":
+		return "it cannot be reached"
+	case "provider_timeout":
+		return "it does not answer in time"
+	case "address_not_allowed":
+		return notPublic
+	}
+	return "the credential broker does not send the request to it: " + clip(clean(string(e)), maxSaid)
+}
 
 // refusalOf returns the error for an answer that is no success.
 func refusalOf(res *http.Response) error {
@@ -60,9 +77,13 @@ func refusalOf(res *http.Response) error {
 			}
 		}
 	}
+	own := res.Header.Get(ownError)
 	switch {
-	case status == http.StatusUnauthorized,
-		status == http.StatusConflict && res.Header.Get(ownError) != "": // the broker's: its sign-in has ended
+	case own == "no_credential", own == "account_unavailable" && status == http.StatusConflict: // the sign-in has ended
+		c.need = SignInRequired
+	case own != "":
+		return brokerError(own)
+	case status == http.StatusUnauthorized:
 		c.need = SignInRequired
 	case status == http.StatusForbidden && code == "insufficient_scope":
 		c.need = SignInMore
@@ -148,7 +169,7 @@ func (s store) challenged(ctx context.Context, n Server, c *challenge) error {
 	}
 	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			UPDATE mcp_servers SET credential = true, sign_in = @need,
+			UPDATE mcp_servers SET sign_in = @need,
 				resource_metadata = coalesce(nullif(@metadata, ''), resource_metadata), scope = coalesce(nullif(@scope, ''), scope)
 			WHERE workspace_id = @workspace AND id = @id`,
 			pg.Args{"workspace": n.Workspace, "id": n.ID, "need": string(c.need), "metadata": keep(c.resourceMetadata), "scope": keep(c.scope)})

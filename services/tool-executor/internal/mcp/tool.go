@@ -133,7 +133,7 @@ func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) 
 	}
 	switch {
 	case errors.Is(err, errSent) && t.spec.Effect != toolv1.Effect_EFFECT_PURE:
-		return tool.Result{}, fault.Wrap(err, fault.Unavailable, "the MCP server "+t.server.Name+" broke off: "+why(err))
+		return tool.Result{}, fault.Wrap(withoutPaths(err), fault.Unavailable, "the MCP server "+t.server.Name+" broke off: "+why(err))
 	}
 	return tool.Errorf("unavailable", "the MCP server %s cannot be used: %s; do without it", t.server.Name, why(err)), nil
 }
