@@ -154,12 +154,13 @@ RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GO
 CC_THERE  = $(shell command -v "$$(go env CC)")
 
 # Tests of those packages that the race detector would only slow down: tests of a single
-# goroutine, of size and of memory.
+# goroutine, of size, of memory, of slow hashes, and of other processes.
 CALM := $(addprefix Test, \
-	PublicServers HostileProcesses PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
+	PublicServers HostileProcesses ProcessesEndWithUs IdleProcess Operator HostileInputs ImportKeysAtOnce ImportForAnother RefusedUpdateIsResent \
+	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
 	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
 	Histories Simulation SimulationInFlight \
-	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong OverlongEvents TranslatedStreams)
+	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong FramesOverlongSplits OverlongEvents TranslatedStreams)
 # Tests that run both ways, with different sizes.
 CALM_TOO := TestSeeds TestRowsArePostgres
 
