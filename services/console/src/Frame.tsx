@@ -1,13 +1,14 @@
 import { createClient, type Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
-import { Link, Outlet, useNavigate } from "@tanstack/react-router";
-import { FileText, Inbox, type LucideIcon, MessageSquare, Moon, PanelLeft, Plus, Sun } from "lucide-react";
+import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
+import { FileText, Inbox, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Sun } from "lucide-react";
 import { useEffect, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
 import { useLine } from "./live/line.ts";
 import { Icon, IconButton } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
+import { places } from "./places.ts";
 import { toggleTheme } from "./theme.ts";
 
 /** The newest sessions; every list of sessions shares it. */
@@ -52,6 +53,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const sessions = useSessions();
 	const waiting = useApprovals().data?.length ?? 0;
 	const line = useLine();
+	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
 
 	useEffect(() => {
 		let prefix = "";
@@ -117,6 +119,13 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 						</Link>
 					))}
 				</div>
+				<div className={css.operate}>
+					{places
+						.filter((p) => p.roles.includes(workspace.role))
+						.map((p) => (
+							<Place key={p.to} {...p} current={p.also?.includes(at)} />
+						))}
+				</div>
 			</nav>
 			<main className={css.main} id="main">
 				{line.state === "lost" && <Offline retryAt={line.retryAt} />}
@@ -144,6 +153,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<Tab icon={Inbox} to="/w/$slug/inbox" text="Inbox" count={waiting} />
 				<Tab icon={Plus} to="/w/$slug" text="New" exact />
 				<Tab icon={FileText} to="/w/$slug/documents" text="Documents" />
+				<Tab icon={Menu} to="/w/$slug/more" text="More" />
 			</nav>
 		</div>
 	);
@@ -151,14 +161,16 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 
 interface PlaceProps {
 	icon: LucideIcon;
-	to: "/w/$slug" | "/w/$slug/inbox" | "/w/$slug/sessions" | "/w/$slug/documents";
+	to: "/w/$slug" | "/w/$slug/inbox" | "/w/$slug/sessions" | "/w/$slug/documents" | "/w/$slug/more" | (typeof places)[number]["to"];
 	text: string;
 	shortcut?: string;
 	count?: number;
 	exact?: boolean;
+	/** The page is a part of this place, though its path is another. */
+	current?: boolean | undefined;
 }
 
-function Place({ icon, to, text, shortcut, count, exact }: PlaceProps) {
+function Place({ icon, to, text, shortcut, count, exact, current }: PlaceProps) {
 	const slug = slugOf(useWorkspace().workspace);
 	return (
 		<Link
@@ -166,6 +178,7 @@ function Place({ icon, to, text, shortcut, count, exact }: PlaceProps) {
 			params={{ slug }}
 			className={css.place}
 			title={text}
+			{...(current ? { "aria-current": "page" } : {})}
 			activeOptions={{ exact: exact ?? false }}
 			activeProps={{ "aria-current": "page" }}
 		>

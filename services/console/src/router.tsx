@@ -1,6 +1,6 @@
 import { SignalboxError } from "@signalbox/client";
 import type { QueryClient } from "@tanstack/react-query";
-import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
 import { everywhere, slugOf, unwrap } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage } from "./routes/document.tsx";
@@ -92,8 +92,40 @@ export function createConsole(queries: QueryClient) {
 			return <DocumentPage key={id} id={id} />;
 		},
 	});
+	// Each of these is a chunk of its own, fetched when a link to it is pointed at.
+	const at = <P extends string>(path: P, component: ReturnType<typeof lazyRouteComponent>) =>
+		createRoute({ getParentRoute: () => workspace, path, component });
+	const operate = [
+		at(
+			"/more",
+			lazyRouteComponent(() => import("./routes/more.tsx"), "MorePage"),
+		),
+		at(
+			"/members",
+			lazyRouteComponent(() => import("./routes/members.tsx"), "MembersPage"),
+		),
+		at(
+			"/keys",
+			lazyRouteComponent(() => import("./routes/keys.tsx"), "KeysPage"),
+		),
+		at(
+			"/rules",
+			lazyRouteComponent(() => import("./routes/rules.tsx"), "RulesPage"),
+		),
+	] as const;
+	const audit = createRoute({
+		getParentRoute: () => workspace,
+		path: "/audit",
+		validateSearch: (s: Record<string, unknown>): { log?: "credentials" } => (s.log === "credentials" ? { log: s.log } : {}),
+		component: lazyRouteComponent(() => import("./routes/audit.tsx"), "AuditPage"),
+	});
 	return createRouter({
-		routeTree: root.addChildren([index, signIn, link, workspace.addChildren([fresh, session, sessions, inbox, documents, document])]),
+		routeTree: root.addChildren([
+			index,
+			signIn,
+			link,
+			workspace.addChildren([fresh, session, sessions, inbox, documents, document, ...operate, audit]),
+		]),
 		defaultPreload: "intent",
 		scrollRestoration: true,
 	});

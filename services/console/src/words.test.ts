@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, clock, tellingArgument, tokens, toolWords, until } from "./words.ts";
+import { ago, clock, money, tellingArgument, tokens, toolWords, until } from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
@@ -15,7 +15,15 @@ test("the argument that tells most", () => {
 });
 
 test("figures", () => {
-	expect([812, 1200, 34_400].map(tokens)).toEqual(["812", "1.2k", "34k"]);
+	expect([812, 1200, 34_400, 999_700, 61_800_000].map(tokens)).toEqual(["812", "1.2k", "34k", "1.0M", "61.8M"]);
+	expect([0, 12, 43_210, 999_999, 1_000_000, 1_234_567_890].map(money)).toEqual([
+		"$0.00",
+		"under $0.001",
+		"$0.043",
+		"$1.00",
+		"$1.00",
+		"$1,234.57",
+	]);
 	expect([43_000, 725_000, 3_723_000].map(clock)).toEqual(["0:43", "12:05", "1:02:03"]);
 	const now = Date.parse("2026-11-24T12:00:00Z");
 	expect(ago("2026-11-24T11:59:50Z", now)).toBe("now");

@@ -36,6 +36,19 @@ export function toolWords(name: string): string {
 	return words.charAt(0).toUpperCase() + words.slice(1) + (mcp ? `, ${mcp[1]}` : "");
 }
 
+/** A provider's name as it writes it. */
+export function providerName(provider: string): string {
+	const known: Record<string, string> = {
+		anthropic: "Anthropic",
+		openai: "OpenAI",
+		openrouter: "OpenRouter",
+		google: "Google",
+		github: "GitHub",
+		notion: "Notion",
+	};
+	return known[provider] ?? (provider.startsWith("mcp-") ? `MCP server ${provider.slice(4)}` : provider);
+}
+
 /** The argument that tells most about a call. */
 export function tellingArgument(args: unknown): string {
 	if (typeof args !== "object" || args === null) return "";
@@ -50,10 +63,23 @@ export function tellingArgument(args: unknown): string {
 
 const firstLine = (text: string) => text.split("\n", 1)[0]?.slice(0, 200) ?? "";
 
-/** Tokens: 812, 1.2k, 34k. */
+/** Tokens: 812, 1.2k, 34k, 61.8M. */
 export function tokens(n: number): string {
 	if (n < 1000) return String(n);
+	if (n >= 999_500) return `${(n / 1_000_000).toFixed(1)}M`;
 	return n < 10_000 ? `${(n / 1000).toFixed(1)}k` : `${Math.round(n / 1000)}k`;
+}
+
+/** A count with its thousands apart: 2,316. */
+export const count = (n: number): string => n.toLocaleString("en");
+
+/** Money from millionths of a dollar: $0.043 under a dollar, else to the cent. */
+export function money(micros: number): string {
+	const dollars = micros / 1_000_000;
+	if (micros > 0 && micros < 500) return "under $0.001";
+	return micros > 0 && micros < 999_500
+		? `$${dollars.toFixed(3)}`
+		: `$${dollars.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
 }
 
 /** A clock of a run: 0:43, 12:05, 1:02:03. */

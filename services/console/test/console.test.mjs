@@ -159,6 +159,56 @@ test("signing out elsewhere ends the page's stream", async (t) => {
 	await page.getByRole("heading", { name: "Sign in" }).waitFor();
 });
 
+test("a key is shown once, and revoked after a question", async (t) => {
+	const page = await person(t);
+	await page.getByRole("link", { name: "Workspace", exact: true }).click();
+	await page.getByRole("link", { name: "Keys and browsers" }).click();
+	const open = page.getByRole("button", { name: "New key" });
+	await open.focus();
+	await page.keyboard.press("Enter");
+	const dialog = page.getByRole("dialog", { name: "New API key" });
+	await page.keyboard.press("Enter");
+	await dialog.getByText("Name the program that will use it").waitFor();
+	await page.keyboard.press("Escape");
+	await dialog.waitFor({ state: "detached" });
+	assert.ok(await open.evaluate((b) => b === document.activeElement), "focus did not return to what opened the dialog");
+	await page.keyboard.press("Enter");
+	await page.keyboard.type("reporting job");
+	await page.keyboard.press("Tab");
+	await page.keyboard.press("ArrowDown");
+	await page.keyboard.press("Enter");
+	await dialog.getByRole("button", { name: "Make key" }).click();
+	await page.getByText("Copy this key now.").waitFor();
+	const secret = await page.locator("main code").filter({ hasText: /^sb_/ }).first().innerText();
+	const read = () => fetch(`${signalbox.url}/api/sessions`, { headers: { Authorization: `Bearer ${secret}` } });
+	assert.equal((await read()).status, 200);
+	await page.reload();
+	await page.getByRole("cell", { name: /^reporting job/ }).waitFor();
+	assert.ok(!(await page.content()).includes(secret), "the key is shown a second time");
+	await page.getByRole("button", { name: "Revoke reporting job" }).click();
+	await page.getByRole("dialog").getByRole("button", { name: "Keep" }).click();
+	assert.equal((await read()).status, 200);
+	await page.getByRole("button", { name: "Revoke reporting job" }).click();
+	await page.getByRole("dialog").getByRole("button", { name: "Revoke" }).click();
+	await page.getByRole("cell", { name: /^reporting job/ }).waitFor({ state: "detached" });
+	assert.equal((await read()).status, 401);
+});
+
+test("a person ends another of their browsers", async (t) => {
+	const page = await person(t);
+	const other = await person(t);
+	await page.goto(`${page.url()}/keys`);
+	const browsers = page.getByRole("region", { name: "Your browsers" }).getByRole("row");
+	await browsers.filter({ hasText: "This one" }).waitFor();
+	const before = await browsers.count();
+	await browsers.filter({ hasNotText: "This one" }).nth(1).getByRole("button").click();
+	await page.getByRole("dialog").getByRole("button", { name: "End" }).click();
+	await page.getByRole("dialog").waitFor({ state: "detached" });
+	await page.waitForFunction((n) => document.querySelectorAll("[aria-label='Your browsers'] tr").length < n, before);
+	await other.reload();
+	await other.getByRole("heading", { name: "Sign in" }).waitFor();
+});
+
 for (const [scheme, width] of [
 	["light", 1440],
 	["dark", 1440],
@@ -186,6 +236,17 @@ for (const [scheme, width] of [
 			await page.goto(`${start}/${place}`);
 			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
 			await check(place);
+		}
+		const dialogs = { members: "Add member", keys: "New key", rules: "New rule", audit: undefined, more: undefined };
+		for (const [place, button] of Object.entries(dialogs)) {
+			await page.evaluate((to) => history.pushState({}, "", to), `${start}/${place}`);
+			await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("[aria-label=Loading]"));
+			await check(place);
+			if (!button) continue;
+			await page.getByRole("button", { name: button }).click();
+			await page.getByRole("dialog").waitFor();
+			await check(`${place}, dialog`);
+			await page.keyboard.press("Escape");
 		}
 		await page.goto(`${signalbox.url}/sign-in`);
 		await page.getByRole("heading", { name: "Sign in" }).waitFor();

@@ -40,11 +40,18 @@ const drawings: Record<SignalName, [string, ReactNode]> = {
 	idle: ["Idle", <circle key="f" cx="8" cy="8" r="2" className={css.fill} />],
 };
 
-/** The state of a run or a call, told by its shape first and its colour second. 14 px. */
+/** The state of a run or a call, told by its shape first and its colour second. 14 px. An empty label: the text beside it tells. */
 export function Signal({ name, label }: { name: SignalName; label?: string }) {
 	const [title, drawing] = drawings[name];
+	const look = { className: `${css.signal} ${css[name] ?? ""}`, viewBox: "0 0 16 16" };
+	if (label === "")
+		return (
+			<svg {...look} aria-hidden="true">
+				{drawing}
+			</svg>
+		);
 	return (
-		<svg className={`${css.signal} ${css[name] ?? ""}`} viewBox="0 0 16 16" role="img" aria-label={label ?? title}>
+		<svg {...look} role="img" aria-label={label ?? title}>
 			{drawing}
 		</svg>
 	);

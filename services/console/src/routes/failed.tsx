@@ -18,13 +18,13 @@ export function NotHere() {
 }
 
 /** A page that could not be loaded, with what is known about why. */
-export function Failed({ error, onRetry }: { error: Error; onRetry?: () => void }) {
+export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRetry?: () => void; heading?: "h1" | "h2" }) {
 	const router = useRouter();
 	if (error instanceof SignalboxError && error.status === 401) return <Navigate to="/sign-in" />;
 	if (error instanceof SignalboxError && error.status === 404) return <NotHere />;
 	return (
 		<Blank
-			heading="h1"
+			heading={heading}
 			line="broken"
 			title="This could not be shown"
 			action={<Button onClick={onRetry ?? (() => void router.invalidate())}>Try now</Button>}

@@ -1,0 +1,20 @@
+import type { Schemas } from "@signalbox/client";
+import { useQuery } from "@tanstack/react-query";
+import { unwrap, useWorkspace } from "./client.ts";
+import { useMe } from "./document/Pane.tsx";
+
+/** The members of the workspace, and what to call each of them. */
+export function usePeople() {
+	const { client, workspace } = useWorkspace();
+	const me = useMe().data?.member_id;
+	const members = useQuery({
+		queryKey: [workspace.id, "members"],
+		queryFn: () =>
+			unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id }, query: { limit: 100 } } })).then(
+				(b) => b.members as Schemas["Member"][],
+			),
+		staleTime: 300_000,
+	});
+	const nameOf = (id: string | null | undefined): string => (!id ? "Signalbox" : id === me ? "You" : `Member ${id.slice(-4)}`);
+	return { members, me, nameOf };
+}

@@ -1,0 +1,19 @@
+import { type LucideIcon, Users } from "lucide-react";
+import type { Workspace } from "./client.ts";
+
+/** A page of the workspace that its operation or administration needs, and who may see it. */
+interface Place {
+	to: "/w/$slug/members";
+	text: string;
+	icon: LucideIcon;
+	roles: readonly Workspace["role"][];
+	/** Other pages at which this one is where one is. */
+	also?: readonly string[];
+}
+
+const everybody = ["owner", "editor", "viewer"] as const;
+
+/** The places at the foot of the navigation. */
+export const places: readonly Place[] = [
+	{ to: "/w/$slug/members", text: "Workspace", icon: Users, roles: everybody, also: ["keys", "rules", "audit"] },
+];

@@ -1,0 +1,193 @@
+import type { Schemas } from "@signalbox/client";
+import { type InfiniteData, type UseInfiniteQueryResult, useInfiniteQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { Blank, Button, Face, Segments } from "../parts/controls.tsx";
+import { Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/page.tsx";
+import { usePeople } from "../people.ts";
+import { providerName, toolWords } from "../words.ts";
+
+/** Who decided, and who touched credentials. Rows are never changed or deleted. */
+export function AuditPage() {
+	const { workspace } = useWorkspace();
+	const navigate = useNavigate();
+	const { log } = useSearch({ from: "/w/$slug/audit" });
+	return (
+		<Page title={workspace.name} access="owner">
+			<WorkspaceTabs />
+			<div className="mb-4">
+				<Segments
+					label="Log"
+					value={log ?? "decisions"}
+					options={[
+						{ value: "decisions", text: "Decisions" },
+						{ value: "credentials", text: "Credentials" },
+					]}
+					onChange={(v) =>
+						void navigate({ to: "/w/$slug/audit", params: { slug: slugOf(workspace) }, search: v === "credentials" ? { log: v } : {} })
+					}
+				/>
+			</div>
+			{log === "credentials" ? <Credentials /> : <Decisions />}
+		</Page>
+	);
+}
+
+const decisions: Record<Schemas["Decision"]["action"], string> = {
+	"call-approved": "approved",
+	"call-refused": "refused",
+	"call-expired": "Nobody answered in time:",
+	"call-happened": "said that it happened:",
+	"call-repeat": "had repeated",
+	"rule-set": "set a rule for",
+	"rule-deleted": "deleted a rule for",
+	"budget-set": "set a budget",
+	"budget-deleted": "deleted a budget",
+};
+
+function Decisions() {
+	const { client, workspace } = useWorkspace();
+	const rows = useInfiniteQuery({
+		queryKey: [workspace.id, "audit"],
+		initialPageParam: undefined as string | undefined,
+		queryFn: ({ pageParam }) =>
+			unwrap(client.api.GET("/api/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } })).then((b) => ({
+				rows: b.audit as Schemas["Decision"][],
+				next: b.next_cursor,
+			})),
+		getNextPageParam: (p) => p.next ?? undefined,
+	});
+	return (
+		<Log query={rows} label="Decisions" empty="Answers to agents’ questions, and changes of rules and budgets, will be here.">
+			{(r: Schemas["Decision"]) => (
+				<Row key={r.id} at={r.at} member={r.member_id} session={r.session_id}>
+					{decisions[r.action]} {r.tool && <b className="font-mid">{toolWords(r.tool)}</b>}
+					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
+				</Row>
+			)}
+		</Log>
+	);
+}
+
+const actions: Record<Schemas["AuditRow"]["action"], string> = {
+	created: "added a credential of",
+	changed: "changed a credential of",
+	refreshed: "renewed the sign-in to",
+	removed: "removed a credential of",
+	used: "first used, in a session, a credential of",
+};
+
+function Credentials() {
+	const { client, workspace } = useWorkspace();
+	const rows = useInfiniteQuery({
+		queryKey: [workspace.id, "credential-audit"],
+		initialPageParam: undefined as string | undefined,
+		queryFn: ({ pageParam }) =>
+			unwrap(client.api.GET("/api/accounts/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } })).then(
+				(b) => ({
+					rows: b.rows as Schemas["AuditRow"][],
+					next: b.next_cursor,
+				}),
+			),
+		getNextPageParam: (p) => p.next ?? undefined,
+	});
+	return (
+		<Log query={rows} label="Credentials" empty="Each credential that is added, changed, renewed or first used in a session will be here.">
+			{(r: Schemas["AuditRow"]) => (
+				<Row key={r.sequence} at={r.at} member={r.member_id} session={r.session_id} from={r.address ?? r.service}>
+					{actions[r.action]} <b className="font-mid">{r.provider ? providerName(r.provider) : "all providers"}</b>
+					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
+				</Row>
+			)}
+		</Log>
+	);
+}
+
+function Log<T>({
+	query,
+	label,
+	empty,
+	children,
+}: {
+	query: UseInfiniteQueryResult<InfiniteData<{ rows: T[]; next: string | null }>>;
+	label: string;
+	empty: string;
+	children: (row: T) => ReactNode;
+}) {
+	return (
+		<Loaded query={query}>
+			{({ pages }) => {
+				const rows = pages.flatMap((p) => p.rows);
+				if (rows.length === 0)
+					return (
+						<Blank line="clear" title="Nothing yet">
+							{empty}
+						</Blank>
+					);
+				return (
+					<>
+						<Table label={label} head={["When", "Who", "What", ["From", "wide"]]}>
+							{rows.map(children)}
+						</Table>
+						<Refused error={query.error} />
+						<p className="mt-4 flex items-center gap-3 text-small text-ink-3">
+							{rows.length} rows{query.hasNextPage ? "" : ", all there are"}
+							{query.hasNextPage && (
+								<Button small busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
+									Older
+								</Button>
+							)}
+						</p>
+					</>
+				);
+			}}
+		</Loaded>
+	);
+}
+
+function Row({
+	at,
+	member,
+	session,
+	from,
+	children,
+}: {
+	at: string;
+	member: string | null;
+	session: string | null;
+	from?: string;
+	children: ReactNode;
+}) {
+	const { workspace } = useWorkspace();
+	const { nameOf } = usePeople();
+	const time = new Date(at);
+	return (
+		<tr>
+			<td className="n text-small text-ink-3 whitespace-nowrap">
+				<time dateTime={at}>
+					{time.toLocaleDateString(undefined, { day: "numeric", month: "short" })}{" "}
+					{time.toLocaleTimeString(undefined, { timeStyle: "medium" })}
+				</time>
+			</td>
+			<td>
+				<span className="flex items-center gap-2 whitespace-nowrap">
+					<Face name={nameOf(member)} id={member ?? undefined} />
+					<span className={pageCss.wide}>{nameOf(member)}</span>
+				</span>
+			</td>
+			<td>
+				{children}
+				{session && (
+					<>
+						{" "}
+						<Link className="text-small" to="/w/$slug/s/$id" params={{ slug: slugOf(workspace), id: session }}>
+							in its session
+						</Link>
+					</>
+				)}
+			</td>
+			<td className={`${pageCss.wide} n text-small text-ink-3`}>{from ?? ""}</td>
+		</tr>
+	);
+}
