@@ -123,6 +123,17 @@ func (g *Guard) allowsPort(host string, port uint16) bool {
 	return false
 }
 
+// MayBePrivate reports whether a URL may lead to one of the operator's private targets. A name
+// counts as soon as there is a target that it could resolve to.
+func (g *Guard) MayBePrivate(u *url.URL) bool {
+	a, err := netip.ParseAddr(u.Hostname())
+	if err == nil {
+		return !IsPublic(a)
+	}
+	port, err := portOf(u)
+	return err != nil || g.allowsPort(u.Hostname(), port)
+}
+
 func portOf(u *url.URL) (uint16, error) {
 	text := u.Port()
 	if text == "" {

@@ -275,6 +275,32 @@ func TestAllowed(t *testing.T) {
 	}
 }
 
+func TestMayBePrivate(t *testing.T) {
+	t.Parallel()
+	for allow, want := range map[string]map[string]bool{
+		"": {"https://example.com": false, "https://8.8.8.8": false, "http://10.0.0.1": true, "http://[::ffff:10.0.0.1]": true},
+		// What a name resolves to is not known yet.
+		"10.0.0.0/8":       {"https://example.com": true, "https://8.8.8.8": false, "http://10.0.0.1": true, "http://wiki.internal:8080": true},
+		"wiki.internal:80": {"https://example.com": false, "http://wiki.internal": true, "http://WIKI.internal./x": true, "https://wiki.internal": false},
+		"10.1.2.3:8080":    {"https://example.com": false, "http://example.com:8080": true},
+	} {
+		allowed, err := netguard.ParseAllowed(allow)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := netguard.New(netguard.Config{Allowed: allowed})
+		for text, private := range want {
+			u, err := url.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := g.MayBePrivate(u); got != private {
+				t.Errorf("with %q allowed, MayBePrivate(%s) = %v", allow, text, got)
+			}
+		}
+	}
+}
+
 func TestPublicPorts(t *testing.T) {
 	t.Parallel()
 	g := netguard.New(netguard.Config{})

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -63,10 +64,15 @@ func ParseOperator(text []byte) (Operator, error) { return parseOperator(text) }
 
 // Entries returns the tools that a server with these definitions has, all approved.
 func Entries(c *Client, s Server) []tool.Entry {
+	return EntriesBehind(netguard.New(netguard.Config{}), c, s)
+}
+
+// EntriesBehind is Entries with a guard.
+func EntriesBehind(guard *netguard.Guard, c *Client, s Server) []tool.Entry {
 	for _, d := range s.Tools {
 		s.Approved = append(s.Approved, d.Hash())
 	}
-	return s.entries(&c.client)
+	return s.entries(&c.client, guard)
 }
 
 // Why is why.

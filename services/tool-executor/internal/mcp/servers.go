@@ -109,7 +109,7 @@ func (s *Servers) Tools(ctx context.Context, ws id.Workspace) ([]tool.Entry, err
 		}
 		have := c.servers[row.ID]
 		if have.version != row.version {
-			have = compiled{row.version, row.entries(s.client)}
+			have = compiled{row.version, row.entries(s.client, s.cfg.Guard)}
 		}
 		next.servers[row.ID] = have
 		next.entries = append(next.entries, have.entries...)

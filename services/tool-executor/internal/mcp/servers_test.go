@@ -504,3 +504,36 @@ func TestLogHasNoPaths(t *testing.T) {
 		t.Errorf("logged %s, want the server's address only", got)
 	}
 }
+
+// TestWhatIsPrivate lists which servers may know what a stranger cannot (docs/security.md).
+func TestWhatIsPrivate(t *testing.T) {
+	t.Parallel()
+	allowed, err := netguard.ParseAllowed("10.1.2.3:8080, wiki.internal:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard := netguard.New(netguard.Config{Allowed: allowed})
+	private := func(s mcp.Server) bool {
+		t.Helper()
+		s.Name, s.Tools = "some", []mcp.Definition{{Name: "get", InputSchema: json.RawMessage(`{"type":"object"}`)}}
+		all := mcp.EntriesBehind(guard, mcp.NewClient(http.DefaultTransport), s)
+		if len(all) != 1 {
+			t.Fatalf("%s has the tools %v, want one", s.URL, all)
+		}
+		return all[0].Spec.ReadsPrivate
+	}
+	for url, want := range map[string]bool{
+		"https://mcp.example.com/mcp": false, "https://mcp.example.com/v1/sse": false, "https://8.8.8.8/": false,
+		"http://10.1.2.3:8080/mcp": true, "http://wiki.internal/mcp": true,
+		"https://mcp.example.com/mcp?key=x": true, "https://mcp.example.com/s/4f1c9e0b7a6d5c3e2f10/mcp": true, "https://user@mcp.example.com/": true,
+	} {
+		if got := private(mcp.Server{URL: url}); got != want {
+			t.Errorf("a server at %s reads private data: %v, want %v", url, got, want)
+		}
+	}
+	for _, s := range []mcp.Server{{URL: "https://mcp.example.com/", Credential: true}, {URL: "stdio:0123", Operator: true}} {
+		if !private(s) {
+			t.Errorf("%+v reads no private data", s)
+		}
+	}
+}

@@ -6,9 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"slices"
+	"strings"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/netguard"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
@@ -54,7 +57,8 @@ func (s Server) unavailable(d Definition) string {
 
 // entries returns a server's tools for the catalogue. A definition that cannot be used is
 // listed without its schema.
-func (s Server) entries(c *client) []tool.Entry {
+func (s Server) entries(c *client, guard *netguard.Guard) []tool.Entry {
+	private := s.readsPrivate(guard)
 	var all []tool.Entry
 	taken := map[string]bool{}
 	for _, d := range s.Tools {
@@ -64,10 +68,10 @@ func (s Server) entries(c *client) []tool.Entry {
 		}
 		taken[name] = true
 		reason := s.unavailable(d)
-		e, err := s.entry(c, name, d, reason)
+		e, err := s.entry(c, name, d, private, reason)
 		if err != nil {
 			d.InputSchema = nil
-			e, err = s.entry(c, name, d, cmp.Or(reason, "its input schema is not valid: "+clip(clean(err.Error()), maxSaid)))
+			e, err = s.entry(c, name, d, private, cmp.Or(reason, "its input schema is not valid: "+clip(clean(err.Error()), maxSaid)))
 		}
 		if err == nil {
 			all = append(all, e)
@@ -76,7 +80,21 @@ func (s Server) entries(c *client) []tool.Entry {
 	return all
 }
 
-func (s Server) entry(c *client, name string, d Definition, unavailable string) (tool.Entry, error) {
+// readsPrivate reports whether a server may know what a stranger cannot: it has an account, is the
+// operator's or in a private network, or has a secret in its URL.
+func (s Server) readsPrivate(guard *netguard.Guard) bool {
+	u, err := url.Parse(s.URL)
+	return s.Credential || s.Operator || err != nil || guard.MayBePrivate(u) || mayHaveSecret(u)
+}
+
+// minKey is the length from which a part of a path may be a secret.
+const minKey = 16
+
+func mayHaveSecret(u *url.URL) bool {
+	return u.User != nil || u.RawQuery != "" || slices.ContainsFunc(strings.Split(u.Path, "/"), func(part string) bool { return len(part) >= minKey })
+}
+
+func (s Server) entry(c *client, name string, d Definition, private bool, unavailable string) (tool.Entry, error) {
 	effect := toolv1.Effect_EFFECT_UNSAFE
 	switch {
 	case d.ReadOnly:
@@ -89,7 +107,7 @@ func (s Server) entry(c *client, name string, d Definition, unavailable string) 
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
-			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: s.Credential || s.Operator,
+			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: private,
 			ActsOutside: true, // the server gets the arguments, and only says that it reads
 		},
 	}
