@@ -189,7 +189,7 @@ func (s *Service) catalogue() (*tool.Catalogue, error) {
 		return nil, err
 	}
 	all, err := tools.New(tools.Deps{
-		Browser: pages, BrowserUnavailable: why,
+		Browser: pages, BrowserUnavailable: why, BrowserPrivate: s.cfg.LocalBrowser.AllowPrivate != "",
 		Documents: documentv1connect.NewDocumentServiceClient(s.deps.HTTP, s.cfg.DocumentSyncURL, documents...),
 		Egress: egress.New(s.cfg.BrokerURL, s.deps.HTTP, s.deps.Signer,
 			credentialv1connect.NewConnectionServiceClient(s.deps.HTTP, s.cfg.BrokerURL, broker...)),

@@ -93,8 +93,11 @@ func (x *Page) GetLoading() bool {
 }
 
 type OpenRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Url           string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Url   string                 `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// The caller treats what pages say as private data. A browser that reaches private addresses
+	// requires it.
+	Private       bool `protobuf:"varint,2,opt,name=private,proto3" json:"private,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -134,6 +137,13 @@ func (x *OpenRequest) GetUrl() string {
 		return x.Url
 	}
 	return ""
+}
+
+func (x *OpenRequest) GetPrivate() bool {
+	if x != nil {
+		return x.Private
+	}
+	return false
 }
 
 type OpenResponse struct {
@@ -282,7 +292,9 @@ func (x *ReadResponse) GetTruncated() bool {
 type ClickRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A reference of Read (@12) or a CSS selector.
-	Selector      string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
+	Selector string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
+	// The origin that the page must have (https://example.com:8443), as a person may have approved.
+	Origin        string `protobuf:"bytes,2,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -324,12 +336,21 @@ func (x *ClickRequest) GetSelector() string {
 	return ""
 }
 
+func (x *ClickRequest) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
 type ClickResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The page afterwards.
+	// The page afterwards; absent if that is not known.
 	Page *Page `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
 	// What was clicked, as a person would call it.
-	Element       string `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	Element string `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	// What went wrong after the click; empty if nothing did.
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -378,12 +399,21 @@ func (x *ClickResponse) GetElement() string {
 	return ""
 }
 
+func (x *ClickResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 type TypeRequest struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Selector string                 `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
 	Text     string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// Press Enter afterwards.
-	Submit        bool `protobuf:"varint,3,opt,name=submit,proto3" json:"submit,omitempty"`
+	Submit bool `protobuf:"varint,3,opt,name=submit,proto3" json:"submit,omitempty"`
+	// As that of ClickRequest.
+	Origin        string `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -439,10 +469,19 @@ func (x *TypeRequest) GetSubmit() bool {
 	return false
 }
 
+func (x *TypeRequest) GetOrigin() string {
+	if x != nil {
+		return x.Origin
+	}
+	return ""
+}
+
 type TypeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Page          *Page                  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
-	Element       string                 `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As those of ClickResponse.
+	Page          *Page  `protobuf:"bytes,1,opt,name=page,proto3" json:"page,omitempty"`
+	Element       string `protobuf:"bytes,2,opt,name=element,proto3" json:"element,omitempty"`
+	Problem       string `protobuf:"bytes,3,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -487,6 +526,13 @@ func (x *TypeResponse) GetPage() *Page {
 func (x *TypeResponse) GetElement() string {
 	if x != nil {
 		return x.Element
+	}
+	return ""
+}
+
+func (x *TypeResponse) GetProblem() string {
+	if x != nil {
+		return x.Problem
 	}
 	return ""
 }
@@ -597,28 +643,33 @@ const file_signalbox_browser_v1_service_proto_rawDesc = "" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x16\n" +
 	"\x06status\x18\x03 \x01(\x05R\x06status\x12\x18\n" +
-	"\aloading\x18\x04 \x01(\bR\aloading\"\x1f\n" +
+	"\aloading\x18\x04 \x01(\bR\aloading\"9\n" +
 	"\vOpenRequest\x12\x10\n" +
-	"\x03url\x18\x01 \x01(\tR\x03url\">\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x18\n" +
+	"\aprivate\x18\x02 \x01(\bR\aprivate\">\n" +
 	"\fOpenResponse\x12.\n" +
 	"\x04page\x18\x01 \x01(\v2\x1a.signalbox.browser.v1.PageR\x04page\"\r\n" +
 	"\vReadRequest\"x\n" +
 	"\fReadResponse\x12.\n" +
 	"\x04page\x18\x01 \x01(\v2\x1a.signalbox.browser.v1.PageR\x04page\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12\x1c\n" +
-	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"*\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\"B\n" +
 	"\fClickRequest\x12\x1a\n" +
-	"\bselector\x18\x01 \x01(\tR\bselector\"Y\n" +
+	"\bselector\x18\x01 \x01(\tR\bselector\x12\x16\n" +
+	"\x06origin\x18\x02 \x01(\tR\x06origin\"s\n" +
 	"\rClickResponse\x12.\n" +
 	"\x04page\x18\x01 \x01(\v2\x1a.signalbox.browser.v1.PageR\x04page\x12\x18\n" +
-	"\aelement\x18\x02 \x01(\tR\aelement\"U\n" +
+	"\aelement\x18\x02 \x01(\tR\aelement\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"m\n" +
 	"\vTypeRequest\x12\x1a\n" +
 	"\bselector\x18\x01 \x01(\tR\bselector\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12\x16\n" +
-	"\x06submit\x18\x03 \x01(\bR\x06submit\"X\n" +
+	"\x06submit\x18\x03 \x01(\bR\x06submit\x12\x16\n" +
+	"\x06origin\x18\x04 \x01(\tR\x06origin\"r\n" +
 	"\fTypeResponse\x12.\n" +
 	"\x04page\x18\x01 \x01(\v2\x1a.signalbox.browser.v1.PageR\x04page\x12\x18\n" +
-	"\aelement\x18\x02 \x01(\tR\aelement\"\x13\n" +
+	"\aelement\x18\x02 \x01(\tR\aelement\x12\x18\n" +
+	"\aproblem\x18\x03 \x01(\tR\aproblem\"\x13\n" +
 	"\x11ScreenshotRequest\"y\n" +
 	"\x12ScreenshotResponse\x12.\n" +
 	"\x04page\x18\x01 \x01(\v2\x1a.signalbox.browser.v1.PageR\x04page\x12\x14\n" +

@@ -7,6 +7,7 @@ import (
 	"image/jpeg"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,15 +117,121 @@ func TestActing(t *testing.T) {
 		t.Errorf("after typing into a rich text, the page is %s", got)
 	}
 	for selector, problem := range map[string]string{"@99": "no element @99", "#none": "no element matches #none", "a[": "neither a reference", "#file": "files cannot be uploaded"} {
-		_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: selector})
+		_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: selector, Origin: w.web.URL})
 		wantFault(t, "Click("+selector+")", err, fault.NotFound, problem)
 	}
-	_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: " "})
+	_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: " ", Origin: w.web.URL})
 	wantFault(t, "Click of nothing", err, fault.Invalid, "reference")
-	_, err = w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: "p", Text: "x"})
+	_, err = w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: "p", Text: "x", Origin: w.web.URL})
 	wantFault(t, "Type into a paragraph", err, fault.NotFound, "takes no text")
-	_, err = w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: "select", Text: "three"})
+	_, err = w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: "select", Text: "three", Origin: w.web.URL})
 	wantFault(t, "Type of no option", err, fault.NotFound, "no option three")
+}
+
+// TestActingIsNotTakenBack acts on pages where something goes wrong afterwards: the result still
+// says that it happened. Where nobody knows whether it happened, the error says so.
+func TestActingIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	defer close(release)
+	site := pages{"/": `<title>Start</title><a href="http://127.0.0.2/">refused</a><a id=cut href=/cut>cut</a><a id=slow href=/slow>slow</a>
+<button id=popup onclick="window.open('http://127.0.0.2/')">pop-up</button><button id=later onclick="setTimeout(() => { for (;;); }, 20)">later</button>
+<button id=hangs onclick="for (;;);">hangs</button><button id=off style="position:absolute;left:-9999px" onclick="for (;;);">off</button>
+<input onkeydown="for (;;);"><form action=http://127.0.0.2/><textarea></textarea><input name=q id=sent></form>`}
+	w := share(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/cut":
+			panic(http.ErrAbortHandler)
+		case "/slow":
+			asked <- struct{}{}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+			return
+		}
+		site.ServeHTTP(rw, r)
+	}))
+	const submits = "types and submits"
+	for selector, want := range map[string]string{
+		"a": "only public addresses", "#cut": "cannot be reached", "#slow": "no time", "#popup": "only public addresses", "#later": "does not respond", "#sent": "only public addresses",
+		"#hangs": "", "#off": "", "input": "",
+	} {
+		t.Run(selector, func(t *testing.T) {
+			t.Parallel()
+			own := *w
+			own.t = t
+			own.newSession(w.actor.Workspace)
+			own.mustOpen("/")
+			ctx, cancel := context.WithCancel(own.ctx)
+			defer cancel()
+			if selector == "#slow" {
+				go func() { <-asked; cancel() }()
+			}
+			var element, problem string
+			var page *browserv1.Page
+			var err error
+			if selector == "input" || selector == "#sent" {
+				var res *browserv1.TypeResponse
+				res, err = own.service.Type(ctx, &browserv1.TypeRequest{Selector: selector, Text: submits, Submit: true, Origin: w.web.URL})
+				element, problem, page = res.GetElement(), res.GetProblem(), res.GetPage()
+			} else {
+				var res *browserv1.ClickResponse
+				res, err = own.service.Click(ctx, &browserv1.ClickRequest{Selector: selector, Origin: w.web.URL})
+				element, problem, page = res.GetElement(), res.GetProblem(), res.GetPage()
+			}
+			if want == "" {
+				wantFault(t, selector, err, fault.Unavailable, "does not respond")
+			} else if err != nil || element == "" || page != nil || !strings.Contains(problem, want) {
+				t.Errorf("%s: element %q, page %v, problem %q, %v; want that it is done, with the problem %q", selector, element, page, problem, err, want)
+			}
+			own.mustOpen("/")
+		})
+	}
+}
+
+// TestOriginIsChecked acts with the origin of another page than the open one: nothing happens.
+func TestOriginIsChecked(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(pages{"/": `<title>Other</title><button onclick="document.title='clicked'">b</button><input oninput="document.title='typed'">`})
+	defer other.Close()
+	w := share(t, pages{
+		"/": `<title>Start</title><button onclick="document.title='clicked'">b</button><input oninput="document.title='typed'">
+<div id=framed style="width:300px;height:200px"><iframe src="` + other.URL + `" style="width:300px;height:200px;border:0"></iframe></div>`,
+		"/leaves": `<a href="` + other.URL + `">away</a>`,
+	})
+	check := func(page, origin string, k fault.Kind, says string) {
+		t.Helper()
+		_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: "button", Origin: origin})
+		wantFault(t, "Click with the origin "+origin, err, k, says)
+		_, err = w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: "input", Text: "x", Origin: origin})
+		wantFault(t, "Type with the origin "+origin, err, k, says)
+		if res, err := w.service.Read(w.ctx, &browserv1.ReadRequest{}); err != nil || res.GetPage().GetTitle() != page {
+			t.Errorf("after acts with the origin %s, the page is %v, %v, want %s as it was", origin, res.GetPage(), err, page)
+		}
+	}
+	w.mustOpen("/")
+	for _, origin := range []string{other.URL, w.web.URL + "/", "https" + strings.TrimPrefix(w.web.URL, "http"), "http://127.0.0.1", "null", "*"} {
+		check("Start", origin, fault.Conflict, "the page is at "+w.web.URL+" now")
+	}
+	check("Start", "", fault.Invalid, "origin: ")
+	for _, selector := range []string{"iframe", "#framed"} {
+		_, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: selector, Origin: w.web.URL})
+		wantFault(t, "Click into a frame of another origin", err, fault.NotFound, "another site")
+	}
+	w.mustOpen("/leaves")
+	if p := w.click("a"); p.GetTitle() != "Other" {
+		t.Fatalf("the link leads to %v", p)
+	}
+	check("Other", w.web.URL, fault.Conflict, "the page is at "+other.URL+" now")
+}
+
+// TestPrivatePagesNeedCare opens a page for a caller that would not treat it as private.
+func TestPrivatePagesNeedCare(t *testing.T) {
+	t.Parallel()
+	w := share(t, pages{"/": "here"})
+	_, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: w.web.URL})
+	wantFault(t, "Open for a careless caller", err, fault.Conflict, "BROWSER_ALLOW_PRIVATE")
 }
 
 func TestScreenshot(t *testing.T) {
@@ -168,7 +275,7 @@ func TestRefusedAddresses(t *testing.T) {
 		}
 	}))
 	for _, url := range []string{"", "x", "file:///etc/passwd", "view-source:" + w.web.URL, "chrome://version", "data:text/html,x", "javascript:alert(1)", "about:blank", "http://127.0.0.2/", "http://[::1]/", "http://user:pw@example.com/", "ftp://example.com/", "http://\x00"} {
-		_, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: url})
+		_, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: url, Private: true})
 		wantFault(t, "Open("+url+")", err, fault.Invalid, "url: ")
 	}
 	for path, says := range map[string]string{
@@ -293,7 +400,7 @@ func TestSessionsAreApart(t *testing.T) {
 	}
 	viewer := one.actor
 	viewer.Role = identity.Viewer
-	_, err := w.service.Open(identity.With(t.Context(), viewer), &browserv1.OpenRequest{Url: w.web.URL})
+	_, err := w.service.Open(identity.With(t.Context(), viewer), &browserv1.OpenRequest{Url: w.web.URL, Private: true})
 	wantFault(t, "Open as a viewer", err, fault.Forbidden, "role")
 }
 
@@ -367,7 +474,7 @@ func TestStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	go func() { <-asked; cancel() }()
 	begin := time.Now()
-	_, err := w.service.Open(ctx, &browserv1.OpenRequest{Url: w.web.URL + "/hang"})
+	_, err := w.service.Open(ctx, &browserv1.OpenRequest{Url: w.web.URL + "/hang", Private: true})
 	if err == nil {
 		t.Error("a stopped call succeeded")
 	}
@@ -394,7 +501,7 @@ func TestMissingChromium(t *testing.T) {
 	if why := s.Unavailable(); !strings.Contains(why, "set CHROMIUM") {
 		t.Errorf("Unavailable = %q", why)
 	}
-	_, err = s.Open(identity.With(t.Context(), identity.Actor{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Role: identity.Editor}), &browserv1.OpenRequest{Url: "https://example.com"})
+	_, err = s.Open(identity.With(t.Context(), identity.Actor{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Role: identity.Editor}), &browserv1.OpenRequest{Url: "https://example.com", Private: true})
 	wantFault(t, "Open without Chromium", err, fault.Conflict, "no program")
 	cfg.Chromium = "/bin/false"
 	if s, err = browser.New(cfg, natstest.Log(t)); err != nil {
@@ -404,7 +511,7 @@ func TestMissingChromium(t *testing.T) {
 	if why := s.Unavailable(); why != "" {
 		t.Errorf("Unavailable before the first start = %q", why)
 	}
-	_, err = s.Open(identity.With(t.Context(), identity.Actor{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Role: identity.Editor}), &browserv1.OpenRequest{Url: "https://example.com"})
+	_, err = s.Open(identity.With(t.Context(), identity.Actor{Workspace: id.New[id.Workspace](), Session: id.New[id.Session](), Role: identity.Editor}), &browserv1.OpenRequest{Url: "https://example.com", Private: true})
 	wantFault(t, "Open with a Chromium that does not start", err, fault.Conflict, "does not work now")
 	if why := s.Unavailable(); !strings.Contains(why, "does not start") {
 		t.Errorf("Unavailable after a failed start = %q", why)

@@ -267,7 +267,7 @@ func leak(t *testing.T, namespace bool) {
 		}
 		// A page that goes to a private address cannot be loaded.
 		if _, err := w.open(path); err == nil && v.click != "" {
-			_, _ = w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: v.click})
+			_, _ = w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: v.click, Origin: site.URL})
 		}
 		select {
 		case <-target: // the page was not asked for
@@ -300,7 +300,7 @@ func leak(t *testing.T, namespace bool) {
 		visit(vector{}, fmt.Sprintf(`<img src="http://%[1]s:%[2]s/x"><script>fetch('http://%[1]s:%[2]s/x',{mode:'no-cors'});new WebSocket('ws://%[1]s:%[2]s/x')</script><img src="http://127.0.0.1:%[3]s/x">`, host, private.port, allowed.port))
 		waitFor(t, host+" was tried", func() bool { return allowed.hits.Load() > before })
 		// What is no URL is refused before; the browser must never get there either.
-		_, _ = w.service.Open(w.ctx, &browserv1.OpenRequest{Url: "http://" + host + ":" + private.port + "/x"})
+		_, _ = w.service.Open(w.ctx, &browserv1.OpenRequest{Url: "http://" + host + ":" + private.port + "/x", Private: true})
 	}
 	for _, url := range files {
 		url = strings.ReplaceAll(url, "TARGET", "127.0.0.1:"+private.port)

@@ -368,7 +368,7 @@ func (g *page) call(ctx context.Context, function string, in, out any) error {
 			return err
 		}
 		// The page was replaced by another one: before the function ran, or while it did.
-		if acts := function == "click" || function == "field"; acts && !strings.Contains(problem.Message, "Cannot find context") {
+		if acts := function == "click" || function == "fill"; acts && !strings.Contains(problem.Message, "Cannot find context") {
 			return fault.Wrap(err, fault.Unavailable, "the page was replaced by another one")
 		}
 		if tries == 9 {

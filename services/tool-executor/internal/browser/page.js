@@ -228,7 +228,8 @@
 		return {markdown: out.replace(/[ \t]+$/gm, '').trim().toWellFormed(), truncated}
 	}
 
-	const find = (selector) => {
+	const find = ({selector, origin}) => {
+		if (location.origin !== origin) return {elsewhere: location.origin}
 		const number = /^\s*\[?@(\d+)\]?\s*$/.exec(selector)
 		if (number) {
 			const el = refs.byNumber[number[1] - 1]?.deref()
@@ -245,6 +246,8 @@
 		return el ? {el} : {problem: `no element matches ${short(selector, 100)}: browser_read shows what is there, with references`}
 	}
 
+	const typed = (el) => el.matches('textarea') || el.matches('input') && kindOf(el).endsWith('field')
+	const optionOf = (list, text) => [...list.options].find((o) => squeeze(o.label) === squeeze(text) || o.value === text)
 	const labelOf = (el) => squeeze(`${kindOf(el) || el.localName} "${nameOf(el)}"`).toWellFormed()
 
 	const functions = {
@@ -253,50 +256,68 @@
 			return {title: short(squeeze(document.title), 300).toWellFormed(), status: entry?.responseStatus ?? 0}
 		},
 		markdown,
-		// Where to click; or the click itself, for what the mouse cannot reach.
-		click: ({selector}) => {
-			const {el, problem} = find(selector)
-			if (problem) return {problem}
+		// Finds what is to be clicked, and where if the mouse can reach it.
+		target: (args) => {
+			const {el, problem, elsewhere} = find(args)
+			if (!el) return {problem, elsewhere}
 			if (el.disabled) return {problem: `${labelOf(el)} is disabled`}
 			if (el.matches('input[type=file]')) return {problem: 'files cannot be uploaded'}
 			el.scrollIntoView({block: 'center', inline: 'center', behavior: 'instant'})
 			const box = [...el.getClientRects()].find((r) => r.width > 0 && r.height > 0)
-			const element = labelOf(el)
-			if (box && el.ownerDocument === document) {
-				const x = box.x + box.width / 2, y = box.y + box.height / 2
-				let hit = document.elementFromPoint(x, y)
-				while (hit?.shadowRoot?.elementFromPoint(x, y) && hit.shadowRoot.elementFromPoint(x, y) !== hit) hit = hit.shadowRoot.elementFromPoint(x, y)
-				if (hit && (el.contains(hit) || hit.contains(el) && hit.matches('a, button, label'))) return {element, x, y}
+			const found = {element: labelOf(el), ref: ref(el)}
+			if (!box || el.ownerDocument !== document) return found
+			const x = box.x + box.width / 2, y = box.y + box.height / 2
+			let hit = document.elementFromPoint(x, y)
+			while (hit?.shadowRoot?.elementFromPoint(x, y) && hit.shadowRoot.elementFromPoint(x, y) !== hit) hit = hit.shadowRoot.elementFromPoint(x, y)
+			if (!hit) return found
+			if (el.contains(hit) && hit.matches('iframe, frame, object, embed') && !hit.contentDocument) {
+				return {problem: `${found.element} has a page of another site at its centre: open that by its own address`}
 			}
-			el.click()
-			return {element, clicked: true}
+			const mouse = el.contains(hit) || hit.contains(el) && hit.matches('a, button, label')
+			return mouse ? {...found, mouse, x, y} : found
 		},
-		// Selects what is in a field, for the text to replace it; or chooses an option.
-		field: ({selector, text}) => {
-			const {el, problem} = find(selector)
-			if (problem) return {problem}
+		// Clicks what the mouse cannot reach.
+		click: (args) => {
+			const {el, problem, elsewhere} = find(args)
+			el?.click()
+			return {problem, elsewhere}
+		},
+		// Finds a field that takes the text.
+		field: (args) => {
+			const {el, problem, elsewhere} = find(args)
+			if (!el) return {problem, elsewhere}
 			const element = labelOf(el)
 			if (el.disabled || el.readOnly) return {problem: `${element} cannot be changed`}
 			if (el.localName === 'select') {
-				const option = [...el.options].find((o) => squeeze(o.label) === squeeze(text) || o.value === text)
-				if (!option) return {problem: `${element} has no option ${short(text, 100)}`}
-				option.selected = true
+				if (!optionOf(el, args.text)) return {problem: `${element} has no option ${short(args.text, 100)}`}
+			} else if (!typed(el) && !el.isContentEditable) {
+				return {problem: `${element} takes no text`}
+			}
+			return {element, ref: ref(el)}
+		},
+		// Selects what is in a field, for the text to replace it; or chooses an option or sets a value, and is done.
+		fill: (args) => {
+			const {el, problem, elsewhere} = find(args)
+			if (!el) return {problem, elsewhere}
+			const changed = () => {
 				el.dispatchEvent(new Event('input', {bubbles: true}))
 				el.dispatchEvent(new Event('change', {bubbles: true}))
-				return {element, done: true}
+				return {done: true}
 			}
-			const typed = el.matches('textarea') || el.matches('input') && kindOf(el).endsWith('field')
-			if (!typed && !el.isContentEditable) return {problem: `${element} takes no text`}
+			if (el.localName === 'select') {
+				const option = optionOf(el, args.text)
+				if (!option) return {problem: 'the option is gone'}
+				option.selected = true
+				return changed()
+			}
 			el.scrollIntoView({block: 'center', behavior: 'instant'})
 			el.focus()
-			if (['date', 'time', 'datetime-local', 'month', 'week', 'color', 'range'].includes(el.type) || typed && text === '') {
-				Object.getOwnPropertyDescriptor(Object.getPrototypeOf(el), 'value').set.call(el, text)
-				el.dispatchEvent(new Event('input', {bubbles: true}))
-				el.dispatchEvent(new Event('change', {bubbles: true}))
-				return {element, done: true}
+			if (['date', 'time', 'datetime-local', 'month', 'week', 'color', 'range'].includes(el.type) || typed(el) && args.text === '') {
+				Object.getOwnPropertyDescriptor(Object.getPrototypeOf(el), 'value').set.call(el, args.text)
+				return changed()
 			}
-			if (typed) el.select(); else getSelection().selectAllChildren(el)
-			return {element}
+			if (typed(el)) el.select(); else getSelection().selectAllChildren(el)
+			return {}
 		},
 	}
 	return functions[name](args)

@@ -17,6 +17,7 @@ import (
 // Bounds of requests and answers.
 const (
 	maxSelector = 1000
+	maxOrigin   = 300
 	maxTyped    = 80_000
 	maxImage    = 180 << 10
 )
@@ -29,6 +30,9 @@ func (s *Service) Open(ctx context.Context, req *browserv1.OpenRequest) (*browse
 	}
 	if err := s.guard.CheckURL(u); err != nil {
 		return nil, fault.New(fault.Invalid, "url: %v", err)
+	}
+	if s.private && !req.GetPrivate() {
+		return nil, fault.New(fault.Conflict, "the operator has to set BROWSER_ALLOW_PRIVATE for tool-executor too, so that agents keep private pages to themselves")
 	}
 	page, err := s.do(ctx, true, func(g *page) error {
 		// The page is left first, because one that reloads itself could get ahead of the next one.
@@ -56,57 +60,30 @@ func (s *Service) Read(ctx context.Context, _ *browserv1.ReadRequest) (*browserv
 
 // Click implements BrowserService.
 func (s *Service) Click(ctx context.Context, req *browserv1.ClickRequest) (*browserv1.ClickResponse, error) {
-	if err := checkSelector(req.GetSelector()); err != nil {
-		return nil, err
-	}
-	var at struct {
-		Problem string  `json:"problem"`
-		Element string  `json:"element"`
-		Clicked bool    `json:"clicked"`
-		X       float64 `json:"x"`
-		Y       float64 `json:"y"`
-	}
-	page, err := s.do(ctx, false, func(g *page) error {
-		g.forget()
-		if err := g.call(ctx, "click", map[string]string{"selector": req.GetSelector()}, &at); err != nil {
-			return err
+	in := to{Selector: req.GetSelector(), Origin: req.GetOrigin()}
+	did, err := s.act(ctx, "target", in, func(g *page, at element) error {
+		if at.Mouse {
+			return g.mouse(ctx, at.X, at.Y)
 		}
-		if at.Problem != "" {
-			return fault.New(fault.NotFound, "selector: %s", at.Problem)
-		}
-		if !at.Clicked {
-			if err := g.mouse(ctx, at.X, at.Y); err != nil {
-				return uncertain(err)
-			}
-		}
-		return uncertain(g.settled(ctx))
+		_, err := g.use(ctx, "click", to{at.Ref, in.Origin, ""})
+		return err
 	})
-	return &browserv1.ClickResponse{Page: page, Element: at.Element}, err
+	return &browserv1.ClickResponse{Page: did.page, Element: did.element, Problem: did.problem}, err
 }
 
 // Type implements BrowserService.
 func (s *Service) Type(ctx context.Context, req *browserv1.TypeRequest) (*browserv1.TypeResponse, error) {
-	if err := checkSelector(req.GetSelector()); err != nil {
-		return nil, err
-	}
 	if len(req.GetText()) > maxTyped {
 		return nil, fault.New(fault.TooLarge, "text: has %d bytes; at most %d are typed at once", len(req.GetText()), maxTyped)
 	}
-	var at struct {
-		Problem string `json:"problem"`
-		Element string `json:"element"`
-		Done    bool   `json:"done"`
-	}
-	page, err := s.do(ctx, false, func(g *page) error {
-		g.forget()
-		if err := g.call(ctx, "field", map[string]string{"selector": req.GetSelector(), "text": req.GetText()}, &at); err != nil {
+	in := to{req.GetSelector(), req.GetOrigin(), req.GetText()}
+	did, err := s.act(ctx, "field", in, func(g *page, at element) error {
+		filled, err := g.use(ctx, "fill", to{at.Ref, in.Origin, in.Text})
+		if err != nil {
 			return err
 		}
-		if at.Problem != "" {
-			return fault.New(fault.NotFound, "selector: %s", at.Problem)
-		}
-		err := g.step(ctx, stepTime, func(ctx context.Context) error {
-			if !at.Done {
+		return g.step(ctx, stepTime, func(ctx context.Context) error {
+			if !filled.Done {
 				if _, err := cdp.Call(ctx, g.target, input.InsertText, input.InsertTextParams{Text: req.GetText()}); err != nil {
 					return err
 				}
@@ -116,12 +93,8 @@ func (s *Service) Type(ctx context.Context, req *browserv1.TypeRequest) (*browse
 			}
 			return nil
 		})
-		if err != nil {
-			return uncertain(err)
-		}
-		return uncertain(g.settled(ctx))
 	})
-	return &browserv1.TypeResponse{Page: page, Element: at.Element}, err
+	return &browserv1.TypeResponse{Page: did.page, Element: did.element, Problem: did.problem}, err
 }
 
 // Screenshot implements BrowserService.
@@ -186,19 +159,109 @@ func (g *page) where(ctx context.Context) (*browserv1.Page, error) {
 
 const blank = "about:blank"
 
-func checkSelector(selector string) error {
-	if strings.TrimSpace(selector) == "" || len(selector) > maxSelector {
+// to says what an input is for: arguments of functions in page.js.
+type to struct {
+	Selector string `json:"selector"`
+	Origin   string `json:"origin"`
+	Text     string `json:"text"`
+}
+
+func (t to) check() error {
+	if strings.TrimSpace(t.Selector) == "" || len(t.Selector) > maxSelector {
 		return fault.New(fault.Invalid, "selector: a reference like @12 or a CSS selector of at most %d bytes is needed", maxSelector)
+	}
+	if t.Origin == "" || len(t.Origin) > maxOrigin {
+		return fault.New(fault.Invalid, "origin: that of the page is needed, such as https://example.com")
 	}
 	return nil
 }
 
-// uncertain marks an error after which it is not known whether the page got the input.
-func uncertain(err error) error {
-	if err == nil || fault.From(err).Kind == fault.Unavailable || !errors.Is(err, errHangs) {
-		return err
+// element is what functions of page.js have found or done.
+type element struct {
+	Problem   string  `json:"problem"`
+	Elsewhere string  `json:"elsewhere"` // the page's origin, if it is not the wanted one
+	Element   string  `json:"element"`
+	Ref       string  `json:"ref"`
+	Mouse     bool    `json:"mouse"` // the mouse reaches it at x and y
+	X         float64 `json:"x"`
+	Y         float64 `json:"y"`
+	Done      bool    `json:"done"`
+}
+
+// use runs a function of page.js with an element. Faults other than Unavailable mean that it has
+// done nothing.
+func (g *page) use(ctx context.Context, function string, in to) (at element, err error) {
+	if err := g.call(ctx, function, in, &at); err != nil {
+		return at, err
 	}
-	return fault.Wrap(err, fault.Unavailable, "the page does not respond and was closed")
+	switch {
+	case at.Elsewhere != "":
+		return at, fault.Coded(fault.Conflict, "OTHER_ORIGIN", "origin: the page is at %s now, not at %s: see what is there, and name this origin if you still mean it",
+			clip(at.Elsewhere, maxOrigin), in.Origin)
+	case at.Problem != "":
+		return at, fault.New(fault.NotFound, "selector: %s", at.Problem)
+	}
+	return at, nil
+}
+
+// deed is what has become of an input that the page has got.
+type deed struct {
+	page    *browserv1.Page // nil if it is not known
+	element string
+	problem string // that followed
+}
+
+// act finds an element with a function of page.js, and lets f act on it. After f it returns no
+// error any more, because the input cannot be undone. If it is not known whether the page has
+// got the input, the error is Unavailable.
+func (s *Service) act(ctx context.Context, find string, in to, f func(*page, element) error) (deed, error) {
+	if err := in.check(); err != nil {
+		return deed{}, err
+	}
+	g, release, err := s.acquire(ctx, false)
+	if err != nil {
+		return deed{}, err
+	}
+	defer release()
+	at, err := g.use(ctx, find, in)
+	if err == nil {
+		g.forget()
+		err = unsure(f(g, at))
+	}
+	if err != nil {
+		return deed{}, s.outcome(ctx, g, err)
+	}
+	did := deed{element: at.Element}
+	if err = g.settled(ctx); err == nil {
+		did.page, err = g.where(ctx)
+	}
+	if err = s.outcome(ctx, g, err); err != nil {
+		did.problem = following(ctx, err)
+	}
+	return did, nil
+}
+
+// unsure returns the error of an input that the page may have got.
+func unsure(err error) error {
+	switch {
+	case errors.Is(err, errHangs):
+		return fault.Wrap(err, fault.Unavailable, "the page does not respond and was closed")
+	case err != nil && fault.From(err).Kind == fault.Internal:
+		return fault.Wrap(err, fault.Unavailable, "the page was left or closed meanwhile")
+	}
+	return err
+}
+
+// following says what went wrong after an input.
+func following(ctx context.Context, err error) string {
+	f := fault.From(err)
+	switch {
+	case ctx.Err() != nil:
+		return "there was no time to see what followed"
+	case f.Kind == fault.Internal:
+		return "it is not known what followed"
+	}
+	return f.Message
 }
 
 // mouse clicks at a point of the window.

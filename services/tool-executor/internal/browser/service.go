@@ -53,6 +53,7 @@ type Service struct {
 	settings Settings
 	log      *slog.Logger
 	guard    *netguard.Guard
+	private  bool  // pages may come from private addresses
 	missing  error // why there is never a browser
 
 	probe    sync.Once // makes launcher complete
@@ -86,7 +87,7 @@ func newService(settings Settings, log *slog.Logger, resolver *net.Resolver) (*S
 		return nil, fmt.Errorf("BROWSER_ALLOW_PRIVATE: %w", err)
 	}
 	s := &Service{
-		settings: settings, log: log, workspaces: map[id.Workspace]*workspace{},
+		settings: settings, log: log, private: len(allowed) > 0, workspaces: map[id.Workspace]*workspace{},
 		guard: netguard.New(netguard.Config{Allowed: allowed, MaxBody: maxBody, HeaderTimeout: navigateTime, Resolver: resolver}),
 	}
 	path, err := find(settings.Chromium)

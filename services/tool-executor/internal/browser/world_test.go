@@ -135,7 +135,7 @@ func (w *world) newSession(ws id.Workspace) {
 
 func (w *world) open(path string) (*browserv1.Page, error) {
 	w.t.Helper()
-	res, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: w.web.URL + path})
+	res, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: w.web.URL + path, Private: true})
 	return res.GetPage(), err
 }
 
@@ -159,7 +159,7 @@ func (w *world) read() string {
 
 func (w *world) click(selector string) *browserv1.Page {
 	w.t.Helper()
-	res, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: selector})
+	res, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: selector, Origin: w.web.URL})
 	if err != nil {
 		w.t.Fatalf("Click(%s) = %v", selector, err)
 	}
@@ -168,7 +168,7 @@ func (w *world) click(selector string) *browserv1.Page {
 
 func (w *world) typeInto(selector, text string, submit bool) *browserv1.Page {
 	w.t.Helper()
-	res, err := w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: selector, Text: text, Submit: submit})
+	res, err := w.service.Type(w.ctx, &browserv1.TypeRequest{Selector: selector, Text: text, Submit: submit, Origin: w.web.URL})
 	if err != nil {
 		w.t.Fatalf("Type(%s, %q) = %v", selector, text, err)
 	}

@@ -20,11 +20,9 @@ type browserOpenArgs struct {
 // browserOpen acts outside: the address may tell the server what the model has read. A repeated
 // call loads the page again, as a person's reload does.
 func browserOpen(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{
-		Name: "browser_open", Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true, ActsOutside: true,
-	}.Describe(browserOpenPage)
+	spec, err := d.describeBrowser(tool.Spec{Name: "browser_open", Effect: toolv1.Effect_EFFECT_PURE, ActsOutside: true}, browserOpenPage)
 	return tool.Define(spec, func(ctx context.Context, _ tool.Call, a browserOpenArgs) (tool.Result, error) {
-		res, err := d.Browser.Open(ctx, &browserv1.OpenRequest{Url: a.URL})
+		res, err := d.Browser.Open(ctx, &browserv1.OpenRequest{Url: a.URL, Private: d.BrowserPrivate})
 		if err != nil {
 			return tool.Result{}, err
 		}

@@ -34,7 +34,7 @@ const (
 )
 
 func browserRead(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{Name: "browser_read", Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true}.Describe(browserReadPage)
+	spec, err := d.describeBrowser(tool.Spec{Name: "browser_read", Effect: toolv1.Effect_EFFECT_PURE}, browserReadPage)
 	return tool.Define(spec, func(ctx context.Context, c tool.Call, a browserReadArgs) (tool.Result, error) {
 		var offset int
 		var digest uint32

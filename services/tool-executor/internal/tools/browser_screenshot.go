@@ -20,16 +20,15 @@ type picture struct {
 }
 
 func browserScreenshot(d Deps) (tool.Tool, error) {
-	spec, err := tool.Spec{
-		Name: "browser_screenshot", Effect: toolv1.Effect_EFFECT_PURE, ReadsUntrusted: true, ReturnsImage: true,
-	}.Describe(browserScreenshotPage)
+	spec, err := d.describeBrowser(tool.Spec{Name: "browser_screenshot", Effect: toolv1.Effect_EFFECT_PURE, ReturnsImage: true}, browserScreenshotPage)
 	return tool.Define(spec, func(ctx context.Context, _ tool.Call, _ struct{}) (tool.Result, error) {
 		res, err := d.Browser.Screenshot(ctx, &browserv1.ScreenshotRequest{})
 		if err != nil {
 			return tool.Result{}, err
 		}
+		page := webPageOf(res.GetPage())
 		return tool.Object(picture{
-			acted: acted{"This is what the page looks like now.", webPageOf(res.GetPage())}, Image: tool.Image(res.GetMediaType(), res.GetImage()),
+			acted: acted{"This is what the page looks like now.", &page}, Image: tool.Image(res.GetMediaType(), res.GetImage()),
 		}), nil
 	}, nil).When(d.browserReady), err
 }

@@ -45,7 +45,7 @@ func (w *world) openBrowser(t testing.TB, d *tools.Deps) {
 			t.Errorf("Run = %v", err)
 		}
 	})
-	d.Browser, d.BrowserUnavailable = b, b.Unavailable
+	d.Browser, d.BrowserUnavailable, d.BrowserPrivate = b, b.Unavailable, true
 }
 
 func TestBrowser(t *testing.T) {
@@ -74,11 +74,11 @@ func TestBrowser(t *testing.T) {
 	}
 	delete(want, "content")
 	want["result"] = `Typed into: text field "Search"`
-	if diff := cmp.Diff(want, w.must(t, "browser_type", map[string]any{"selector": "@1", "text": "tea"})); diff != "" {
+	if diff := cmp.Diff(want, w.must(t, "browser_type", map[string]any{"origin": w.web, "selector": "@1", "text": "tea"})); diff != "" {
 		t.Errorf("browser_type (-want +got):\n%s", diff)
 	}
 	want["result"], want["url"] = `Clicked: button "Find"`, w.web+"/sent?q=tea"
-	if diff := cmp.Diff(want, w.must(t, "browser_click", map[string]any{"selector": "@2"})); diff != "" {
+	if diff := cmp.Diff(want, w.must(t, "browser_click", map[string]any{"origin": w.web, "selector": "@2"})); diff != "" {
 		t.Errorf("browser_click (-want +got):\n%s", diff)
 	}
 

@@ -25,9 +25,10 @@ type Deps struct {
 	Documents documentv1connect.DocumentServiceClient
 	Egress    *egress.Client
 	// Browser may be nil. BrowserUnavailable returns why it cannot be used now, or ""; nil means
-	// that it always can.
+	// that it always can. BrowserPrivate says that it reaches private addresses.
 	Browser            browserv1connect.BrowserServiceClient
 	BrowserUnavailable func() string
+	BrowserPrivate     bool
 	Now                func() time.Time // time.Now when nil
 }
 

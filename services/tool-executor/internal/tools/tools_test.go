@@ -384,10 +384,11 @@ func TestTrust(t *testing.T) {
 	want := map[string]string{
 		"calendar_list_events": reads, "tasks_list": reads, "notion_search": reads, "notion_read_page": reads, "read_research": reads,
 		"doc_read": reads, "doc_list": reads, // agents may have copied text of strangers
-		"web_search":   "untrusted",
-		"browser_read": "untrusted", "browser_screenshot": "untrusted",
+		"web_search": "untrusted",
+		// The browser of this world reaches a private address: see TestTrustInPublicPages.
+		"browser_read": reads, "browser_screenshot": reads,
 		// An address, a click or a key can tell a server what the model knows.
-		"browser_open": "untrusted outside", "browser_click": "untrusted outside", "browser_type": "untrusted outside",
+		"browser_open": reads + " outside", "browser_click": reads + " outside", "browser_type": reads + " outside",
 		"calendar_create_event": acts, "calendar_delete_event": acts, "tasks_create": acts, "tasks_delete": acts, "notion_append": acts,
 		"calendar_update_event": reads + " " + acts, "tasks_complete": reads + " " + acts, // they return what is there
 		"doc_delete": "asks", "doc_create": "", "doc_edit": "", "doc_append": "", "get_current_datetime": "",
@@ -407,6 +408,27 @@ func TestTrust(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("trust (-want +got):\n%s", diff)
+	}
+}
+
+// TestTrustInPublicPages lists the same for a browser that reaches public addresses only.
+func TestTrustInPublicPages(t *testing.T) {
+	t.Parallel()
+	all, err := tools.New(tools.Deps{Documents: doctest.Start(t, doctest.New()), Egress: &egress.Client{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := 0
+	for _, one := range all {
+		if s := one.Spec(); strings.HasPrefix(s.Name, "browser_") {
+			pages++
+			if !s.ReadsUntrusted || s.ReadsPrivate {
+				t.Errorf("%s reads untrusted %v, private %v; want true, false", s.Name, s.ReadsUntrusted, s.ReadsPrivate)
+			}
+		}
+	}
+	if pages != 5 {
+		t.Errorf("the browser has %d tools, want 5", pages)
 	}
 }
 

@@ -53,6 +53,9 @@ type BrowserServiceClient interface {
 	// Read returns what a person would see of the page, as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
 	// Click clicks an element, and waits for the page that it leads to.
+	//
+	// Click and Type fail with UNAVAILABLE if it is not known whether the page got the input, and
+	// with other errors if it did not. If it did, they succeed, whatever followed.
 	Click(context.Context, *v1.ClickRequest) (*v1.ClickResponse, error)
 	// Type replaces the text of a field, or chooses an option of a list.
 	Type(context.Context, *v1.TypeRequest) (*v1.TypeResponse, error)
@@ -167,6 +170,9 @@ type BrowserServiceHandler interface {
 	// Read returns what a person would see of the page, as Markdown.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
 	// Click clicks an element, and waits for the page that it leads to.
+	//
+	// Click and Type fail with UNAVAILABLE if it is not known whether the page got the input, and
+	// with other errors if it did not. If it did, they succeed, whatever followed.
 	Click(context.Context, *v1.ClickRequest) (*v1.ClickResponse, error)
 	// Type replaces the text of a field, or chooses an option of a list.
 	Type(context.Context, *v1.TypeRequest) (*v1.TypeResponse, error)
