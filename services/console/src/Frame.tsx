@@ -1,15 +1,22 @@
 import { createClient, type Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
-import { FileText, Inbox, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Sun } from "lucide-react";
-import { useEffect, useMemo, useState } from "react";
+import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search, Sun } from "lucide-react";
+import { lazy, Suspense, useEffect, useMemo, useState } from "react";
+import { useActions } from "./actions.ts";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
 import { useLine } from "./live/line.ts";
-import { Icon, IconButton } from "./parts/controls.tsx";
+import { Caps, Icon, IconButton } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
 import { places } from "./places.ts";
 import { toggleTheme } from "./theme.ts";
+
+const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
+
+const overlays = () => import("./parts/overlays.tsx");
+const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
+const Keys = lazy(() => overlays().then((o) => ({ default: o.Keys })));
 
 /** The newest sessions; every list of sessions shares it. */
 export function useSessions(search: { q?: string; archived?: boolean } = {}) {
@@ -55,33 +62,25 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const line = useLine();
 	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
 
+	const [overlay, setOverlay] = useState<"palette" | "keys">();
 	useEffect(() => {
-		let prefix = "";
-		const onKey = (e: KeyboardEvent) => {
-			const at = e.target as HTMLElement;
-			if (e.metaKey || e.ctrlKey || e.altKey || /INPUT|TEXTAREA|SELECT/.test(at.tagName) || at.isContentEditable) {
-				if ((e.metaKey || e.ctrlKey) && e.shiftKey && e.key.toLowerCase() === "l") {
-					e.preventDefault();
-					toggleTheme();
-				}
-				return;
-			}
-			const go = (to: "/w/$slug" | "/w/$slug/inbox" | "/w/$slug/sessions" | "/w/$slug/documents") =>
-				void navigate({ to, params: { slug } });
-			if (prefix === "g") {
-				if (e.key === "i") go("/w/$slug/inbox");
-				if (e.key === "s") go("/w/$slug/sessions");
-				if (e.key === "d") go("/w/$slug/documents");
-			} else if (e.key === "c") {
-				e.preventDefault();
-				go("/w/$slug");
-			} else if (e.key === "[") setShut((s) => !s);
-			prefix = e.key === "g" && prefix !== "g" ? "g" : "";
-			if (prefix) setTimeout(() => (prefix = ""), 800);
-		};
-		addEventListener("keydown", onKey);
-		return () => removeEventListener("keydown", onKey);
-	}, [navigate, slug]);
+		const idle = setTimeout(() => void overlays(), 2000);
+		return () => clearTimeout(idle);
+	}, []);
+	const go = (to: PlaceProps["to"]) => () => void navigate({ to, params: { slug } });
+	useActions([
+		{ name: "New session", keys: "c", icon: Plus, run: go("/w/$slug") },
+		{ name: "Go to Inbox", keys: "g i", icon: Inbox, run: go("/w/$slug/inbox") },
+		{ name: "Go to Sessions", keys: "g s", icon: MessageSquare, run: go("/w/$slug/sessions") },
+		{ name: "Go to Documents", keys: "g d", icon: FileText, run: go("/w/$slug/documents") },
+		...places
+			.filter((p) => p.roles.includes(workspace.role))
+			.map((p) => ({ name: `Go to ${p.text}`, keys: placeKeys[p.text] ?? "", icon: p.icon, run: go(p.to) })),
+		{ name: "Light or dark", keys: "mod+shift+l", icon: Moon, run: toggleTheme },
+		{ name: "Show or hide the navigation", keys: "[", icon: PanelLeft, run: () => setShut((s) => !s) },
+		{ name: "Keys", keys: "?", icon: Keyboard, run: () => setOverlay("keys") },
+		{ keys: "mod+k", run: () => setOverlay("palette") },
+	]);
 	useEffect(() => localStorage.setItem("nav", shut ? "shut" : "open"), [shut]);
 
 	return (
@@ -105,6 +104,11 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					</select>
 				</div>
 				<Place icon={Plus} to="/w/$slug" text="New session" shortcut="C" exact />
+				<button type="button" className={css.place} title="Search" onClick={() => setOverlay("palette")}>
+					<Icon of={Search} />
+					<span className={css.text}>Search</span>
+					<Caps keys="mod+k" />
+				</button>
 				<span className="h-2" />
 				<Place icon={Inbox} to="/w/$slug/inbox" text="Inbox" count={waiting} />
 				<Place icon={MessageSquare} to="/w/$slug/sessions" text="Sessions" />
@@ -147,6 +151,9 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					<Icon of={Sun} size={13} />
 					<Icon of={Moon} size={13} />
 				</button>
+				<button type="button" onClick={() => setOverlay("keys")}>
+					Keys <kbd>?</kbd>
+				</button>
 			</footer>
 			<nav className={css.tabs} aria-label="Sections">
 				<Tab icon={MessageSquare} to="/w/$slug/sessions" text="Sessions" />
@@ -155,6 +162,10 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<Tab icon={FileText} to="/w/$slug/documents" text="Documents" />
 				<Tab icon={Menu} to="/w/$slug/more" text="More" />
 			</nav>
+			<Suspense key={overlay}>
+				{overlay === "palette" && <Palette onClose={() => setOverlay(undefined)} />}
+				{overlay === "keys" && <Keys onClose={() => setOverlay(undefined)} />}
+			</Suspense>
 		</div>
 	);
 }

@@ -141,6 +141,39 @@ test("two people and the agent write in one document", async (t) => {
 	assert.equal(await text(theirs), await text(sheet));
 });
 
+test("the keyboard is enough: find, go, send, and turn the letters off", async (t) => {
+	const page = await person(t);
+	await page.keyboard.type("create a document about keys");
+	await page.keyboard.press("Enter");
+	await page.getByText("Done. I wrote Keys").waitFor();
+	await page.keyboard.press("ControlOrMeta+k");
+	await page.getByRole("combobox", { name: "Search and commands" }).fill("about keys");
+	await page.getByRole("option", { name: /create a document about keys/ }).waitFor();
+	await page.keyboard.press("Escape");
+	assert.equal(await page.evaluate(() => document.activeElement.id), "say", "focus returns to what had it");
+	await page.keyboard.press("ControlOrMeta+k");
+	await page.keyboard.type("inbox");
+	await page.getByRole("option", { name: /Go to Inbox/, selected: true }).waitFor();
+	await page.keyboard.press("Enter");
+	await page.getByRole("heading", { name: "Inbox" }).waitFor();
+	await page.keyboard.press("g");
+	await page.keyboard.press("d");
+	await page.getByRole("heading", { name: "Documents" }).waitFor();
+	await page.keyboard.press("?");
+	await page.getByRole("checkbox").press("Space");
+	await page.keyboard.press("Escape");
+	await page.keyboard.press("c");
+	await page.keyboard.press("?");
+	await page.waitForTimeout(100);
+	assert.equal(await page.getByRole("dialog").count(), 0);
+	assert.match(page.url(), /documents$/);
+	await page.getByRole("button", { name: "Keys ?" }).click();
+	await page.getByRole("checkbox").check();
+	await page.keyboard.press("Escape");
+	await page.keyboard.press("c");
+	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
+});
+
 test("a draft survives a reload", async (t) => {
 	const page = await person(t);
 	await page.getByLabel("Message", { exact: true }).fill("half a thought");
@@ -232,6 +265,13 @@ for (const [scheme, width] of [
 		await page.getByText("Done. I wrote Rivers").waitFor();
 		await page.getByRole("button", { name: /Create document/ }).click();
 		await check("session");
+		await page.getByLabel("Message", { exact: true }).press("ControlOrMeta+k");
+		await page.getByRole("listbox").getByRole("option").first().waitFor();
+		await check("palette");
+		await page.getByRole("option", { name: /^Keys/ }).last().click();
+		await page.getByRole("dialog", { name: "Keys" }).waitFor();
+		await check("keys");
+		await page.keyboard.press("Escape");
 		for (const place of ["inbox", "sessions", "documents", "d/00000000-0000-7000-8000-000000000000", "nowhere"]) {
 			await page.goto(`${start}/${place}`);
 			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();

@@ -1,5 +1,6 @@
 import { ArrowUp, CornerUpRight, ListPlus } from "lucide-react";
 import { type KeyboardEvent, type ReactNode, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { composes, mac } from "../actions.ts";
 import css from "./Composer.module.css";
 import { IconButton, Segments } from "./controls.tsx";
 
@@ -12,7 +13,13 @@ export const drafts = {
 		if (text) localStorage.setItem(`draft:${key}`, text);
 		else localStorage.removeItem(`draft:${key}`);
 	},
+	/** Replaces the draft, in a composer that is open too. */
+	set(key: string, text: string) {
+		drafts.write(key, text);
+		for (const f of composers) f(key, text);
+	},
 };
+const composers = new Set<(key: string, text: string) => void>();
 
 interface Props {
 	/** Names the draft: the session's id, or "new". */
@@ -33,7 +40,6 @@ interface Props {
 }
 
 const touch = () => matchMedia("(pointer: coarse)").matches;
-const mac = /Mac|iP/.test(navigator.platform);
 
 /** Where a person writes. Its text is its own state, so that typing renders nothing else. */
 export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, onSend, onRecall }: Props) {
@@ -41,7 +47,16 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 	const [mode, setMode] = useState<Mode>("queue");
 	const area = useRef<HTMLTextAreaElement>(null);
 
-	useEffect(() => setText(drafts.read(draft)), [draft]);
+	useEffect(() => {
+		setText(drafts.read(draft));
+		const replace = (key: string, replaced: string) => {
+			if (key !== draft) return;
+			setText(replaced);
+			area.current?.focus();
+		};
+		composers.add(replace);
+		return () => void composers.delete(replace);
+	}, [draft]);
 	useEffect(() => {
 		const t = setTimeout(() => drafts.write(draft, text), 150);
 		return () => {
@@ -65,7 +80,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 		onSend(said, how);
 	};
 	const onKeyDown = (e: KeyboardEvent<HTMLTextAreaElement>) => {
-		if (e.nativeEvent.isComposing || e.keyCode === 229) return;
+		if (composes(e.nativeEvent)) return;
 		if (e.key === "Enter" && (e.metaKey || e.ctrlKey)) {
 			e.preventDefault();
 			send(mode === "queue" ? "steer" : "queue");

@@ -1,5 +1,6 @@
 import type { LucideIcon } from "lucide-react";
 import type { ButtonHTMLAttributes, ReactNode, Ref } from "react";
+import { caps } from "../actions.ts";
 import css from "./controls.module.css";
 import { Mark, Signal, type SignalName } from "./Signal.tsx";
 
@@ -96,6 +97,11 @@ export function Segments<T extends string>({
 			))}
 		</div>
 	);
+}
+
+/** Keys as caps, such as ⌘ K for "mod+k". */
+export function Caps({ keys }: { keys: string }) {
+	return caps(keys).map((c) => <kbd key={c}>{c}</kbd>);
 }
 
 /** A box that says what happened, what is kept, and what to do. */

@@ -1,8 +1,9 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { ArrowDown, Check, ChevronLeft, FileText, Pencil, SquareArrowOutUpRight, X } from "lucide-react";
+import { ArrowDown, Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
 import type { Conversation, Line, Said, View } from "../live/conversation.ts";
@@ -141,16 +142,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		conversation.stopping();
 		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
 	}, [client, conversation, id]);
-	useEffect(() => {
-		const onKey = (e: KeyboardEvent) => {
-			if ((e.metaKey || e.ctrlKey) && e.key === ".") {
-				e.preventDefault();
-				stop();
-			}
-		};
-		addEventListener("keydown", onKey);
-		return () => removeEventListener("keydown", onKey);
-	}, [stop]);
+	useActions(view.active ? [{ name: `Stop the run of “${title}”`, keys: "mod+.", icon: Square, run: stop }] : []);
 	const asked = view.lines.some((l) => l.kind === "step" && l.calls.some((c) => c.state === "asking"));
 	const lastSaid = () => view.lines.findLast((l) => l.kind === "said")?.text;
 	return (
