@@ -74,8 +74,9 @@ func TestTools(t *testing.T) {
 		if c.GetArgsJson() != `{"n":2}` {
 			t.Errorf("args = %s", c.GetArgsJson())
 		}
-		return `{"result":"2"}`
+		return `{"image":{"type":"file","mediaType":"image/png","data":"AAAA"},"result":"2"}`
 	})
+	w.tools.specs["two"] = &toolv1.Tool{MayReturnImage: true}
 	w.model.then(calls([3]string{"a", "one", "{}"}, [3]string{"b", "two", `{"n":2}`}, [3]string{"c", "nope", "{}"}, [3]string{"d", "one", `{"broken`}), says("Done."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
@@ -102,7 +103,7 @@ func TestTools(t *testing.T) {
 	for _, p := range parts {
 		order = append(order, p.ToolCallID+" "+p.Output.Type)
 	}
-	if diff := cmp.Diff([]string{"a json", "b json", "c error-json", "d error-json"}, order); diff != "" {
+	if diff := cmp.Diff([]string{"a json", "b content", "c error-json", "d error-json"}, order); diff != "" {
 		t.Errorf("the tool message has the results in call order:\n%s", diff)
 	}
 	if last != `[{"type":"text","text":"Done."}]` {
@@ -125,7 +126,7 @@ func TestTools(t *testing.T) {
 	}
 	// The second request has the first answer's blocks and all four results.
 	second := string(w.model.asked()[1])
-	for _, want := range []string{`"tool_use_id":"a"`, `"tool_use_id":"d"`, `"is_error":true`} {
+	for _, want := range []string{`"tool_use_id":"a"`, `"tool_use_id":"d"`, `"is_error":true`, `"media_type":"image/png"`} {
 		if !strings.Contains(second, want) {
 			t.Errorf("the second request lacks %s: %s", want, second)
 		}

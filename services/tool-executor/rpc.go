@@ -35,7 +35,7 @@ func (c *calls) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*too
 			Available: a.Available, UnavailableReason: a.Reason, ConnectUrl: a.ConnectURL,
 			Source: e.Spec.Source, NeedsApproval: e.Spec.NeedsApproval, Effect: e.Spec.Effect, Guidance: e.Spec.Guidance,
 			DeadlineMs: e.Spec.Deadline.Milliseconds(), Always: e.Spec.Always,
-			ReadsUntrusted: e.Spec.ReadsUntrusted, ReadsPrivate: e.Spec.ReadsPrivate, ActsOutside: e.Spec.ActsOutside, ReturnsImage: e.Spec.ReturnsImage,
+			ReadsUntrusted: e.Spec.ReadsUntrusted, ReadsPrivate: e.Spec.ReadsPrivate, ActsOutside: e.Spec.ActsOutside, ReturnsImage: e.Spec.ReturnsImage, MayReturnImage: e.Spec.MayReturnImage,
 		})
 	}
 	return res, nil

@@ -52,9 +52,11 @@ type Tool struct {
 	ActsOutside bool `protobuf:"varint,15,opt,name=acts_outside,json=actsOutside,proto3" json:"acts_outside,omitempty"`
 	// The member image of its results is a file part with a picture: {"type": "file",
 	// "mediaType", "data"}, with data as base64.
-	ReturnsImage  bool `protobuf:"varint,16,opt,name=returns_image,json=returnsImage,proto3" json:"returns_image,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ReturnsImage bool `protobuf:"varint,16,opt,name=returns_image,json=returnsImage,proto3" json:"returns_image,omitempty"`
+	// The same, though not each result has one: a model that sees no pictures can use the tool.
+	MayReturnImage bool `protobuf:"varint,17,opt,name=may_return_image,json=mayReturnImage,proto3" json:"may_return_image,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
@@ -195,6 +197,13 @@ func (x *Tool) GetActsOutside() bool {
 func (x *Tool) GetReturnsImage() bool {
 	if x != nil {
 		return x.ReturnsImage
+	}
+	return false
+}
+
+func (x *Tool) GetMayReturnImage() bool {
+	if x != nil {
+		return x.MayReturnImage
 	}
 	return false
 }
@@ -372,7 +381,7 @@ var File_signalbox_tool_v1_service_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\xb3\x04\n" +
+	"\x1fsignalbox/tool/v1/service.proto\x12\x11signalbox.tool.v1\x1a\x1csignalbox/tool/v1/tool.proto\"\xdd\x04\n" +
 	"\x04Tool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
@@ -392,7 +401,8 @@ const file_signalbox_tool_v1_service_proto_rawDesc = "" +
 	"\x0freads_untrusted\x18\r \x01(\bR\x0ereadsUntrusted\x12#\n" +
 	"\rreads_private\x18\x0e \x01(\bR\freadsPrivate\x12!\n" +
 	"\facts_outside\x18\x0f \x01(\bR\vactsOutside\x12#\n" +
-	"\rreturns_image\x18\x10 \x01(\bR\freturnsImage\"\x12\n" +
+	"\rreturns_image\x18\x10 \x01(\bR\freturnsImage\x12(\n" +
+	"\x10may_return_image\x18\x11 \x01(\bR\x0emayReturnImage\"\x12\n" +
 	"\x10ListToolsRequest\"B\n" +
 	"\x11ListToolsResponse\x12-\n" +
 	"\x05tools\x18\x01 \x03(\v2\x17.signalbox.tool.v1.ToolR\x05tools\"(\n" +

@@ -203,7 +203,10 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 	results := make([]modelmsg.Result, len(s.Calls))
 	for i, c := range s.Calls {
 		o := outcomes[c.Key]
-		results[i] = modelmsg.Result{CallID: c.ID, ToolName: c.Name, Envelope: o.Result, IsError: o.IsError(), HasImage: a.tool(c.Name).GetReturnsImage()}
+		t := a.tool(c.Name)
+		results[i] = modelmsg.Result{
+			CallID: c.ID, ToolName: c.Name, Envelope: o.Result, IsError: o.IsError(), HasImage: t.GetReturnsImage() || t.GetMayReturnImage(),
+		}
 	}
 	r := run.Results{Step: s.Index, Content: modelmsg.ToolResults(results), Outcomes: outcomes, Time: a.worked()}
 	if err := a.log.Flush(ctx); err != nil {

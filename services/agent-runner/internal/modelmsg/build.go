@@ -2,6 +2,7 @@ package modelmsg
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
@@ -86,7 +87,8 @@ type Result struct {
 	ToolName string
 	Envelope json.RawMessage // the tool's answer, valid JSON
 	IsError  bool
-	// HasImage means that the envelope's member image is a file part with a picture.
+	// HasImage means that the envelope's member image, if there is one, is a file part with a
+	// picture.
 	HasImage bool
 }
 
@@ -146,6 +148,46 @@ func appendContent(dst []byte, envelope json.RawMessage, image *Part) []byte {
 	dst = append(dst, `,"mediaType":`...)
 	dst = jscan.AppendString(dst, image.MediaType)
 	return append(dst, `}]}`...)
+}
+
+// unseen is what a model that sees no pictures reads in place of one in a tool's result.
+const unseen = `{"type":"text","text":"(a picture, which you cannot see)"}`
+
+// WithoutPictures returns the content of a tool message for a model that sees no pictures.
+// Content that cannot be read is returned unchanged.
+func WithoutPictures(content json.RawMessage) json.RawMessage {
+	parts, err := Parse(content)
+	if err != nil || !slices.ContainsFunc(parts, func(p Part) bool { return p.Output.Type == OutputContent }) {
+		return content
+	}
+	out := []byte{'['}
+	for i := range parts {
+		p := &parts[i]
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if p.Output.Type != OutputContent || jscan.KindOf(p.Output.Value) != jscan.Array {
+			out = append(out, p.Raw...)
+			continue
+		}
+		out = append(out, `{"type":"tool-result"`...)
+		out = appendCallRef(out, p.ToolCallID, p.ToolName)
+		out = append(out, `,"output":{"type":"`+OutputContent+`","value":[`...)
+		r := jscan.NewReader(p.Output.Value)
+		r.Array()
+		for n := 0; r.Elem(); n++ {
+			if n > 0 {
+				out = append(out, ',')
+			}
+			item := r.Skip()
+			if strings.HasPrefix(jscan.MemberString(item, "mediaType"), "image/") {
+				item = []byte(unseen)
+			}
+			out = append(out, item...)
+		}
+		out = append(out, `]}}`...)
+	}
+	return append(out, ']')
 }
 
 func appendCallRef(dst []byte, id, name string) []byte {

@@ -11,6 +11,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
+	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -114,6 +115,9 @@ func Build(in Input) *llm.Request {
 	}
 	for _, m := range in.Messages {
 		msg := llm.Message{Role: llm.Role(m.Role), Content: m.Content}
+		if msg.Role == llm.Tool && !in.Model.Images {
+			msg.Content = modelmsg.WithoutPictures(m.Content)
+		}
 		if m.RawDialect != nil && len(m.Raw) > 0 {
 			msg.Raw = llm.Raw{Dialect: *m.RawDialect, Blocks: m.Raw}
 		}

@@ -95,4 +95,15 @@ func TestBuild(t *testing.T) {
 	if got := prompt.Build(in).Tools; len(got) != 1 {
 		t.Errorf("tools for another provider = %+v, want no web search", got)
 	}
+	in.Messages = append(in.Messages, run.Message{Role: "tool", Content: json.RawMessage(`[{"type":"tool-result","toolCallId":"a","toolName":"t","output":{"type":"json","value":{}}},` +
+		`{"type":"tool-result","toolCallId":"b","toolName":"t","output":{"type":"content","value":[{"type":"text","text":"see"},{"type":"file-data","data":"AAAA","mediaType":"image/png"}]}}]`)})
+	if got := prompt.Build(in).Messages[2].Content; string(got) != string(in.Messages[2].Content) {
+		t.Errorf("a picture for a model that sees it: %s", got)
+	}
+	in.Model.Images = false
+	blind := `[{"type":"tool-result","toolCallId":"a","toolName":"t","output":{"type":"json","value":{}}},` +
+		`{"type":"tool-result","toolCallId":"b","toolName":"t","output":{"type":"content","value":[{"type":"text","text":"see"},{"type":"text","text":"(a picture, which you cannot see)"}]}}]`
+	if diff := cmp.Diff(blind, string(prompt.Build(in).Messages[2].Content)); diff != "" {
+		t.Errorf("a picture for a model that sees none (-want +got):\n%s", diff)
+	}
 }

@@ -151,7 +151,7 @@ func (e *Executor) endingOfError(ctx context.Context, j *job, a answer) ending {
 }
 
 func (j *job) endingOfResult(a answer) ending {
-	if size, limit := len(a.result.JSON()), j.entry.Spec.OutputCap; size > limit {
+	if size, limit := a.result.Size(), j.entry.Spec.OutputCap; size > limit {
 		did := ""
 		if j.effect != toolv1.Effect_EFFECT_PURE && !a.result.IsError() {
 			did = "it took effect, but "

@@ -49,6 +49,8 @@ type client struct {
 	// nil.
 	unauthorized func(context.Context, Server, error) (tool.Result, bool)
 
+	shrinking sync.Mutex // for the memory of a picture's pixels: one picture at a time
+
 	links   links
 	running sync.WaitGroup // the SDK's work, which may last longer than its operation
 }
@@ -106,7 +108,7 @@ func (c *client) call(ctx context.Context, s Server, name string, args any) (too
 		if err != nil {
 			return tool.Result{}, err
 		}
-		return resultOf(s, res), nil
+		return c.resultOf(s, res), nil
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/services/tool-executor/internal/tool"
@@ -74,6 +76,9 @@ func EntriesBehind(guard *netguard.Guard, c *Client, s Server) []tool.Entry {
 	}
 	return s.entries(&c.client, guard)
 }
+
+// ResultOf returns a server's answer as an envelope.
+func ResultOf(res *mcp.CallToolResult) tool.Result { return new(client).resultOf(Server{}, res) }
 
 // Why is why.
 func Why(err error) string { return why(err) }

@@ -47,7 +47,7 @@ type listedResource struct {
 }
 
 // resource reads a resource, or lists them.
-func resource(ctx context.Context, session *mcp.ClientSession, args json.RawMessage) (any, error) {
+func resource(ctx context.Context, session *mcp.ClientSession, args json.RawMessage, read *reader) (any, error) {
 	var in struct{ URI, Cursor string }
 	if err := json.Unmarshal(args, &in); err != nil {
 		return nil, fmt.Errorf("decode arguments that satisfy the schema: %w", err)
@@ -65,7 +65,7 @@ func resource(ctx context.Context, session *mcp.ClientSession, args json.RawMess
 		all := []content{}
 		for _, r := range res.Contents {
 			if r != nil {
-				all = append(all, content{r.URI, r.MIMEType, textOf([]mcp.Content{&mcp.EmbeddedResource{Resource: r}})})
+				all = append(all, content{r.URI, r.MIMEType, read.text([]mcp.Content{&mcp.EmbeddedResource{Resource: r}})})
 			}
 		}
 		return map[string]any{"contents": all}, nil
@@ -111,7 +111,7 @@ type listedPrompt struct {
 }
 
 // prompt gets a prompt, or lists them.
-func prompt(ctx context.Context, session *mcp.ClientSession, args json.RawMessage) (any, error) {
+func prompt(ctx context.Context, session *mcp.ClientSession, args json.RawMessage, read *reader) (any, error) {
 	var in struct {
 		Name, Cursor string
 		Arguments    map[string]string
@@ -131,7 +131,7 @@ func prompt(ctx context.Context, session *mcp.ClientSession, args json.RawMessag
 		all := []message{}
 		for _, m := range res.Messages {
 			if m != nil {
-				all = append(all, message{string(m.Role), textOf([]mcp.Content{m.Content})})
+				all = append(all, message{string(m.Role), read.text([]mcp.Content{m.Content})})
 			}
 		}
 		return map[string]any{"description": res.Description, "messages": all}, nil
@@ -166,7 +166,8 @@ func (c *client) use(ctx context.Context, s Server, kind string, args json.RawMe
 		get = prompt
 	}
 	return c.perform(ctx, s, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
-		v, err := get(ctx, session, args)
-		return tool.Object(v), err
+		read := reader{client: c}
+		v, err := get(ctx, session, args, &read)
+		return read.result(v), err
 	})
 }

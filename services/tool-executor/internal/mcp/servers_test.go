@@ -215,7 +215,7 @@ func TestTools(t *testing.T) {
 		e          tool.Entry
 		args, want string
 	}{
-		{echo, `{"text":"hello"}`, `{"result":"hello\n[a picture (image/png, 4 bytes), which cannot be shown]"}`},
+		{echo, `{"text":"hello"}`, `{"result":"hello\n[a picture (image/png, 4 bytes), which cannot be shown: it is not a valid PNG, JPEG or GIF]"}`},
 		{write, `{"text":"abc"}`, `{"written":3}`},
 		{write, `{"text":""}`, `{"error":"there is nothing to write"}`},
 	} {

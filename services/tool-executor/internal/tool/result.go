@@ -15,6 +15,7 @@ type Result struct {
 	json      string
 	isError   bool
 	errorType string
+	image     int // bytes of the picture that WithImage added
 }
 
 // File is a file in a result, in the form of a message's file part.
@@ -49,6 +50,25 @@ func Errorf(errorType, format string, args ...any) Result {
 	}
 	return Result{json: string(b), errorType: errorType, isError: true}
 }
+
+// WithImage returns the result with a picture of at most MaxImage bytes as its member image, which
+// it must not have yet. The tool has Spec.MayReturnImage.
+func (r Result) WithImage(f File) Result {
+	b, err := marshal(f)
+	rest, ok := strings.CutPrefix(r.json, "{")
+	if err != nil || !ok {
+		return r
+	}
+	if rest != "}" {
+		rest = "," + rest
+	}
+	added := `{"image":` + string(b)
+	r.json, r.image = added+rest, len(added)
+	return r
+}
+
+// Size returns the bytes of the envelope without a picture that was added.
+func (r Result) Size() int { return len(r.JSON()) - r.image }
 
 // Failure returns v as JSON, as Object does, for a call that went wrong: for tools whose errors
 // have a shape of their own.

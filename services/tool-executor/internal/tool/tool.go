@@ -23,6 +23,9 @@ const (
 	DefaultDeadline  = 30 * time.Second
 	DefaultOutputCap = 64 << 10
 	ImageOutputCap   = 256 << 10 // of a tool that returns an image
+	// MaxImage bounds a picture that is added to a result, in bytes: with it in base64, a
+	// result of DefaultOutputCap stays within ImageOutputCap.
+	MaxImage = (ImageOutputCap - DefaultOutputCap - 1<<10) / 4 * 3
 )
 
 // Sources of tools.
@@ -55,6 +58,9 @@ type Spec struct {
 	ActsOutside    bool // changes or sends something outside of Signalbox
 	// ReturnsImage means that the member image of a result is a File, which the model sees.
 	ReturnsImage bool
+	// MayReturnImage means that a result may have a picture (Result.WithImage), and is of use
+	// to a model that cannot see it.
+	MayReturnImage bool
 }
 
 // Availability says whether a workspace can use a tool now.
