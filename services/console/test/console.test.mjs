@@ -174,6 +174,47 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
 });
 
+test("a session of 10,000 messages scrolls, and a link leads into it", async (t) => {
+	const page = await person(t);
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await page.route(/\/api\/sessions\/[^/]+$/, async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const [asked, answered] = body.messages;
+		body.messages = Array.from({ length: 5000 }, (_, i) => [
+			{ ...asked, id: `q${i}`, content: `Question ${i}` },
+			{ ...answered, id: `a${i}`, content: `Answer ${i}. ${"It has **some** text. ".repeat(i % 20)}` },
+		]).flat();
+		await route.fulfill({ response, json: body });
+	});
+	await page.reload();
+	await page.getByText("Answer 4999.").waitFor();
+	const log = page.getByRole("log");
+	const state = () =>
+		log.evaluate((b) => ({ lines: b.querySelectorAll("li").length, fromEnd: Math.round(b.scrollHeight - b.scrollTop - b.clientHeight) }));
+	const { lines, fromEnd } = await state();
+	assert.ok(lines < 100, `${lines} lines are in the page`);
+	assert.equal(fromEnd, 0, "it opens at the end");
+	await log.hover();
+	for (let i = 0; i < 20; i++) await page.mouse.wheel(0, -2000);
+	await page.getByRole("button", { name: "To the end" }).waitFor();
+	await page.keyboard.press("Alt+ArrowUp");
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "");
+	await log.evaluate((b) => {
+		b.scrollTop = 0;
+	});
+	await page.getByText("Question 0", { exact: true }).waitFor();
+	await page.evaluate(() => {
+		location.hash = "#m-a1234";
+	});
+	await page.getByText("Answer 1234.").waitFor();
+	await page.getByRole("button", { name: "To the end" }).click();
+	await page.getByText("Answer 4999.").waitFor();
+	assert.ok((await state()).lines < 100);
+});
+
 test("a draft survives a reload", async (t) => {
 	const page = await person(t);
 	await page.getByLabel("Message", { exact: true }).fill("half a thought");

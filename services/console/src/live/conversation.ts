@@ -457,8 +457,9 @@ function stepOf(m: Schemas["Message"]): Step {
 function settle(lines: Line[], p: Part): void {
 	if (p.type !== "tool-result") return;
 	const output = p.output as { type?: string; value?: unknown } | undefined;
-	for (const l of [...lines].reverse()) {
-		if (l.kind !== "step") continue;
+	for (let i = lines.length - 1; i >= 0; i--) {
+		const l = lines[i];
+		if (l?.kind !== "step") continue;
 		const at = l.calls.findIndex((c) => c.id === p.toolCallId);
 		const call = l.calls[at];
 		if (!call) continue;

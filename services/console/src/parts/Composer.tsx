@@ -87,7 +87,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 		} else if (e.key === "Enter" && !e.shiftKey && !touch()) {
 			e.preventDefault();
 			send(mode);
-		} else if (e.key === "ArrowUp" && text === "") {
+		} else if (e.key === "ArrowUp" && !e.altKey && !e.metaKey && text === "") {
 			const last = onRecall?.();
 			if (last) {
 				e.preventDefault();

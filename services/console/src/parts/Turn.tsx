@@ -14,13 +14,18 @@ export interface TurnProps {
 	/** The run of this line is active, and this is its last line. */
 	live: boolean;
 	last: boolean;
+	/** A link led to it. */
+	found: boolean;
+	/** Its place among the lines, and who measures it. */
+	index: number;
+	measure: (turn: HTMLElement | null) => void;
 	names: ReadonlyMap<string, string>;
 	/** The member to whom stored messages belong, which do not name theirs. */
 	author: string;
 }
 
 /** One stop on the line of a conversation. */
-export const Turn = memo(function Turn({ line, session, live, last, names, author }: TurnProps) {
+export const Turn = memo(function Turn({ line, session, live, last, found, index, measure, names, author }: TurnProps) {
 	const node =
 		line.kind === "said" ? (
 			<Face name={names.get(line.by ?? author) ?? "You"} id={line.by ?? author} />
@@ -31,7 +36,10 @@ export const Turn = memo(function Turn({ line, session, live, last, names, autho
 		);
 	return (
 		<li
+			ref={measure}
 			className={css.turn}
+			data-index={index}
+			data-found={found || undefined}
 			id={`m-${line.key}`}
 			data-live={live || undefined}
 			data-last={last || undefined}

@@ -1,18 +1,18 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { ArrowDown, Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
+import { useCallback, useEffect, useMemo, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
 import type { Conversation, Line, Said, View } from "../live/conversation.ts";
 import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
-import { Button, Icon, IconButton } from "../parts/controls.tsx";
+import { Icon, IconButton } from "../parts/controls.tsx";
+import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
-import { Turn } from "../parts/Turn.tsx";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
@@ -149,7 +149,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
-			<Lines view={view} names={names} author={view.session.created_by} id={id} />
+			<Lines view={view} names={names} author={view.session.created_by} session={id} />
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
 					{view.queue.map((q) => (
@@ -232,67 +232,6 @@ function Title({ id, conversation, session }: { id: string; conversation: Conver
 				</form>
 			)}
 		</header>
-	);
-}
-
-/** How near the end counts as following it. */
-const near = 64;
-
-/** The lines, which follow the end only while the reader is there. */
-function Lines({ view, names, author, id }: { view: View; names: ReadonlyMap<string, string>; author: string; id: string }) {
-	const box = useRef<HTMLDivElement>(null);
-	const following = useRef(true);
-	const [away, setAway] = useState(false);
-	// biome-ignore lint/correctness/useExhaustiveDependencies: the position follows the lines
-	useLayoutEffect(() => {
-		const b = box.current;
-		if (b && following.current) b.scrollTop = b.scrollHeight;
-	}, [view.lines]);
-	const onScroll = () => {
-		const b = box.current;
-		if (!b) return;
-		following.current = b.scrollHeight - b.scrollTop - b.clientHeight < near;
-		setAway(!following.current);
-	};
-	const toEnd = () => {
-		following.current = true;
-		const b = box.current;
-		if (b) b.scrollTop = b.scrollHeight;
-	};
-	const step = (view.active?.step ?? 0) + 1;
-	return (
-		<>
-			<div className="scroll" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
-				<ol className={css.talk}>
-					{view.lines.map((l, i) => {
-						const last = i === view.lines.length - 1;
-						return (
-							<Turn
-								key={l.key}
-								line={l}
-								session={id}
-								last={last}
-								live={last && view.active?.state === "running" && l.kind === "step"}
-								names={names}
-								author={author}
-							/>
-						);
-					})}
-					{view.active?.state === "running" && view.lines.at(-1)?.kind === "said" && (
-						<li className={css.begins}>
-							<Signal name="running" label="Signalbox begins" />
-						</li>
-					)}
-				</ol>
-			</div>
-			<div className="relative">
-				{away && (
-					<Button small icon={ArrowDown} className={css.jump ?? ""} onClick={toEnd}>
-						{view.active ? `Step ${step} is being written` : "To the end"}
-					</Button>
-				)}
-			</div>
-		</>
 	);
 }
 
