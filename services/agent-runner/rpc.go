@@ -49,7 +49,7 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 	if err != nil {
 		return nil, err
 	}
-	q := conversation.Query{Limit: int(req.GetLimit()), Words: req.GetQuery(), Archived: req.GetArchived()}
+	q := conversation.Query{Limit: int(req.GetLimit()), Words: req.GetQuery(), Archived: req.GetArchived(), State: run.State(req.GetState())}
 	if req.GetBefore() != nil {
 		q.Before = req.GetBefore().AsTime()
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -65,6 +66,110 @@ func TestListSessions(t *testing.T) {
 		if err != nil || len(res.GetSessions()) != want {
 			t.Errorf("ListSessions(%q) = %d sessions, %v, want %d", q, len(res.GetSessions()), err, want)
 		}
+	}
+}
+
+// Sessions are found by what was said in them, of their own workspace alone, and by their state.
+func TestSearchSessions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	began := make(chan struct{})
+	w.model.then(says("The quick brown fox\njumps over it's own shadow. "+strings.Repeat("Nothing else to say. ", 30)),
+		func(a *answer) { a.begin(); close(began); <-a.r.Context().Done() })
+	w.start()
+	fox := w.session(&agentv1.CreateSessionRequest{Title: "Animals"})
+	v := w.watch(fox)
+	w.submit(fox, `Tell me of zebras and C:\temp`)
+	v.until(isEnd)
+	busy := w.session(&agentv1.CreateSessionRequest{Title: "Busy"})
+	w.submit(busy, "zebras")
+	<-began
+	w.submit(busy, "later")
+
+	mine := w.workspace
+	w.workspace = id.New[id.Workspace]()
+	w.session(&agentv1.CreateSessionRequest{Title: "Theirs"})
+	w.workspace = mine
+
+	find := func(req *agentv1.ListSessionsRequest) (found []string) {
+		t.Helper()
+		res, err := w.conversations.ListSessions(w.as(identity.Viewer), req)
+		if err != nil {
+			t.Fatalf("ListSessions(%v): %v", req, err)
+		}
+		for _, s := range res.GetSessions() {
+			found = append(found, s.GetTitle()+" "+s.GetState()+": "+s.GetMatch())
+		}
+		return found
+	}
+	said := "quick brown fox jumps over it's own shadow. Nothing else to say. Nothing else to say. Nothing else to say. Nothing else"
+	for _, c := range []struct {
+		req  *agentv1.ListSessionsRequest
+		want []string
+	}{
+		{&agentv1.ListSessionsRequest{Query: "FOX jum"}, []string{"Animals idle: " + said}},
+		{&agentv1.ListSessionsRequest{Query: "it's"}, []string{"Animals idle: " + said}},
+		{&agentv1.ListSessionsRequest{Query: `c:\temp`}, []string{`Animals idle: Tell me of zebras and C:\temp`}},
+		{&agentv1.ListSessionsRequest{Query: "zebra"}, []string{"Busy running: zebras", `Animals idle: Tell me of zebras and C:\temp`}},
+		{&agentv1.ListSessionsRequest{Query: "zebra", State: "running"}, []string{"Busy running: zebras"}},
+		{&agentv1.ListSessionsRequest{Query: "nimal"}, []string{"Animals idle: "}},
+		{&agentv1.ListSessionsRequest{Query: "fox zebras"}, nil}, // in different messages
+		{&agentv1.ListSessionsRequest{Query: "text type"}, nil},  // the JSON's own words
+		{&agentv1.ListSessionsRequest{Query: "workspace " + mine.String()}, nil},
+		{&agentv1.ListSessionsRequest{Query: `& ! ' \ :* <->`}, nil},
+		{&agentv1.ListSessionsRequest{State: "idle"}, []string{"Animals idle: "}},
+		{&agentv1.ListSessionsRequest{State: "queued"}, nil}, // the session runs
+		{&agentv1.ListSessionsRequest{State: "waiting"}, nil},
+	} {
+		if diff := cmp.Diff(c.want, find(c.req)); diff != "" {
+			t.Errorf("ListSessions(%v) (-want +got):\n%s", c.req, diff)
+		}
+	}
+	for _, bad := range []*agentv1.ListSessionsRequest{{State: "done"}, {Query: strings.Repeat("a ", 17)}, {Query: strings.Repeat("a", 201)}} {
+		if _, err := w.conversations.ListSessions(w.as(identity.Viewer), bad); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("ListSessions(%v) = %v, want invalid", bad, err)
+		}
+	}
+	w.workspace = id.New[id.Workspace]()
+	if found := find(&agentv1.ListSessionsRequest{Query: "fox"}); found != nil {
+		t.Errorf("another workspace finds %v", found)
+	}
+	w.workspace = mine
+	checkSearchIndex(t, w)
+	for _, s := range []string{fox, busy} {
+		if _, err := w.conversations.DeleteSession(w.as(identity.Editor), &agentv1.DeleteSessionRequest{Id: s}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var kept int
+	admin, err := pgx.Connect(t.Context(), w.db.AdminURL)
+	if err == nil {
+		defer admin.Close(t.Context())
+		err = admin.QueryRow(t.Context(), `SELECT count(*) FROM agent.message_words`).Scan(&kept)
+	}
+	if err != nil || kept != 0 {
+		t.Errorf("the words of %d deleted messages are kept, %v", kept, err)
+	}
+}
+
+// checkSearchIndex checks that a search reads the words of one workspace from the index, although
+// row-level security comes first.
+func checkSearchIndex(t *testing.T, w *world) {
+	t.Helper()
+	var plan []string
+	err := w.db.Open(t, agentrunner.Migrations()).InWorkspace(t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = off`); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `EXPLAIN SELECT session_id FROM message_words`)
+		if err != nil {
+			return err
+		}
+		plan, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if text := strings.Join(plan, "\n"); err != nil || !strings.Contains(text, "Index Cond: (words @@") {
+		t.Errorf("%v; a search does not use the index:\n%s", err, text)
 	}
 }
 

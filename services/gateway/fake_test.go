@@ -135,7 +135,7 @@ func (r *fakeRunner) ListSessions(ctx context.Context, req *agentv1.ListSessions
 	var found []*agentv1.Session
 	for _, s := range r.sessions {
 		if s.GetWorkspaceId() == a.Workspace.String() && s.GetArchived() == req.GetArchived() && strings.Contains(s.GetTitle(), req.GetQuery()) &&
-			(req.GetBefore() == nil || s.GetCreatedAt().AsTime().Before(req.GetBefore().AsTime())) {
+			(req.GetState() == "" || req.GetState() == s.GetState()) && (req.GetBefore() == nil || s.GetCreatedAt().AsTime().Before(req.GetBefore().AsTime())) {
 			found = append(found, proto.CloneOf(s.Session))
 		}
 	}

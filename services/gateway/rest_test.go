@@ -207,7 +207,7 @@ func TestSessions(t *testing.T) {
 	}
 	want := object{
 		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250929",
-		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "client_tools": []any{}, "archived": false,
+		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "client_tools": []any{}, "archived": false, "state": "idle",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("session differs (-want +got):\n%s", diff)
@@ -276,6 +276,14 @@ func TestListSessions(t *testing.T) {
 	if p := call[page](t, in, w.owner, "GET", "/api/sessions?archived=true", "", http.StatusOK); len(p.Sessions) != 0 || p.Next != nil {
 		t.Errorf("archived = %v, want none", p)
 	}
+	w.runner.mu.Lock()
+	w.runner.sessions[want[3]].State, w.runner.sessions[want[3]].Match = "waiting", "the passage"
+	w.runner.mu.Unlock()
+	found := call[struct{ Sessions []object }](t, in, w.owner, "GET", "/api/sessions?state=waiting", "", http.StatusOK).Sessions
+	if len(found) != 1 || found[0]["id"] != want[3] || found[0]["state"] != "waiting" || found[0]["match"] != "the passage" {
+		t.Errorf("waiting sessions = %v, want %s with its match", found, want[3])
+	}
+	call[object](t, in, w.owner, "GET", "/api/sessions?state=done", "", http.StatusBadRequest)
 }
 
 func TestHistoryForms(t *testing.T) {

@@ -98,7 +98,12 @@ type Session struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
 	// The names of the tools that clients run.
-	ClientTools   []string `protobuf:"bytes,14,rep,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
+	ClientTools []string `protobuf:"bytes,14,rep,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
+	// That of its open run: running, waiting or queued; else idle.
+	State string `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
+	// ListSessions only: the passage of the newest message that has the searched words. Empty if
+	// only the title has them.
+	Match         string `protobuf:"bytes,16,opt,name=match,proto3" json:"match,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -229,6 +234,20 @@ func (x *Session) GetClientTools() []string {
 		return x.ClientTools
 	}
 	return nil
+}
+
+func (x *Session) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Session) GetMatch() string {
+	if x != nil {
+		return x.Match
+	}
+	return ""
 }
 
 // The names of the enabled tools; may be empty.
@@ -690,9 +709,12 @@ type ListSessionsRequest struct {
 	Before *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
 	// 1 to 100; 0 means 20.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Words that the title must contain; empty for all sessions.
-	Query         string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
-	Archived      bool   `protobuf:"varint,4,opt,name=archived,proto3" json:"archived,omitempty"`
+	// Words that the title or one message must contain; empty for all sessions. A word of a message
+	// begins with the searched one; in a title, it may be anywhere.
+	Query    string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
+	Archived bool   `protobuf:"varint,4,opt,name=archived,proto3" json:"archived,omitempty"`
+	// Empty for all; see Session.state.
+	State         string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -753,6 +775,13 @@ func (x *ListSessionsRequest) GetArchived() bool {
 		return x.Archived
 	}
 	return false
+}
+
+func (x *ListSessionsRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
 }
 
 type ListSessionsResponse struct {
@@ -1867,7 +1896,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xeb\x03\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\x97\x04\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1886,7 +1915,9 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"created_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12!\n" +
-	"\fclient_tools\x18\x0e \x03(\tR\vclientTools\"%\n" +
+	"\fclient_tools\x18\x0e \x03(\tR\vclientTools\x12\x14\n" +
+	"\x05state\x18\x0f \x01(\tR\x05state\x12\x14\n" +
+	"\x05match\x18\x10 \x01(\tR\x05match\"%\n" +
 	"\rToolSelection\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"\xcc\x03\n" +
 	"\aMessage\x12\x0e\n" +
@@ -1931,12 +1962,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
 	"\x11input_schema_json\x18\x03 \x01(\tR\x0finputSchemaJson\"N\n" +
 	"\x15CreateSessionResponse\x125\n" +
-	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"\x91\x01\n" +
+	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"\xa7\x01\n" +
 	"\x13ListSessionsRequest\x122\n" +
 	"\x06before\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x14\n" +
 	"\x05query\x18\x03 \x01(\tR\x05query\x12\x1a\n" +
-	"\barchived\x18\x04 \x01(\bR\barchived\"c\n" +
+	"\barchived\x18\x04 \x01(\bR\barchived\x12\x14\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\"c\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.SessionR\bsessions\x12\x12\n" +
 	"\x04more\x18\x02 \x01(\bR\x04more\"w\n" +

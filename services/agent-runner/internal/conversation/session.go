@@ -48,16 +48,24 @@ type Session struct {
 	Archived     bool
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
+	State        run.State // of its open run, or idle
 }
 
+const idle run.State = "idle"
+
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
-	ARRAY(SELECT tool ->> 'name' FROM json_array_elements(client_tools) tool) AS client_tools, archived, created_at, updated_at`
+	ARRAY(SELECT tool ->> 'name' FROM json_array_elements(client_tools) tool) AS client_tools, archived, created_at, updated_at,
+	` + state + ` AS state`
+
+// state is the state of a session: that of its open run, or idle. Each part has its own partial index.
+const state = `coalesce((SELECT state FROM runs r WHERE r.workspace_id = sessions.workspace_id AND r.session_id = sessions.id AND state IN ('running', 'waiting')),
+		(SELECT state FROM runs r WHERE r.workspace_id = sessions.workspace_id AND r.session_id = sessions.id AND state = 'queued' LIMIT 1), 'idle')`
 
 // Proto returns the session as other services see it.
 func (s *Session) Proto() *agentv1.Session {
 	out := &agentv1.Session{
 		Id: s.ID.String(), WorkspaceId: s.Workspace.String(), CreatedBy: s.CreatedBy.String(), Title: s.Title, Model: s.Model,
-		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived, ClientTools: s.ClientTools,
+		Provider: s.Provider, SystemPrompt: s.SystemPrompt, Preset: s.Preset, Archived: s.Archived, ClientTools: s.ClientTools, State: string(s.State),
 		CreatedAt: timestamppb.New(s.CreatedAt), UpdatedAt: timestamppb.New(s.UpdatedAt),
 	}
 	if s.Tools != nil {
@@ -341,58 +349,6 @@ func (s *Store) one(ctx context.Context, a identity.Actor, where string, args pg
 }
 
 func notFound() error { return fault.New(fault.NotFound, "there is no such session") }
-
-// Query says which sessions to list.
-type Query struct {
-	Before   time.Time // zero for the first page
-	Limit    int
-	Words    string
-	Archived bool
-}
-
-// List returns a page of sessions, newest first, and whether more pages follow.
-func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Session, more bool, err error) {
-	if q.Limit == 0 {
-		q.Limit = 20
-	}
-	if q.Limit < 1 || q.Limit > 100 {
-		return nil, false, fault.New(fault.Invalid, "limit must be 1 to 100")
-	}
-	args := pg.Args{"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "words": likeWords(q.Words), "before": nil}
-	if !q.Before.IsZero() {
-		args["before"] = q.Before
-	}
-	err = s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `
-			SELECT `+columns+` FROM sessions
-			WHERE workspace_id = @workspace AND archived = @archived
-				AND (@before::timestamptz IS NULL OR created_at < @before)
-				AND title ILIKE ALL (@words::text[])
-			ORDER BY created_at DESC LIMIT @limit`, args)
-		if err != nil {
-			return err
-		}
-		page, err = pgx.CollectRows(rows, pgx.RowToStructByName[Session])
-		return err
-	})
-	if err != nil {
-		return nil, false, fmt.Errorf("list sessions: %w", err)
-	}
-	if len(page) > q.Limit {
-		return page[:q.Limit], true, nil
-	}
-	return page, false, nil
-}
-
-// likeWords returns one LIKE pattern for each word of a query.
-func likeWords(q string) []string {
-	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-	patterns := []string{}
-	for w := range strings.FieldsSeq(q) {
-		patterns = append(patterns, "%"+escape.Replace(w)+"%")
-	}
-	return patterns
-}
 
 // Update changes a session. Absent fields of the request keep their values; its id is not used.
 func (s *Store) Update(ctx context.Context, a identity.Actor, session id.Session, req *agentv1.UpdateSessionRequest) (*Session, error) {

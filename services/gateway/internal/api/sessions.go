@@ -36,6 +36,9 @@ type Session struct {
 	Archived     bool      `json:"archived"`
 	CreatedAt    string    `json:"created_at" format:"date-time"`
 	UpdatedAt    string    `json:"updated_at" format:"date-time"`
+
+	State string `json:"state" enum:"idle,queued,running,waiting" doc:"The state of the session's open run; idle if it has none. A run waits for a person's approval or for a client's result."`
+	Match string `json:"match,omitempty" doc:"With q: the passage of the newest message that has its words; absent if only the title has them."`
 }
 
 func viewSession(s *agentv1.Session) Session {
@@ -43,6 +46,7 @@ func viewSession(s *agentv1.Session) Session {
 		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
 		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
 		MaxSteps: orNull(s.GetMaxSteps()), ClientTools: append([]string{}, s.GetClientTools()...), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+		State: cmp.Or(s.GetState(), "idle"), Match: s.GetMatch(),
 	}
 	if s.GetTools() != nil {
 		v.Tools = new(append([]string{}, s.GetTools().GetNames()...))
@@ -143,11 +147,12 @@ type sessionsOutputBody struct {
 func (a *API) listSessions(ctx context.Context, in *struct {
 	Cursor   string `query:"cursor" doc:"The created_at of the last item of the previous page." example:"2026-11-21T08:00:00.123456Z"`
 	Limit    int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
-	Query    string `query:"q" maxLength:"200" doc:"Words that the title contains."`
+	Query    string `query:"q" maxLength:"200" doc:"At most 16 words that the title contains, or with which words of one message begin."`
 	Archived bool   `query:"archived"`
+	State    string `query:"state" enum:"idle,queued,running,waiting" doc:"Only sessions in this state."`
 },
 ) (*sessionsOutputBody, error) {
-	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived}
+	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived, State: in.State}
 	if err := checkText("q", in.Query, 200); err != nil {
 		return nil, err
 	}

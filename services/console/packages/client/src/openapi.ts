@@ -2598,6 +2598,8 @@ export interface components {
             created_by: string;
             /** Format: uuid */
             id: string;
+            /** @description With q: the passage of the newest message that has its words; absent if only the title has them. */
+            match?: string;
             /**
              * Format: int32
              * @description Null: the preset's limit.
@@ -2609,6 +2611,11 @@ export interface components {
             preset: string;
             /** @example anthropic */
             provider: string;
+            /**
+             * @description The state of the session's open run; idle if it has none. A run waits for a person's approval or for a client's result.
+             * @enum {string}
+             */
+            state: "idle" | "queued" | "running" | "waiting";
             system_prompt: string | null;
             /** @description Null until the first message sets it. */
             title: string | null;
@@ -11796,9 +11803,11 @@ export interface operations {
                 /** @description The created_at of the last item of the previous page. */
                 cursor?: string;
                 limit?: number;
-                /** @description Words that the title contains. */
+                /** @description At most 16 words that the title contains, or with which words of one message begin. */
                 q?: string;
                 archived?: boolean;
+                /** @description Only sessions in this state. */
+                state?: "idle" | "queued" | "running" | "waiting";
             };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */

@@ -1,0 +1,127 @@
+package conversation
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/services/agent-runner/internal/run"
+)
+
+// Query says which sessions to list.
+type Query struct {
+	Before time.Time // zero for the first page
+	Limit  int
+	// Words that the title or a message has. In a message they are the beginnings of its words.
+	Words    string
+	Archived bool
+	State    run.State // of Session; empty for all
+}
+
+// Found is a session of a list.
+type Found struct {
+	Session
+	Match string // the passage of its newest message with the words; empty if none has them
+}
+
+// Proto returns the session as other services see it.
+func (f *Found) Proto() *agentv1.Session {
+	out := f.Session.Proto()
+	out.Match = f.Match
+	return out
+}
+
+// Limits of a query.
+const (
+	maxQuery = 200
+	maxWords = 16
+)
+
+func (q *Query) check() error {
+	if q.Limit < 0 || q.Limit > 100 {
+		return fault.New(fault.Invalid, "limit must be 1 to 100")
+	}
+	switch q.State {
+	case "", idle, run.Queued, run.Running, run.Waiting:
+	default:
+		return fault.New(fault.Invalid, "state must be idle, queued, running or waiting")
+	}
+	if n := len(strings.Fields(q.Words)); n > maxWords {
+		return fault.New(fault.Invalid, "the query has %d words; at most %d are allowed", n, maxWords)
+	}
+	return checkText("query", q.Words, maxQuery, false)
+}
+
+// List returns a page of sessions, newest first, and whether more pages follow.
+func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Found, more bool, err error) {
+	if err := q.check(); err != nil {
+		return nil, false, err
+	}
+	q.Limit = cmp.Or(q.Limit, 20)
+	args := pg.Args{
+		"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "state": string(q.State),
+		"words": likeWords(q.Words), "search": beginnings(q.Words), "before": nil,
+	}
+	if !q.Before.IsZero() {
+		args["before"] = q.Before
+	}
+	narrow := "true"
+	if q.State != "" && q.State != idle { // a constant, so that the partial indexes of runs serve it
+		narrow = "id IN (SELECT session_id FROM runs WHERE workspace_id = @workspace AND state = '" + string(q.State) + "')"
+	}
+	b := &pgx.Batch{}
+	// The policy of message_words shows the rows that this matches, and no others.
+	b.Queue(`SELECT set_config('signalbox.search', to_tsquery('simple', @search)::text, true)`, args)
+	b.Queue(`
+		WITH said AS MATERIALIZED (
+			SELECT DISTINCT ON (session_id) session_id, message_id FROM message_words
+			WHERE workspace_id = @workspace ORDER BY session_id, message_id DESC
+		)
+		SELECT `+columns+`, coalesce((
+				SELECT ts_headline('simple', message_text(m.content), current_setting('signalbox.search')::tsquery,
+					'StartSel="", StopSel="", MaxFragments=1, MinWords=8, MaxWords=24')
+				FROM messages m WHERE m.workspace_id = @workspace AND m.id = (SELECT message_id FROM said WHERE session_id = sessions.id)), '') AS match
+		FROM sessions
+		WHERE workspace_id = @workspace AND archived = @archived AND (@before::timestamptz IS NULL OR created_at < @before)
+			AND (title ILIKE ALL (@words::text[]) OR id IN (SELECT session_id FROM said)) AND `+narrow+`
+			AND (@state = '' OR `+state+` = @state)
+		ORDER BY created_at DESC LIMIT @limit`, args).Query(pg.Collect(&page))
+	if err := s.db.ReadInWorkspace(ctx, a.Workspace, b); err != nil {
+		return nil, false, fmt.Errorf("list sessions: %w", err)
+	}
+	for i := range page {
+		page[i].Match = strings.Join(strings.Fields(page[i].Match), " ")
+	}
+	if len(page) > q.Limit {
+		return page[:q.Limit], true, nil
+	}
+	return page, false, nil
+}
+
+// likeWords returns one LIKE pattern for each word of a query.
+func likeWords(q string) []string {
+	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+	patterns := []string{}
+	for w := range strings.FieldsSeq(q) {
+		patterns = append(patterns, "%"+escape.Replace(w)+"%")
+	}
+	return patterns
+}
+
+// beginnings returns a text search query for texts in which a word begins with each word of q.
+func beginnings(q string) string {
+	escape := strings.NewReplacer(`\`, `\\`, `'`, `''`)
+	var terms []string
+	for w := range strings.FieldsSeq(q) {
+		terms = append(terms, "'"+escape.Replace(w)+"':*")
+	}
+	return strings.Join(terms, " & ")
+}
