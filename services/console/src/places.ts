@@ -1,9 +1,9 @@
-import { type LucideIcon, Users } from "lucide-react";
+import { ChartColumn, KeyRound, type LucideIcon, Plug, Users } from "lucide-react";
 import type { Workspace } from "./client.ts";
 
 /** A page of the workspace that its operation or administration needs, and who may see it. */
 interface Place {
-	to: "/w/$slug/members";
+	to: "/w/$slug/accounts" | "/w/$slug/connections" | "/w/$slug/usage" | "/w/$slug/members";
 	text: string;
 	icon: LucideIcon;
 	roles: readonly Workspace["role"][];
@@ -15,5 +15,8 @@ const everybody = ["owner", "editor", "viewer"] as const;
 
 /** The places at the foot of the navigation. */
 export const places: readonly Place[] = [
+	{ to: "/w/$slug/accounts", text: "Accounts", icon: KeyRound, roles: ["owner"] },
+	{ to: "/w/$slug/connections", text: "Connections", icon: Plug, roles: ["owner", "editor"] },
+	{ to: "/w/$slug/usage", text: "Usage", icon: ChartColumn, roles: everybody },
 	{ to: "/w/$slug/members", text: "Workspace", icon: Users, roles: everybody, also: ["keys", "rules", "audit"] },
 ];

@@ -11,6 +11,7 @@ import { NewPage } from "./routes/new.tsx";
 import { SessionPage } from "./routes/session.tsx";
 import { SessionsPage } from "./routes/sessions.tsx";
 import { LinkPage, SignInPage } from "./routes/sign-in.tsx";
+import { usageSearch } from "./search.ts";
 
 /** The workspaces of the person who is signed in. */
 export const workspacesQuery = {
@@ -97,6 +98,14 @@ export function createConsole(queries: QueryClient) {
 		createRoute({ getParentRoute: () => workspace, path, component });
 	const operate = [
 		at(
+			"/connections",
+			lazyRouteComponent(() => import("./routes/connections.tsx"), "ConnectionsPage"),
+		),
+		at(
+			"/accounts",
+			lazyRouteComponent(() => import("./routes/accounts.tsx"), "AccountsPage"),
+		),
+		at(
 			"/more",
 			lazyRouteComponent(() => import("./routes/more.tsx"), "MorePage"),
 		),
@@ -119,12 +128,18 @@ export function createConsole(queries: QueryClient) {
 		validateSearch: (s: Record<string, unknown>): { log?: "credentials" } => (s.log === "credentials" ? { log: s.log } : {}),
 		component: lazyRouteComponent(() => import("./routes/audit.tsx"), "AuditPage"),
 	});
+	const usage = createRoute({
+		getParentRoute: () => workspace,
+		path: "/usage",
+		validateSearch: usageSearch,
+		component: lazyRouteComponent(() => import("./routes/usage.tsx"), "UsagePage"),
+	});
 	return createRouter({
 		routeTree: root.addChildren([
 			index,
 			signIn,
 			link,
-			workspace.addChildren([fresh, session, sessions, inbox, documents, document, ...operate, audit]),
+			workspace.addChildren([fresh, session, sessions, inbox, documents, document, ...operate, audit, usage]),
 		]),
 		defaultPreload: "intent",
 		scrollRestoration: true,

@@ -268,6 +268,94 @@ test("a key is shown once, and revoked after a question", async (t) => {
 	assert.equal((await read()).status, 401);
 });
 
+test("an owner sees what is spent and limits it, adds a server that is down, and an account", async (t) => {
+	const page = await person(t);
+	const id = await page.evaluate(async () => {
+		const made = await fetch("/api/workspaces", {
+			method: "POST",
+			headers: { "Content-Type": "application/json" },
+			body: JSON.stringify({ name: "Operated" }),
+		});
+		return (await made.json()).workspace.id;
+	});
+	await page.goto(`${signalbox.url}/w/operated-${id.slice(-8)}`);
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+
+	await page.getByRole("link", { name: "Usage", exact: true }).click();
+	await page.getByRole("img", { name: /Cost per day by model, of 30 days/ }).waitFor();
+	await page.getByRole("button", { name: "Set a budget" }).click();
+	const dialog = page.getByRole("dialog");
+	await dialog.getByRole("button", { name: "Set budget" }).click();
+	await dialog.getByText("Set at least one limit.").waitFor();
+	await dialog.getByLabel("Cost, in dollars").fill("8");
+	await dialog.getByRole("button", { name: "Set budget" }).click();
+	await page.getByText("Daily budget $8.00").waitFor();
+	await page.getByRole("button", { name: "Table", exact: true }).click();
+	await page.getByRole("row", { name: /so far/ }).waitFor();
+	assert.match(page.url(), /view=table/);
+
+	await page.getByRole("link", { name: "Connections", exact: true }).click();
+	await page.getByRole("button", { name: "Add server" }).click();
+	await dialog.getByLabel("Address").fill("https://mcp.tracker.invalid/");
+	await dialog.getByLabel("Name", { exact: true }).fill("Tracker!");
+	await page.keyboard.press("Enter");
+	await dialog.getByText("At most 28 lower-case letters").waitFor();
+	await dialog.getByLabel("Name", { exact: true }).fill("tracker");
+	await page.keyboard.press("Enter");
+	await page.getByRole("dialog", { name: "tracker" }).getByText("Down").waitFor();
+	await page.keyboard.press("Escape");
+	await page
+		.getByRole("row", { name: /tracker/ })
+		.getByText("Down")
+		.waitFor();
+
+	await page.getByRole("link", { name: "Accounts", exact: true }).click();
+	await page.getByText("No account yet").waitFor();
+	await page.getByRole("button", { name: "Add account" }).click();
+	await dialog.getByLabel("API key", { exact: true }).fill("sk-or-v1-example");
+	await dialog.getByRole("button", { name: "Add Anthropic" }).click();
+	await dialog.getByText("This looks like a key of OpenRouter, not of Anthropic.").waitFor();
+	await dialog.getByLabel("API key", { exact: true }).fill("sk-ant-example-4Qx7");
+	await dialog.getByLabel("Label").fill("team key");
+	await dialog.getByRole("button", { name: "Add Anthropic" }).click();
+	await page.getByRole("row", { name: /team key API key · ends in 4Qx7 Ready/ }).waitFor();
+	await page.getByRole("button", { name: "Hybrid" }).click();
+	await page.getByText(/scores health, bucket and rest/).waitFor();
+	await page.reload();
+	await page.getByText(/scores health, bucket and rest/).waitFor();
+	await page.getByRole("button", { name: "More for team key" }).click();
+	await dialog.getByRole("button", { name: "Turn off" }).click();
+	await dialog.getByRole("button", { name: "Turn on" }).waitFor();
+	await dialog.getByRole("button", { name: "Remove" }).click();
+	await page.getByRole("dialog", { name: "Remove “team key”?" }).getByRole("button", { name: "Remove" }).click();
+	await page.getByText("No account yet").waitFor();
+});
+
+test("what a viewer may not do is absent", async (t) => {
+	const page = await person(t);
+	await page.route(/\/api\/workspaces(\?|$)/, async (route) => {
+		const answer = await route.fetch();
+		const body = await answer.json();
+		for (const w of body.workspaces) w.role = "viewer";
+		await route.fulfill({ response: answer, json: body });
+	});
+	const start = page.url();
+	await page.goto(`${start}/members`);
+	await page.getByRole("region", { name: "Members" }).waitFor();
+	const places = await page.getByRole("navigation", { name: "Main" }).getByRole("link").allInnerTexts();
+	assert.deepEqual(
+		places.filter((p) => /Accounts|Connections|Usage|Workspace/.test(p)),
+		["Usage", "Workspace"],
+	);
+	assert.equal(await page.getByRole("button", { name: "Add member" }).count(), 0);
+	for (const place of ["accounts", "connections", "audit"]) {
+		await page.goto(`${start}/${place}`);
+		await page.getByText("Not for your role").waitFor();
+	}
+});
+
 test("a person ends another of their browsers", async (t) => {
 	const page = await person(t);
 	const other = await person(t);
@@ -318,8 +406,18 @@ for (const [scheme, width] of [
 			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
 			await check(place);
 		}
-		const dialogs = { members: "Add member", keys: "New key", rules: "New rule", audit: undefined, more: undefined };
-		for (const [place, button] of Object.entries(dialogs)) {
+		// Each of these in both themes and at both widths, though not in all four.
+		const dialogs = {
+			accounts: "Add account",
+			connections: "Add server",
+			usage: "Set a budget",
+			members: "Add member",
+			keys: "New key",
+			rules: "New rule",
+			audit: undefined,
+			more: undefined,
+		};
+		for (const [place, button] of (scheme === "light") === (width === 1440) ? Object.entries(dialogs) : []) {
 			await page.evaluate((to) => history.pushState({}, "", to), `${start}/${place}`);
 			await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("[aria-label=Loading]"));
 			await check(place);
