@@ -113,6 +113,11 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<Place icon={Inbox} to="/w/$slug/inbox" text="Inbox" count={waiting} />
 				<Place icon={MessageSquare} to="/w/$slug/sessions" text="Sessions" />
 				<Place icon={FileText} to="/w/$slug/documents" text="Documents" />
+				{places
+					.filter((p) => p.work)
+					.map((p) => (
+						<Place key={p.to} {...p} />
+					))}
 				<div className={css.recent} tabIndex={0} role="region" aria-label="Recent sessions">
 					<h2 className="micro">Recent</h2>
 					{sessions.data?.length === 0 && <p className="px-2 text-small text-ink-3">Your sessions will be here, with their signals.</p>}
@@ -125,7 +130,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				</div>
 				<div className={css.operate}>
 					{places
-						.filter((p) => p.roles.includes(workspace.role))
+						.filter((p) => !p.work && p.roles.includes(workspace.role))
 						.map((p) => (
 							<Place key={p.to} {...p} current={p.also?.includes(at)} />
 						))}
@@ -172,7 +177,14 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 
 interface PlaceProps {
 	icon: LucideIcon;
-	to: "/w/$slug" | "/w/$slug/inbox" | "/w/$slug/sessions" | "/w/$slug/documents" | "/w/$slug/more" | (typeof places)[number]["to"];
+	to:
+		| "/w/$slug"
+		| "/w/$slug/inbox"
+		| "/w/$slug/sessions"
+		| "/w/$slug/documents"
+		| "/w/$slug/runs"
+		| "/w/$slug/more"
+		| (typeof places)[number]["to"];
 	text: string;
 	shortcut?: string;
 	count?: number;

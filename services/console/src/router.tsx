@@ -8,6 +8,8 @@ import { DocumentsPage } from "./routes/documents.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
 import { InboxPage } from "./routes/inbox.tsx";
 import { NewPage } from "./routes/new.tsx";
+import type { RunSearch } from "./routes/run.tsx";
+import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
 import { SessionsPage } from "./routes/sessions.tsx";
 import { LinkPage, SignInPage } from "./routes/sign-in.tsx";
@@ -29,6 +31,9 @@ async function workspacesOf(queries: QueryClient) {
 		throw e;
 	}
 }
+
+const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
+const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
 /** Makes the console's router. Every page of a workspace is below /w/<its slug>. */
 export function createConsole(queries: QueryClient) {
@@ -85,6 +90,31 @@ export function createConsole(queries: QueryClient) {
 	});
 	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });
 	const documents = createRoute({ getParentRoute: () => workspace, path: "/documents", component: DocumentsPage });
+	const runs = createRoute({
+		getParentRoute: () => workspace,
+		path: "/runs",
+		validateSearch: (s: Record<string, unknown>): RunsSearch => ({
+			...(["active", "waiting", "failed", "cancelled"].includes(String(s.state))
+				? { state: s.state as NonNullable<RunsSearch["state"]> }
+				: {}),
+			...(typeof s.session === "string" && s.session ? { session: s.session } : {}),
+		}),
+		component: function Runs() {
+			return <LazyRuns search={runs.useSearch()} />;
+		},
+	});
+	const run = createRoute({
+		getParentRoute: () => workspace,
+		path: "/runs/$id",
+		validateSearch: (s: Record<string, unknown>): RunSearch => ({
+			...(typeof s.step === "string" || typeof s.step === "number" ? { step: String(s.step) } : {}),
+			...(s.view === "conversation" || s.view === "log" ? { view: s.view } : {}),
+		}),
+		component: function Run() {
+			const { id } = run.useParams();
+			return <LazyRun key={id} id={id} search={run.useSearch()} />;
+		},
+	});
 	const document = createRoute({
 		getParentRoute: () => workspace,
 		path: "/d/$id",
@@ -139,7 +169,7 @@ export function createConsole(queries: QueryClient) {
 			index,
 			signIn,
 			link,
-			workspace.addChildren([fresh, session, sessions, inbox, documents, document, ...operate, audit, usage]),
+			workspace.addChildren([fresh, session, sessions, inbox, documents, document, runs, run, ...operate, audit, usage]),
 		]),
 		defaultPreload: "intent",
 		scrollRestoration: true,

@@ -215,6 +215,39 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	assert.ok((await state()).lines < 100);
 });
 
+test("a run is inspected by keyboard", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about keys");
+	await page.getByText("Done. I wrote Keys").waitFor();
+	const main = page.getByRole("main");
+	await page.getByRole("link", { name: "Runs" }).click();
+	await main.getByRole("link", { name: "create a document about keys" }).click();
+	const grid = page.getByRole("grid", { name: "Steps, attempts and calls" });
+	await grid
+		.getByText(/first token/)
+		.first()
+		.waitFor(); // the trace is a moment behind
+	await grid.focus();
+	for (const key of ["j", "j", "j"]) await page.keyboard.press(key);
+	assert.match(await grid.getByRole("row", { selected: true }).innerText(), /doc_create/);
+	const details = page.getByRole("complementary", { name: "Details" });
+	await details.getByRole("heading", { name: "Create document" }).waitFor();
+	await page.keyboard.press("ArrowLeft");
+	assert.match(await grid.getByRole("row", { selected: true }).innerText(), /Step 1/);
+	await page.keyboard.press("z");
+	await page.getByRole("img", { name: /The rows show 0 ms to / }).waitFor();
+	await details.getByRole("tab", { name: "Facts" }).focus();
+	await page.keyboard.press("ArrowRight");
+	await page.keyboard.press("ArrowRight");
+	await details.getByText('"tool": "doc_create"').waitFor();
+	await page.reload(); // the chosen step is in the address
+	await details.getByText("Step", { exact: true }).waitFor();
+	await page.getByRole("button", { name: "Log" }).click();
+	await page.getByRole("cell", { name: "tool call complete doc_create" }).waitFor();
+	await page.getByRole("button", { name: "Conversation" }).click();
+	await main.getByText("Done. I wrote Keys").waitFor();
+});
+
 test("a draft survives a reload", async (t) => {
 	const page = await person(t);
 	await page.getByLabel("Message", { exact: true }).fill("half a thought");
@@ -401,7 +434,19 @@ for (const [scheme, width] of [
 		await page.getByRole("dialog", { name: "Keys" }).waitFor();
 		await check("keys");
 		await page.keyboard.press("Escape");
-		for (const place of ["inbox", "sessions", "documents", "d/00000000-0000-7000-8000-000000000000", "nowhere"]) {
+		await page.goto(`${start}/runs`);
+		await page.getByRole("main").getByRole("link", { name: "create a document about rivers" }).first().click();
+		await page.getByRole("grid").getByText("doc_create").click();
+		await check("run");
+		for (const place of [
+			"inbox",
+			"sessions",
+			"documents",
+			"runs",
+			"runs/00000000-0000-7000-8000-000000000000",
+			"d/00000000-0000-7000-8000-000000000000",
+			"nowhere",
+		]) {
 			await page.goto(`${start}/${place}`);
 			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
 			await check(place);

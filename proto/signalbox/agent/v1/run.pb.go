@@ -1083,7 +1083,8 @@ func (x *Attempt) GetVoidReason() string {
 // An event of the run log without its content; consecutive deltas of one kind are one.
 type Moment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of the event's body, such as text_delta.
+	// The name of the event's body, such as text_delta, or parked for a waiting event that says that
+	// the run is parked until somebody has answered.
 	Kind      string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	Epoch     int64  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	StepIndex int32  `protobuf:"varint,3,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`

@@ -141,7 +141,8 @@ func (t *trace) moment(e *runv1.Event, kind, detail, call string) {
 	})
 }
 
-// describe returns the kind of an event, what people want to know of it, and its tool call.
+// describe returns the kind of an event, what people want to know of it, and its tool call. An
+// event that says that the run is parked until somebody has answered has a kind of its own.
 func describe(e *runv1.Event) (kind, detail, call string) {
 	m := e.ProtoReflect()
 	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("body"))
@@ -160,6 +161,9 @@ func describe(e *runv1.Event) (kind, detail, call string) {
 		if detail = text(name); detail != "" {
 			break
 		}
+	}
+	if w := e.GetWaiting(); w.GetForPerson() || w.GetForClient() {
+		return "parked", detail, ""
 	}
 	return string(field.Name()), detail, text("tool_call_id")
 }

@@ -1,0 +1,8 @@
+/** How long something took: 84 ms, 2.3 s, 1 min 12 s, 2 h 5 min. */
+export function took(ms: number): string {
+	const n = Math.max(0, Math.round(ms));
+	if (n < 1000) return `${n} ms`;
+	if (n < 59_950) return `${(n / 1000).toFixed(1)} s`;
+	const s = Math.round(n / 1000);
+	return s < 3600 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
