@@ -3,11 +3,15 @@ package browser_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image/jpeg"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -483,6 +487,43 @@ func TestStop(t *testing.T) {
 	w.mustOpen("/")
 	if got := w.read(); got != "here" {
 		t.Errorf("after a stopped call, the page says %q", got)
+	}
+}
+
+// TestLeftoversAreRemoved starts a Service beside the folders of a killed process, of one that
+// runs, and of another program.
+func TestLeftoversAreRemoved(t *testing.T) {
+	t.Parallel()
+	left, kill, err := browser.NewFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(left, "profile", "Default"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	used, unlock, err := browser.NewFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := left + "-link" // to a folder that is not ours
+	other := t.TempDir()
+	if err := os.Symlink(other, link); err != nil {
+		t.Fatal(err)
+	}
+	kill() // the kernel closes what a killed process has open
+	w := start(t, pages{"/": "here"})
+	for _, err = os.Stat(left); !errors.Is(err, fs.ErrNotExist); _, err = os.Stat(left) {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // nothing announces it
+	}
+	w.mustOpen("/") // after Run has looked at all of them
+	for _, path := range []string{used, other, link} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("what is not left over is removed: %v", err)
+		}
+	}
+	unlock()
+	if err := errors.Join(os.Remove(used), os.Remove(link)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -43,3 +43,12 @@ func (s *Service) Signal(ws id.Workspace, sig syscall.Signal) error {
 
 // Find is find.
 func Find() (string, error) { return find(os.Getenv("CHROMIUM")) }
+
+// NewFolder makes a browser's folder, which stays locked until unlock is called.
+func NewFolder() (path string, unlock func(), err error) {
+	d, err := newFolder()
+	if err != nil {
+		return "", nil, err
+	}
+	return d.path, func() { _ = d.lock.Close() }, nil
+}

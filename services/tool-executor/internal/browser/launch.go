@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -50,18 +49,6 @@ type launcher struct {
 	bwrap     string   // empty: without a network namespace
 	self      *os.File // our program, which starts the browser in its namespace; nil without bwrap
 	noSandbox bool
-}
-
-// folder makes the folder of a browser, for its profile and its socket.
-func folder() (string, error) {
-	dir, err := os.MkdirTemp("", "signalbox-browser-")
-	if err != nil {
-		return "", err
-	}
-	if os.Geteuid() == 0 {
-		err = os.Chown(dir, nobody, nobody)
-	}
-	return dir, err
 }
 
 // listen returns the listener of a browser's proxy, and the address at which the browser finds it.
@@ -170,14 +157,14 @@ func (l *launcher) isolate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir, err := folder()
+	dir, err := newFolder()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = removeFolder(dir) }() // it is empty
+	defer func() { _ = dir.remove() }() // it is empty
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bwrap, append(l.namespaces(dir), "/bin/true")...)
+	cmd := exec.CommandContext(ctx, bwrap, append(l.namespaces(dir.path), "/bin/true")...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
@@ -190,21 +177,6 @@ func (l *launcher) isolate(ctx context.Context) error {
 	l.self, err = os.Open("/proc/self/exe")
 	if err == nil {
 		l.bwrap = bwrap
-	}
-	return err
-}
-
-// removeTries bounds how often a browser's folder is removed: its processes may write until
-// they are gone.
-const removeTries = 50
-
-func removeFolder(dir string) error {
-	var err error
-	for range removeTries {
-		if err = os.RemoveAll(dir); err == nil || errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the kernel does not announce it
 	}
 	return err
 }

@@ -26,7 +26,6 @@ const (
 // process is a running browser, with the pages of one workspace.
 type process struct {
 	log   *slog.Logger
-	dir   string
 	proxy *proxy
 	ctx   context.Context // chromedp's; it ends with the browser
 	main  *chromedp.Context
@@ -39,19 +38,19 @@ type process struct {
 
 // start starts a browser. It returns when the browser answers.
 func (l *launcher) start(ctx context.Context, guard *netguard.Guard, log *slog.Logger) (*process, error) {
-	dir, err := folder()
+	dir, err := newFolder()
 	if err != nil {
 		return nil, fmt.Errorf("make the browser's folder: %w", err)
 	}
-	listener, addr, err := l.listen(dir)
+	listener, addr, err := l.listen(dir.path)
 	if err != nil {
-		_ = removeFolder(dir)
+		_ = dir.remove()
 		return nil, fmt.Errorf("listen for the browser's requests: %w", err)
 	}
-	p := &process{log: log, dir: dir, proxy: newProxy(guard, log), gone: make(chan struct{}), pages: map[id.Session]*page{}}
+	p := &process{log: log, proxy: newProxy(guard, log), gone: make(chan struct{}), pages: map[id.Session]*page{}}
 	// The browser outlives the call that needs it first.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	allocated, _ := chromedp.NewExecAllocator(background, l.options(dir, addr)...) // stop cancels it
+	allocated, _ := chromedp.NewExecAllocator(background, l.options(dir.path, addr)...) // stop cancels it
 	opened, cancel := chromedp.NewContext(allocated, quiet(background, log)...)
 	p.ctx, p.main, p.kill = opened, chromedp.FromContext(opened), stop
 	var serving sync.WaitGroup
@@ -61,8 +60,8 @@ func (l *launcher) start(ctx context.Context, guard *netguard.Guard, log *slog.L
 		p.proxy.close()
 		serving.Wait()
 		cancel() // waits for the process
-		if err := removeFolder(dir); err != nil {
-			log.WarnContext(background, "folder of a browser not removed", "dir", dir, "error", err)
+		if err := dir.remove(); err != nil {
+			log.WarnContext(background, "folder of a browser not removed", "dir", dir.path, "error", err)
 		}
 		close(p.gone)
 	}()

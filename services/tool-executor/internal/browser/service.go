@@ -121,8 +121,12 @@ func (s *Service) Unavailable() string {
 	return ""
 }
 
-// Run closes what is idle until ctx is done, and then everything.
+// Run closes what is idle until ctx is done, and then everything. It first removes what killed
+// processes have left.
 func (s *Service) Run(ctx context.Context) error {
+	if s.missing == nil {
+		removeLeftovers(ctx, s.log)
+	}
 	t := time.NewTicker(min(s.settings.Idle/4, 15*time.Second))
 	defer t.Stop()
 	for {
