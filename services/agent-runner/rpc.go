@@ -474,7 +474,7 @@ func authorize(ctx context.Context, least identity.Role, session string) (identi
 
 func messageOf(session id.Session, m *run.Message, of conversation.RunOf) *agentv1.Message {
 	out := &agentv1.Message{
-		Id: m.ID.String(), SessionId: session.String(), Role: m.Role, ContentJson: string(m.Content), RunId: m.Run.String(),
+		Id: m.ID.String(), SessionId: session.String(), Role: m.Role, ContentJson: string(m.Content),
 		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: m.Model, CreatedAt: timestamppb.New(m.CreatedAt),
 		Simulated: m.Role != "user" && of.Simulated, Interrupted: m.Interrupted,
 	}
@@ -483,6 +483,9 @@ func messageOf(session id.Session, m *run.Message, of conversation.RunOf) *agent
 		out.CreatedBy = m.SteeredBy.String()
 	case m.Role == "user" && of.CreatedBy != id.Member{}:
 		out.CreatedBy = of.CreatedBy.String()
+	}
+	if !id.IsZero(m.Run) { // otherwise the session was created with it
+		out.RunId = m.Run.String()
 	}
 	if m.StepIndex != nil {
 		step := int32(*m.StepIndex)

@@ -453,8 +453,12 @@ type CreateSessionRequest struct {
 	MaxSteps       int32                  `protobuf:"varint,7,opt,name=max_steps,json=maxSteps,proto3" json:"max_steps,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,8,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	ClientTools    *ClientTools           `protobuf:"bytes,9,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What was said before, elsewhere: at most 1,000 messages of the roles user, assistant and tool.
+	// They belong to no run.
+	History       []*EarlierMessage `protobuf:"bytes,10,rep,name=history,proto3" json:"history,omitempty"`
+	Archived      bool              `protobuf:"varint,11,opt,name=archived,proto3" json:"archived,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateSessionRequest) Reset() {
@@ -550,6 +554,75 @@ func (x *CreateSessionRequest) GetClientTools() *ClientTools {
 	return nil
 }
 
+func (x *CreateSessionRequest) GetHistory() []*EarlierMessage {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *CreateSessionRequest) GetArchived() bool {
+	if x != nil {
+		return x.Archived
+	}
+	return false
+}
+
+// A message that was not written here.
+type EarlierMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// user, assistant or tool.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// AI SDK ModelMessage content. A message with tool calls is followed by one with their results.
+	ContentJson   string `protobuf:"bytes,2,opt,name=content_json,json=contentJson,proto3" json:"content_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EarlierMessage) Reset() {
+	*x = EarlierMessage{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EarlierMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EarlierMessage) ProtoMessage() {}
+
+func (x *EarlierMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EarlierMessage.ProtoReflect.Descriptor instead.
+func (*EarlierMessage) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EarlierMessage) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *EarlierMessage) GetContentJson() string {
+	if x != nil {
+		return x.ContentJson
+	}
+	return ""
+}
+
 // Tools that clients run. The model's calls of them wait until a client has sent the result.
 type ClientTools struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -561,7 +634,7 @@ type ClientTools struct {
 
 func (x *ClientTools) Reset() {
 	*x = ClientTools{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +646,7 @@ func (x *ClientTools) String() string {
 func (*ClientTools) ProtoMessage() {}
 
 func (x *ClientTools) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +659,7 @@ func (x *ClientTools) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientTools.ProtoReflect.Descriptor instead.
 func (*ClientTools) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ClientTools) GetTools() []*ClientTool {
@@ -610,7 +683,7 @@ type ClientTool struct {
 
 func (x *ClientTool) Reset() {
 	*x = ClientTool{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +695,7 @@ func (x *ClientTool) String() string {
 func (*ClientTool) ProtoMessage() {}
 
 func (x *ClientTool) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +708,7 @@ func (x *ClientTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientTool.ProtoReflect.Descriptor instead.
 func (*ClientTool) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClientTool) GetName() string {
@@ -668,7 +741,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +753,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +766,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateSessionResponse) GetSession() *Session {
@@ -721,7 +794,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +806,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +819,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListSessionsRequest) GetBefore() *timestamppb.Timestamp {
@@ -795,7 +868,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +880,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +893,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -850,7 +923,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +935,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +948,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetSessionRequest) GetId() string {
@@ -923,7 +996,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1008,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1021,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -1013,7 +1086,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1098,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1111,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Summary) GetMessages() int32 {
@@ -1073,7 +1146,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1158,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1171,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -1135,7 +1208,7 @@ type UpdateSessionRequest struct {
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1147,7 +1220,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1160,7 +1233,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -1235,7 +1308,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1320,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1333,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1279,7 +1352,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1364,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1377,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1322,7 +1395,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1334,7 +1407,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1347,7 +1420,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 type CompactSessionRequest struct {
@@ -1359,7 +1432,7 @@ type CompactSessionRequest struct {
 
 func (x *CompactSessionRequest) Reset() {
 	*x = CompactSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1444,7 @@ func (x *CompactSessionRequest) String() string {
 func (*CompactSessionRequest) ProtoMessage() {}
 
 func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1457,7 @@ func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionRequest.ProtoReflect.Descriptor instead.
 func (*CompactSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CompactSessionRequest) GetId() string {
@@ -1402,7 +1475,7 @@ type CompactSessionResponse struct {
 
 func (x *CompactSessionResponse) Reset() {
 	*x = CompactSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1487,7 @@ func (x *CompactSessionResponse) String() string {
 func (*CompactSessionResponse) ProtoMessage() {}
 
 func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1500,7 @@ func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionResponse.ProtoReflect.Descriptor instead.
 func (*CompactSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
 }
 
 type SubmitRequest struct {
@@ -1457,7 +1530,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1542,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1555,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1574,7 +1647,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1659,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1672,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -1638,7 +1711,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1723,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1736,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -1733,7 +1806,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1818,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1831,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -1791,7 +1864,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1876,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1889,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -1857,7 +1930,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1942,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +1955,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -1943,7 +2016,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\v_step_indexB\f\n" +
 	"\n" +
 	"_tokens_inB\r\n" +
-	"\v_tokens_out\"\xde\x02\n" +
+	"\v_tokens_out\"\xb8\x03\n" +
 	"\x14CreateSessionRequest\x12\x14\n" +
 	"\x05title\x18\x01 \x01(\tR\x05title\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1a\n" +
@@ -1953,7 +2026,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x05tools\x18\x06 \x01(\v2!.signalbox.agent.v1.ToolSelectionR\x05tools\x12\x1b\n" +
 	"\tmax_steps\x18\a \x01(\x05R\bmaxSteps\x12'\n" +
 	"\x0fidempotency_key\x18\b \x01(\tR\x0eidempotencyKey\x12B\n" +
-	"\fclient_tools\x18\t \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\"C\n" +
+	"\fclient_tools\x18\t \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\x12<\n" +
+	"\ahistory\x18\n" +
+	" \x03(\v2\".signalbox.agent.v1.EarlierMessageR\ahistory\x12\x1a\n" +
+	"\barchived\x18\v \x01(\bR\barchived\"G\n" +
+	"\x0eEarlierMessage\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12!\n" +
+	"\fcontent_json\x18\x02 \x01(\tR\vcontentJson\"C\n" +
 	"\vClientTools\x124\n" +
 	"\x05tools\x18\x01 \x03(\v2\x1e.signalbox.agent.v1.ClientToolR\x05tools\"n\n" +
 	"\n" +
@@ -2089,89 +2168,91 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
 	(*ToolSelection)(nil),          // 2: signalbox.agent.v1.ToolSelection
 	(*Message)(nil),                // 3: signalbox.agent.v1.Message
 	(*CreateSessionRequest)(nil),   // 4: signalbox.agent.v1.CreateSessionRequest
-	(*ClientTools)(nil),            // 5: signalbox.agent.v1.ClientTools
-	(*ClientTool)(nil),             // 6: signalbox.agent.v1.ClientTool
-	(*CreateSessionResponse)(nil),  // 7: signalbox.agent.v1.CreateSessionResponse
-	(*ListSessionsRequest)(nil),    // 8: signalbox.agent.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),   // 9: signalbox.agent.v1.ListSessionsResponse
-	(*GetSessionRequest)(nil),      // 10: signalbox.agent.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),     // 11: signalbox.agent.v1.GetSessionResponse
-	(*Summary)(nil),                // 12: signalbox.agent.v1.Summary
-	(*EventPosition)(nil),          // 13: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),   // 14: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil),  // 15: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),   // 16: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 17: signalbox.agent.v1.DeleteSessionResponse
-	(*CompactSessionRequest)(nil),  // 18: signalbox.agent.v1.CompactSessionRequest
-	(*CompactSessionResponse)(nil), // 19: signalbox.agent.v1.CompactSessionResponse
-	(*SubmitRequest)(nil),          // 20: signalbox.agent.v1.SubmitRequest
-	(*SubmitResponse)(nil),         // 21: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 22: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 23: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 24: signalbox.agent.v1.CancelRequest
-	(*CancelResponse)(nil),         // 25: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 26: google.protobuf.Timestamp
-	(*Run)(nil),                    // 27: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 28: signalbox.agent.v1.UnavailableTool
-	(*ToolCall)(nil),               // 29: signalbox.agent.v1.ToolCall
+	(*EarlierMessage)(nil),         // 5: signalbox.agent.v1.EarlierMessage
+	(*ClientTools)(nil),            // 6: signalbox.agent.v1.ClientTools
+	(*ClientTool)(nil),             // 7: signalbox.agent.v1.ClientTool
+	(*CreateSessionResponse)(nil),  // 8: signalbox.agent.v1.CreateSessionResponse
+	(*ListSessionsRequest)(nil),    // 9: signalbox.agent.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),   // 10: signalbox.agent.v1.ListSessionsResponse
+	(*GetSessionRequest)(nil),      // 11: signalbox.agent.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),     // 12: signalbox.agent.v1.GetSessionResponse
+	(*Summary)(nil),                // 13: signalbox.agent.v1.Summary
+	(*EventPosition)(nil),          // 14: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 15: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 16: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 17: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 18: signalbox.agent.v1.DeleteSessionResponse
+	(*CompactSessionRequest)(nil),  // 19: signalbox.agent.v1.CompactSessionRequest
+	(*CompactSessionResponse)(nil), // 20: signalbox.agent.v1.CompactSessionResponse
+	(*SubmitRequest)(nil),          // 21: signalbox.agent.v1.SubmitRequest
+	(*SubmitResponse)(nil),         // 22: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 23: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 24: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 25: signalbox.agent.v1.CancelRequest
+	(*CancelResponse)(nil),         // 26: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
+	(*Run)(nil),                    // 28: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 29: signalbox.agent.v1.UnavailableTool
+	(*ToolCall)(nil),               // 30: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	26, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	26, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	26, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	27, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	27, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	27, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	5,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	6,  // 6: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
-	1,  // 7: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	26, // 8: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
-	1,  // 9: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
-	1,  // 10: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	3,  // 11: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	27, // 12: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	13, // 13: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	28, // 14: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	12, // 15: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	27, // 16: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
-	26, // 17: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 18: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	5,  // 19: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 20: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 21: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 22: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	5,  // 23: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	27, // 24: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	29, // 25: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	4,  // 26: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	8,  // 27: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	10, // 28: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	14, // 29: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	16, // 30: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	20, // 31: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	18, // 32: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	24, // 33: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	22, // 34: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	7,  // 35: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	9,  // 36: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	11, // 37: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	15, // 38: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	17, // 39: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	21, // 40: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	19, // 41: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	25, // 42: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	23, // 43: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	35, // [35:44] is the sub-list for method output_type
-	26, // [26:35] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
+	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
+	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	27, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
+	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
+	28, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	14, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	29, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	13, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
+	28, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	27, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 19: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	6,  // 20: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 21: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 22: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 23: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	6,  // 24: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	28, // 25: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	30, // 26: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	4,  // 27: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	9,  // 28: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	11, // 29: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	15, // 30: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	17, // 31: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	21, // 32: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	19, // 33: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	25, // 34: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	23, // 35: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	8,  // 36: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 37: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 38: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	16, // 39: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	18, // 40: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	22, // 41: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	20, // 42: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	26, // 43: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	24, // 44: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	36, // [36:45] is the sub-list for method output_type
+	27, // [27:36] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -2182,8 +2263,8 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[13].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[21].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[14].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[22].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -2193,7 +2274,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

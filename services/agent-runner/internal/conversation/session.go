@@ -138,6 +138,8 @@ type newSession struct {
 	MaxSteps                                     int
 	IdempotencyKey                               string
 	ClientTools                                  []clienttool.Tool `json:",omitempty"` // the hash of a request without them is that of versions before
+	History                                      []earlier         `json:",omitempty"`
+	Archived                                     bool              `json:",omitempty"`
 }
 
 func (n *newSession) validate() error {
@@ -213,12 +215,15 @@ func isToolName(s string) bool {
 func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.CreateSessionRequest) (*Session, error) {
 	n := newSession{
 		Title: req.GetTitle(), Model: req.GetModel(), Provider: req.GetProvider(), SystemPrompt: req.GetSystemPrompt(), Preset: req.GetPreset(),
-		Tools: Selection(req.GetTools()), MaxSteps: int(req.GetMaxSteps()), IdempotencyKey: req.GetIdempotencyKey(),
+		Tools: Selection(req.GetTools()), MaxSteps: int(req.GetMaxSteps()), IdempotencyKey: req.GetIdempotencyKey(), Archived: req.GetArchived(),
 	}
 	if err := n.validate(); err != nil {
 		return nil, err
 	}
 	var err error
+	if n.History, err = s.readHistory(req.GetHistory()); err != nil {
+		return nil, err
+	}
 	if n.ClientTools, err = s.clientTools(ctx, req.GetClientTools()); err != nil {
 		return nil, err
 	}
@@ -241,15 +246,17 @@ func (s *Store) Create(ctx context.Context, a identity.Actor, req *agentv1.Creat
 		"id": id.New[id.Session](), "workspace": a.Workspace, "member": a.Member,
 		"title": n.Title, "source": sourceOf(n.Title), "model": model, "provider": provider,
 		"prompt": n.SystemPrompt, "preset": presetName, "tools": n.Tools, "steps": orNil(n.MaxSteps), "key": orNil(n.IdempotencyKey), "hash": hash,
-		"clienttools": n.ClientTools,
+		"clienttools": n.ClientTools, "archived": n.Archived, "next": len(n.History) + 1,
 	}
 	var session Session
 	// created_at is the cursor of List and therefore unique in a workspace. If two sessions
 	// are created in the same microsecond, the second insert is retried with a later time.
 	err = retryOn(ctx, "sessions_created_at", func() error {
 		return s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-			session, err = insert(ctx, tx, args)
-			return err
+			if session, err = insert(ctx, tx, args); err != nil {
+				return err
+			}
+			return insertHistory(ctx, tx, &session, n.History)
 		})
 	})
 	if pg.IsUniqueViolation(err, "sessions_idempotency") {
@@ -267,9 +274,9 @@ func insert(ctx context.Context, tx pgx.Tx, args pg.Args) (Session, error) {
 			SELECT greatest(clock_timestamp(), (
 				SELECT max(created_at) + interval '1 microsecond' FROM sessions WHERE workspace_id = @workspace)) AS at)
 		INSERT INTO sessions (id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools,
-			max_steps, client_tools, idempotency_key, request_hash, created_at, updated_at)
+			max_steps, client_tools, archived, next_position, idempotency_key, request_hash, created_at, updated_at)
 		SELECT @id, @workspace, @member, @title, @source, @model, @provider, @prompt, @preset, @tools,
-			@steps, @clienttools::json, @key, @hash, at, at FROM moment
+			@steps, @clienttools::json, @archived, @next, @key, @hash, at, at FROM moment
 		RETURNING `+columns, args)
 	if err != nil {
 		return Session{}, err
