@@ -55,6 +55,7 @@ type fakeRunner struct {
 
 type fakeSession struct {
 	*agentv1.Session
+	request  *agentv1.CreateSessionRequest
 	messages []*agentv1.Message
 	runs     []*fakeRun
 	log      []*agentv1.LoggedEvent // all published events, in the order of the log
@@ -117,10 +118,10 @@ func (r *fakeRunner) CreateSession(ctx context.Context, req *agentv1.CreateSessi
 		Id: uuid.NewString(), WorkspaceId: a.Workspace.String(), CreatedBy: a.Member.String(), Title: req.GetTitle(),
 		Model: cmp.Or(req.GetModel(), "claude-sonnet-4-5-20250929"), Provider: cmp.Or(req.GetProvider(), "anthropic"),
 		SystemPrompt: req.GetSystemPrompt(), Preset: cmp.Or(req.GetPreset(), "workspace"), Tools: req.GetTools(), MaxSteps: req.GetMaxSteps(),
-		CreatedAt: r.now(), ClientTools: toolNames(req.GetClientTools()),
+		CreatedAt: r.now(), ClientTools: toolNames(req.GetClientTools()), Archived: req.GetArchived(),
 	}
 	s.UpdatedAt = s.CreatedAt
-	r.sessions[s.Id] = &fakeSession{Session: s}
+	r.sessions[s.Id] = &fakeSession{Session: s, request: req}
 	r.keys[key] = s.Id
 	return &agentv1.CreateSessionResponse{Session: proto.CloneOf(s)}, nil
 }
@@ -235,6 +236,28 @@ func (r *fakeRunner) sent() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Join(r.results, ", ")
+}
+
+// imported returns what a session was created with, as text.
+func (r *fakeRunner) imported(session string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	req := r.sessions[session].request
+	text := req.GetSystemPrompt()
+	for _, m := range req.GetHistory() {
+		text += " " + m.GetRole() + " " + m.GetContentJson()
+	}
+	if req.GetArchived() {
+		text += " archived"
+	}
+	return text
+}
+
+// wasStopped reports whether a run was cancelled.
+func (r *fakeRunner) wasStopped(run string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.stopped, run)
 }
 
 func (r *fakeRunner) DeleteSession(ctx context.Context, req *agentv1.DeleteSessionRequest) (*agentv1.DeleteSessionResponse, error) {

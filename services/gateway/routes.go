@@ -40,6 +40,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
 	mux.Handle("/mcp", s.mcp)
 	mux.Handle("/api/", s.api)
+	mux.Handle("/v1/", s.api)
 	if s.deps.Console != nil {
 		mux.Handle("/", s.deps.Console)
 	} else {

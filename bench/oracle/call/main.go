@@ -20,6 +20,7 @@ import (
 	anthropicoption "github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/openai/openai-go/v3"
 	openaioption "github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/responses"
 )
 
 type job struct {
@@ -169,6 +170,17 @@ func callOpenAI(ctx context.Context, j job, r *result) error {
 			r.Value = json.RawMessage(c.RawJSON())
 		}
 		return err
+	case "respond":
+		stream := client.Responses.NewStreaming(ctx, responses.ResponseNewParams{}, openaioption.WithRequestBody("application/json", streamed(j.Body)))
+		defer func() { _ = stream.Close() }() // it was read to its end
+		for stream.Next() {
+			event := stream.Current()
+			r.Events = append(r.Events, json.RawMessage(event.RawJSON()))
+			if event.Type == "response.completed" {
+				r.Value, _ = json.Marshal(event.Response.OutputText()) //nolint:errchkjson // a text
+			}
+		}
+		return stream.Err()
 	case "models":
 		page, err := client.Models.List(ctx)
 		if err == nil {

@@ -107,6 +107,7 @@ func New(cfg Config) (*API, error) {
 	a.sessions()
 	a.messages()
 	a.chats()
+	a.openAIOperations()
 	a.runs()
 	a.approvals()
 	a.toolResults()
@@ -152,6 +153,7 @@ func notRouted(w http.ResponseWriter, r *http.Request, h http.Handler) {
 		allow := probe.header.Get("Allow")
 		e = &Error{status: probe.status, Message: fmt.Sprintf("%s is not allowed here: use %s", clip(r.Method), allow), header: http.Header{"Allow": {allow}}}
 	}
+	e.likeOpenAI = strings.HasPrefix(r.URL.Path, "/v1/")
 	e.write(w)
 }
 
@@ -178,6 +180,8 @@ type access struct {
 	page bool
 	// open is for callers without a token.
 	open bool
+	// likeOpenAI gives errors the form that OpenAI's clients know.
+	likeOpenAI bool
 }
 
 // Who may use most operations.
@@ -262,7 +266,9 @@ func register[I, O any](a *API, op huma.Operation, who access, h func(context.Co
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := h(ctx, in)
 		if err != nil {
-			return nil, a.failure(ctx, op.OperationID, err)
+			e := a.failure(ctx, op.OperationID, err)
+			e.likeOpenAI = who.likeOpenAI
+			return nil, e
 		}
 		return out, nil
 	})

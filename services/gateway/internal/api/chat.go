@@ -239,17 +239,11 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return nil, err
 	}
 	req.SessionId = session.String()
-	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
+	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	v, res, err := a.openFor(sctx, req)
-	if err != nil {
-		err = withReason(sctx, err)
-		count.Close()
-		return nil, err
-	}
-	s := &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun(), chunks: &chunks{session: session}}
+	s.chunks = &chunks{session: session}
 	if b.OnDisconnect == "stop" {
 		s.left = s.stopRun
 	}
@@ -568,7 +562,7 @@ func (c *chunks) setHeaders(h http.Header, run string) {
 // beginning.
 func (s *stream) rebuild(f feed.Follow) error {
 	r := f.Reader
-	if r.Skip > 0 {
+	if r.Skip > 0 || r.Part > 1 {
 		return &Error{status: http.StatusGone, Message: "the beginning of this run is no longer kept: read the session's messages, or resume without startIndex", Code: "STREAM_GONE"}
 	}
 	snap, err := s.viewer.Snapshot(s.ctx)

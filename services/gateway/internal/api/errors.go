@@ -25,8 +25,9 @@ type Error struct {
 	Message string `json:"error" doc:"What was wrong and what to do, for people." example:"title: want a string, got number"`
 	Code    string `json:"code,omitempty" doc:"For programs; absent if the status is specific enough." example:"RATE_LIMITED"`
 
-	status int
-	header http.Header
+	status     int
+	header     http.Header
+	likeOpenAI bool // has the form that OpenAI's clients know
 }
 
 // Error implements error.
@@ -168,11 +169,19 @@ func transformError(ctx huma.Context, status string, v any) (any, error) {
 	if !ok {
 		return v, nil
 	}
+	e := transformed(ctx, status, m)
+	who, _ := ctx.Operation().Metadata[accessKey].(access)
+	e.likeOpenAI = who.likeOpenAI
+	e.status, _ = strconv.Atoi(status) // for the type of the error
+	return e, nil
+}
+
+func transformed(ctx huma.Context, status string, m *huma.ErrorModel) *Error {
 	if status == "413" {
-		return &Error{Message: fmt.Sprintf("the body is too large: the limit is %d bytes", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}, nil
+		return &Error{Message: fmt.Sprintf("the body is too large: the limit is %d bytes", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}
 	}
 	if strings.HasPrefix(status, "5") {
-		return &Error{Message: "internal error"}, nil
+		return &Error{Message: "internal error"}
 	}
 	var all []string
 	for _, d := range m.Errors {
@@ -186,5 +195,5 @@ func transformError(ctx huma.Context, status string, v any) (any, error) {
 	if len(all) == 0 {
 		all = append(all, m.Detail)
 	}
-	return &Error{Message: strings.Join(all, "; ")}, nil
+	return &Error{Message: strings.Join(all, "; ")}
 }

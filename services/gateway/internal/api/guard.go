@@ -166,6 +166,8 @@ func urlToken(r *http.Request) string {
 
 func (a *API) refuse(hc huma.Context, err error) {
 	e := a.failure(hc.Context(), hc.Operation().OperationID, err)
+	who, _ := hc.Operation().Metadata[accessKey].(access)
+	e.likeOpenAI = who.likeOpenAI
 	for k, v := range e.header {
 		hc.SetHeader(k, v[0])
 	}

@@ -267,25 +267,33 @@ func leave(v *feed.Viewer, err error) {
 	v.Close()
 }
 
-func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (_ *reply, err error) {
+// submitAsStream submits a message and returns a stream whose position is not set yet.
+func (a *API) submitAsStream(ctx context.Context, req *agentv1.SubmitRequest) (*stream, *agentv1.SubmitResponse, error) {
 	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	v, res, err := a.openFor(sctx, req)
 	if err != nil {
 		err = withReason(sctx, err)
 		count.Close()
+		return nil, nil, err
+	}
+	return &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun()}, res, nil
+}
+
+func (a *API) sendAndStream(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
+	s, res, err := a.submitAsStream(ctx, req)
+	if err != nil {
 		return nil, err
 	}
-	s := &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun()}
 	follow := feed.Follow{Sender: true, Message: res.GetMessageId()}
 	switch {
 	case !res.GetCreated():
 		err = s.replay(follow)
 	case res.GetRun().GetUserMessageId() != "" && res.GetRun().GetUserMessageId() != res.GetMessageId():
 		// The message steers an active run, which is followed from here on.
-		v.FollowRun(res.GetRun(), follow)
+		s.viewer.FollowRun(res.GetRun(), follow)
 	default:
 		err = s.begin(follow)
 	}

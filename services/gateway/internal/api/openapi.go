@@ -102,6 +102,7 @@ func describe(doc *huma.OpenAPI) {
 	doc.Tags = tags
 	schemas := doc.Components.Schemas
 	failure := schemas.Schema(reflect.TypeFor[Error](), true, "Error")
+	openAIFailure := schemas.Schema(reflect.TypeFor[OpenAIError](), true, "OpenAIError")
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "An access token (JWT) of a person, or an API key of a workspace (sb_…)."},
 		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same in the URL, for clients that cannot set headers."},
@@ -128,10 +129,12 @@ func describe(doc *huma.OpenAPI) {
 				})
 			}
 			for _, e := range errorsOf(op, who) {
-				op.Responses[strconv.Itoa(e.status)] = &huma.Response{
-					Description: e.about,
-					Content:     map[string]*huma.MediaType{"application/json": {Schema: failure, Example: e.example}},
+				media := &huma.MediaType{Schema: failure, Example: e.example}
+				if who.likeOpenAI {
+					e.example.status = e.status
+					media = &huma.MediaType{Schema: openAIFailure, Example: e.example.asOpenAI()}
 				}
+				op.Responses[strconv.Itoa(e.status)] = &huma.Response{Description: e.about, Content: map[string]*huma.MediaType{"application/json": media}}
 			}
 		}
 	}
@@ -167,6 +170,7 @@ var tags = []*huma.Tag{
 	{Name: "Sessions", Description: "Conversations with an agent."},
 	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
 	{Name: "Chat", Description: "The protocol of the AI SDK's useChat (versions 5 to 7)."},
+	{Name: "OpenAI", Description: "The protocols of OpenAI's API, for programs that speak them. Models are presets."},
 	{Name: "Runs", Description: "An agent's work on a message: steps, tool calls, usage."},
 	{Name: "Documents", Description: "Documents as Markdown, with their history."},
 	{Name: "Live documents", Description: aboutSockets},

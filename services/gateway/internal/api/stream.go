@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -33,6 +34,7 @@ type stream struct {
 	opening []byte       // what is written before the feed's events
 	over    bool         // no events follow opening
 	chunks  *chunks      // of a UI message stream, otherwise nil
+	headers http.Header  // of another dialect that is a fold, otherwise nil
 	left    func()       // called if the client leaves before the end; may be nil
 }
 
@@ -61,6 +63,9 @@ func (s *stream) serve(hc huma.Context) {
 	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
 	if s.chunks != nil {
 		s.chunks.setHeaders(h, s.run.GetId())
+	}
+	maps.Copy(h, s.headers)
+	if s.chunks != nil || s.headers != nil {
 		opening = append(sse.AppendHeartbeat(nil), s.opening...)
 	}
 	if r.Method != http.MethodHead && !s.over && s.attach(w, r, opening) {

@@ -41,6 +41,9 @@ type Reader struct {
 	// AfterCall begins behind the pause in which this call waits for approval or for its result;
 	// empty for the run's beginning.
 	AfterCall string
+	// Part is the response to read, from 1: it begins behind the pause before it and ends at the
+	// next one. 0 reads as Resumed says.
+	Part int
 	// Skip leaves out this number of chunks.
 	Skip int64
 	// Resumed is the number of the last event whose pause is known to be over, or -1: pauses
@@ -74,8 +77,11 @@ func (r *Reader) Next(buf []byte, e *runv1.Event, known *[]Encoding) ([]byte, bo
 	}
 	enc := r.encode(e, known)
 	r.State = enc.next
-	ends := isEnd(e) || enc.next.Pauses() > pauses && e.GetNumber() > r.Resumed
+	ends := isEnd(e) || enc.next.Pauses() > pauses && (e.GetNumber() > r.Resumed || r.Part > 0)
 	switch {
+	case pauses+1 < r.Part && isEnd(e): // it has no such part
+	case pauses+1 < r.Part:
+		return buf, false
 	case r.AfterCall != "" && (r.asked == 0 || pauses < r.asked):
 		if e.GetToolApprovalRequest().GetToolCallId() == r.AfterCall || e.GetToolClientRequest().GetToolCallId() == r.AfterCall {
 			r.asked = pauses + 1

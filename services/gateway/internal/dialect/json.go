@@ -54,6 +54,8 @@ func (o jsonObject) json(k, v, otherwise string) jsonObject {
 
 func (o jsonObject) end() []byte { return append(o, '}') }
 
+func appendInt(dst []byte, n int) []byte { return strconv.AppendInt(dst, int64(n), 10) }
+
 const hex = "0123456789abcdef"
 
 // appendString appends s as a JSON string on one line. Like encoding/json it replaces invalid

@@ -80,6 +80,30 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 	}
 }
 
+// All returns what the viewer's Reader encodes up to the end of the response. Without wait it
+// returns what there is, and whether that is all.
+func (v *Viewer) All(ctx context.Context, wait bool) (data []byte, isOver bool, err error) {
+	for {
+		before := len(data)
+		if data, isOver, err = v.collect(ctx, data); err != nil || isOver {
+			return data, isOver, err
+		}
+		if len(data) > before {
+			continue // there may be more
+		}
+		if !wait {
+			return data, false, nil
+		}
+		select {
+		case <-v.wake:
+		case <-v.feed.draining:
+			return nil, false, ErrDraining
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
 // pull returns the next frames, none if the viewer has everything.
 func (v *Viewer) pull() ([]*frame, error) {
 	t := v.topic

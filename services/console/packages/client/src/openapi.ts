@@ -1244,6 +1244,120 @@ export interface paths {
         patch: operations["update-member"];
         trace?: never;
     };
+    "/v1/chat/completions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a chat completion
+         * @description Fields that this API does not describe, such as temperature, are ignored: the agent decides. A request is a run of a session of its own, in the archive, unless X-Session-Id names one. If the client disconnects, the run is stopped.
+         */
+        post: operations["openai-chat"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the agents as models
+         * @description A model is a preset of the workspace: an agent with its instructions, tools and model.
+         */
+        get: operations["openai-list-models"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/models/{model}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a model */
+        get: operations["openai-get-model"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Create a response
+         * @description previous_response_id continues that response's session, whose last response it has to be. Without background the run is stopped if the client disconnects.
+         */
+        post: operations["openai-respond"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read a response, or watch it from its beginning or after an event
+         * @description Events have the same bytes and the same sequence numbers in every answer.
+         */
+        get: operations["openai-get-response"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/responses/{id}/cancel": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Stop a response */
+        post: operations["openai-cancel-response"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -1561,6 +1675,37 @@ export interface components {
             run_ids: string[];
             success: boolean;
         };
+        ChatCompletion: {
+            /** @description The conversation. Its last message is the user's, or the last ones are the results of tool calls of an earlier answer. */
+            messages: components["schemas"]["ChatCompletionTurn"][];
+            /**
+             * @description The name of a preset.
+             * @example workspace
+             */
+            model: string;
+            /**
+             * Format: int64
+             * @description Always 1.
+             */
+            n?: number;
+            response_format?: components["schemas"]["OpenAIFormat"];
+            stream?: boolean;
+            stream_options?: components["schemas"]["ChatCompletionOptionsStruct"];
+            /** @description auto or none. */
+            tool_choice?: unknown;
+            tools?: components["schemas"]["OpenAITool"][] | null;
+        };
+        ChatCompletionOptionsStruct: {
+            include_usage?: boolean;
+        };
+        ChatCompletionTurn: {
+            /** @description A string, or parts: text, image_url and file. */
+            content?: unknown;
+            /** @enum {string} */
+            role: "system" | "developer" | "user" | "assistant" | "tool";
+            tool_call_id?: string;
+            tool_calls?: components["schemas"]["Item"][] | null;
+        };
         ChatMessage: {
             /** @description Tools that the client runs. Absent: the session's. */
             client_tools?: components["schemas"]["ClientTool"][] | null;
@@ -1785,6 +1930,30 @@ export interface components {
             /** @description As in POST /api/connections. */
             return_to?: string;
         };
+        CreateResponse: {
+            /** @description The run goes on if the client disconnects. Without stream the answer comes at once. */
+            background?: boolean;
+            /** @description The id of a session to continue, or an object with it. */
+            conversation?: unknown;
+            /** @description A string, or items: messages, function_call and function_call_output. */
+            input: unknown;
+            /** @description They hold for this response only. */
+            instructions?: string;
+            /**
+             * @description The name of a preset. Absent with previous_response_id or conversation: that of the session.
+             * @example workspace
+             */
+            model?: string;
+            previous_response_id?: string;
+            stream?: boolean;
+            text?: components["schemas"]["CreateResponseTextStruct"];
+            /** @description auto or none. */
+            tool_choice?: unknown;
+            tools?: components["schemas"]["OpenAITool"][] | null;
+        };
+        CreateResponseTextStruct: {
+            format?: components["schemas"]["OpenAIFormat"];
+        };
         CreateSession: {
             /** @description Tools that clients run. */
             client_tools?: components["schemas"]["ClientTool"][] | null;
@@ -1955,6 +2124,10 @@ export interface components {
         };
         /** @description The data of one event; its `event:` line is the same as `type`. */
         Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
+        FunctionStruct: {
+            arguments: string;
+            name: string;
+        };
         Grant: {
             /**
              * Format: date-time
@@ -1976,6 +2149,10 @@ export interface components {
             scope: string | null;
             /** @enum {string} */
             state: "active" | "reauthorize" | "revoking" | "revoked";
+        };
+        Item: {
+            function: components["schemas"]["FunctionStruct"];
+            id: string;
         };
         Key: {
             /** Format: date-time */
@@ -2246,6 +2423,61 @@ export interface components {
              * @description The time of the last event; null if this stands for one.
              */
             until: string | null;
+        };
+        OpenAIError: {
+            error: components["schemas"]["OpenAIProblem"];
+        };
+        OpenAIFormat: {
+            /** @description Of type json_schema, in a chat completion. */
+            json_schema?: components["schemas"]["OpenAIFormatJSONSchemaStruct"];
+            /** @description Of type json_schema, in a response's text.format. */
+            schema?: unknown;
+            /** @enum {string} */
+            type: "text" | "json_object" | "json_schema";
+        };
+        OpenAIFormatJSONSchemaStruct: {
+            schema: unknown;
+        };
+        OpenAIFunction: {
+            description?: string;
+            name: string;
+            /** @description A JSON Schema of type object. */
+            parameters?: unknown;
+        };
+        OpenAIModel: {
+            /**
+             * Format: int64
+             * @description Always 0.
+             */
+            created: number;
+            /** @example workspace */
+            id: string;
+            /** @enum {string} */
+            object: "model";
+            /** @description workspace, or signalbox for what ships with it. */
+            owned_by: string;
+        };
+        OpenAIModelsOutputBody: {
+            data: components["schemas"]["OpenAIModel"][];
+            /** @enum {string} */
+            object: "list";
+        };
+        OpenAIProblem: {
+            code: string | null;
+            message: string;
+            param: string | null;
+            /** @example invalid_request_error */
+            type: string;
+        };
+        OpenAITool: {
+            description?: string;
+            /** @description In a chat completion. A response has its fields beside type. */
+            function?: components["schemas"]["OpenAIFunction"];
+            name: string;
+            /** @description A JSON Schema of type object. */
+            parameters?: unknown;
+            /** @enum {string} */
+            type: "function";
         };
         PolledLogin: {
             /** @description Absent until the sign-in is complete. */
@@ -14802,6 +15034,1021 @@ export interface operations {
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "openai-chat": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating the call with the same key returns the first call's result and changes nothing more. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description Continue this session: only the last message of the request is read. */
+                "X-Session-Id"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ChatCompletion"];
+            };
+        };
+        responses: {
+            /** @description A chat.completion, or with stream its chunks. */
+            200: {
+                headers: {
+                    /** @description The session. */
+                    "X-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a run of this session is active",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "too_large",
+                     *         "message": "the body is too large: the limit is 1048576 bytes",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+        };
+    };
+    "openai-list-models": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAIModelsOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+        };
+    };
+    "openai-get-model": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The name of a preset. */
+                model: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAIModel"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "no such session",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+        };
+    };
+    "openai-respond": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating the call with the same key returns the first call's result and changes nothing more. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateResponse"];
+            };
+        };
+        responses: {
+            /** @description The response, or with stream its events. */
+            200: {
+                headers: {
+                    /** @description The session. */
+                    "X-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a run of this session is active",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "too_large",
+                     *         "message": "the body is too large: the limit is 1048576 bytes",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+        };
+    };
+    "openai-get-response": {
+        parameters: {
+            query?: {
+                stream?: boolean;
+                /** @description With stream: the sequence number of the last event that the client has. */
+                starting_after?: number;
+            };
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The response's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response, or with stream its events. */
+            200: {
+                headers: {
+                    /** @description The session. */
+                    "X-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "no such session",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+        };
+    };
+    "openai-cancel-response": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The response's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The response. */
+            200: {
+                headers: {
+                    /** @description The session. */
+                    "X-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": Record<string, never>;
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "name is required",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "invalid_token",
+                     *         "message": "the token is invalid or has expired: sign in again",
+                     *         "param": null,
+                     *         "type": "authentication_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "not_a_member",
+                     *         "message": "you are not a member of this workspace",
+                     *         "param": null,
+                     *         "type": "permission_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "no such session",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a run of this session is active",
+                     *         "param": null,
+                     *         "type": "invalid_request_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": "rate_limited",
+                     *         "message": "you make too many requests: wait 2s",
+                     *         "param": null,
+                     *         "type": "rate_limit_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "internal error",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": {
+                     *         "code": null,
+                     *         "message": "a service cannot be reached: try again in a moment",
+                     *         "param": null,
+                     *         "type": "server_error"
+                     *       }
+                     *     }
+                     */
+                    "application/json": components["schemas"]["OpenAIError"];
                 };
             };
         };

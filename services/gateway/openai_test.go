@@ -1,0 +1,192 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+
+	"signalbox.dev/services/gateway"
+)
+
+// eventChunks splits a stream without its first comment.
+func eventChunks(t *testing.T, s *stream) []string {
+	t.Helper()
+	if err := s.ended(t); err != nil {
+		t.Fatalf("the stream ends with %v:\n%s", err, s.text())
+	}
+	return strings.SplitAfter(strings.TrimSuffix(chunkText(t, s), "\n\n"), "\n\n")
+}
+
+func TestResponsesResumeAtEveryEvent(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, testResponsesResumeAtEveryEvent)
+}
+
+func testResponsesResumeAtEveryEvent(t *testing.T, w *world) {
+	a, b := w.gateway(t), w.gateway(t, func(c *gateway.Config) { c.Feed.RingFrames = 3 })
+	sent := a.open(t, w.owner, "POST", "/v1/responses", `{"model":"mine","input":"hi","stream":true,"background":true,"top_p":1,"temp":1}`)
+	run := w.runner.latest(t, sent.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	run.say(t, "a", "b", "c")
+	for range 7 {
+		sent.next(t)
+	}
+	path := "/v1/responses/resp_" + strings.ReplaceAll(run.GetId(), "-", "")
+	if got := call[object](t, b, w.owner, "GET", path, "", http.StatusOK); got["status"] != "in_progress" {
+		t.Errorf("the response is %v, want it in progress", got)
+	}
+	watching := b.open(t, w.owner, "GET", path+"?stream=true", "")
+	for range 7 {
+		watching.next(t)
+	}
+	run.say(t, "d")
+	run.step(t, "abcd")
+	run.end(t)
+	chunks := eventChunks(t, sent)
+	if diff := cmp.Diff(chunks, eventChunks(t, watching)); diff != "" {
+		t.Errorf("another viewer gets other chunks (-sender +viewer):\n%s", diff)
+	}
+	if first, last := chunks[0], chunks[len(chunks)-1]; !strings.HasPrefix(first, "event: response.created\ndata: {\"type\":\"response.created\",\"sequence_number\":0,") || !strings.Contains(last, `"output":[{"type":"message"`) {
+		t.Errorf("the response is %s … %s", first, last)
+	}
+	for k := range chunks {
+		for name, in := range map[string]*instance{"same gateway": a, "other gateway": b} {
+			s := in.open(t, w.owner, "GET", fmt.Sprintf("%s?stream=true&starting_after=%d", path, k-1), "")
+			if diff := cmp.Diff(chunks[k:], eventChunks(t, s)); diff != "" {
+				t.Errorf("%s, after event %d (-want +got):\n%s", name, k-1, diff)
+			}
+		}
+	}
+	for name, in := range map[string]*instance{"same gateway": a, "other gateway": b} {
+		got := call[object](t, in, w.owner, "GET", path, "", http.StatusOK)
+		if got["status"] != "completed" || !strings.Contains(fmt.Sprint(got["output"]), "text:abcd") {
+			t.Errorf("%s: the response is %v", name, got)
+		}
+	}
+	stranger := w.join(t, id.New[id.Workspace](), identity.Owner)
+	for name, tt := range map[string]struct {
+		method, path, body string
+		who                person
+		want               int
+	}{
+		"another workspace reads":     {"GET", path, "", stranger, http.StatusNotFound},
+		"another workspace watches":   {"GET", path + "?stream=true", "", stranger, http.StatusNotFound},
+		"another workspace cancels":   {"POST", path + "/cancel", "", stranger, http.StatusNotFound},
+		"another workspace continues": {"POST", "/v1/responses", `{"input":"x","previous_response_id":"` + strings.TrimPrefix(path, "/v1/responses/") + `"}`, stranger, http.StatusNotFound},
+		"a part that is not there":    {"GET", path + "_2", "", w.owner, http.StatusNotFound},
+		"no id":                       {"GET", "/v1/responses/resp_1", "", w.owner, http.StatusNotFound},
+		"a viewer creates":            {"POST", "/v1/responses", `{"model":"mine","input":"hi"}`, w.join(t, w.workspace, identity.Viewer), http.StatusForbidden},
+		"no token":                    {"GET", path, "", person{}, http.StatusUnauthorized},
+		"an unknown path":             {"DELETE", "/v1/files", "", w.owner, http.StatusNotFound},
+		"no input":                    {"POST", "/v1/responses", `{"model":"mine"}`, w.owner, http.StatusBadRequest},
+		"a wrong type":                {"POST", "/v1/responses", `{"model":7}`, w.owner, http.StatusBadRequest},
+		"an unknown tool":             {"POST", "/v1/responses", `{"model":"mine","input":"hi","tools":[{"type":"web_search"}]}`, w.owner, http.StatusBadRequest},
+	} {
+		got := call[object](t, a, tt.who, tt.method, tt.path, tt.body, tt.want)
+		problem, _ := got["error"].(object)
+		if problem["message"] == "" || problem["type"] == nil {
+			t.Errorf("%s: %v, want an error in OpenAI's form", name, got)
+		}
+	}
+}
+
+// A call of a client's tool ends the completion, and its result begins the next one.
+func TestChatCompletionClientTool(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	ask := `{"role":"system","content":"Be brief."},{"role":"user","content":"hello"},{"role":"assistant","content":"Hi."},{"role":"user","content":"where am I?"}`
+	tools := `"tools":[{"type":"function","function":{"name":"locate","parameters":{"type":"object"}}}]`
+	sent := in.open(t, w.owner, "POST", "/v1/chat/completions", `{"model":"mine","stream":true,"messages":[`+ask+`],`+tools+`}`)
+	session := sent.header.Get("X-Session-Id")
+	run := w.runner.latest(t, session, 1)
+	if got := w.runner.imported(session); got != "Be brief. user \"hello\" assistant [{\"type\":\"text\",\"text\":\"Hi.\"}] archived" {
+		t.Errorf("the session is created with %s", got)
+	}
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}})
+	run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber()) })
+	run.publish(t, parked)
+	ref := "call_" + strings.ReplaceAll(run.GetId(), "-", "") + "_2_c1"
+	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"id":"`+ref+`"`) || !strings.Contains(sent.text(), `"finish_reason":"tool_calls"`) || !strings.HasSuffix(sent.text(), "data: [DONE]\n\n") {
+		t.Fatalf("stream = %v\n%s\nwant one that ends at the call", err, sent.text())
+	}
+	results := func(refs ...string) string {
+		body := `{"model":"mine","stream":true,"messages":[` + ask + `,{"role":"assistant","tool_calls":[`
+		for i, r := range refs {
+			body += strings.Repeat(",", min(i, 1)) + `{"id":"` + r + `","type":"function","function":{"name":"locate","arguments":"{}"}}`
+		}
+		body += `]}`
+		for _, r := range refs {
+			body += `,{"role":"tool","tool_call_id":"` + r + `","content":"Paris"}`
+		}
+		return body + `]}`
+	}
+	stranger := w.join(t, id.New[id.Workspace](), identity.Owner)
+	for name, tt := range map[string]struct {
+		who  person
+		body string
+		want int
+	}{
+		"another workspace":         {stranger, results(ref), http.StatusNotFound},
+		"an unknown call":           {w.owner, results("call_1"), http.StatusBadRequest},
+		"another answer's call too": {w.owner, results(ref, strings.Replace(ref, "_2_", "_3_", 1)), http.StatusBadRequest},
+	} {
+		if got := in.send(t, in.request(t, tt.who, "POST", "/v1/chat/completions", tt.body, nil)); got.status != tt.want {
+			t.Errorf("%s: %d %s, want %d", name, got.status, got.body, tt.want)
+		}
+	}
+	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING })
+	on := in.open(t, w.owner, "POST", "/v1/chat/completions", results(ref))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "locate", ResultJson: `{"output":"Paris"}`}}}))
+	run.say(t, "In Paris.")
+	run.step(t, "In Paris.")
+	run.end(t)
+	if err := on.ended(t); err != nil || strings.Contains(on.text(), "tool_calls") || !strings.Contains(on.text(), `"content":"In Paris."`) || !strings.Contains(on.text(), `"finish_reason":"stop"`) {
+		t.Errorf("the continuation = %v\n%s", err, on.text())
+	}
+	if got := w.runner.sent(); got != `c1 "Paris"` {
+		t.Errorf("the results sent are %q", got)
+	}
+}
+
+// A client that leaves stops the run, whether it streams or waits, but not one in the background.
+func TestOpenAIStopsWhenTheClientLeaves(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, func(t *testing.T, w *world) {
+		in := w.gateway(t)
+		for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {
+			body := `{"model":"mine","input":"hi","messages":[{"role":"user","content":"hi"}],"stream":true}`
+			s := in.open(t, w.owner, "POST", path, body)
+			run := w.runner.latest(t, s.header.Get("X-Session-Id"), 1)
+			run.begin(t)
+			s.next(t)
+			s.cancel()
+			eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(run.GetId()) })
+		}
+		kept := in.open(t, w.owner, "POST", "/v1/responses", `{"model":"mine","input":"hi","stream":true,"background":true}`)
+		run := w.runner.latest(t, kept.header.Get("X-Session-Id"), 1)
+		run.begin(t)
+		kept.next(t)
+		kept.cancel()
+		run.say(t, "still there")
+		run.step(t, "still there")
+		run.end(t)
+		got := in.open(t, w.owner, "GET", "/v1/responses/resp_"+strings.ReplaceAll(run.GetId(), "-", "")+"?stream=true", "")
+		if chunks := eventChunks(t, got); !strings.Contains(chunks[len(chunks)-1], "still there") {
+			t.Errorf("the response in the background ends with %s", chunks[len(chunks)-1])
+		}
+		if w.runner.wasStopped(run.GetId()) {
+			t.Error("a response in the background was stopped")
+		}
+	})
+}
