@@ -9,6 +9,7 @@ import css from "./Frame.module.css";
 import { useLine } from "./live/line.ts";
 import { Caps, Icon, IconButton } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
+import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
 import { toggleTheme } from "./theme.ts";
 
@@ -19,7 +20,7 @@ const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
 const Keys = lazy(() => overlays().then((o) => ({ default: o.Keys })));
 
 /** The newest sessions; every list of sessions shares it. */
-export function useSessions(search: { q?: string; archived?: boolean } = {}) {
+export function useSessions(search: { q?: string; archived?: boolean; state?: "running" | "waiting" } = {}) {
 	const { client, workspace } = useWorkspace();
 	return useQuery({
 		queryKey: [workspace.id, "sessions", search],
@@ -58,13 +59,14 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const slug = slugOf(workspace);
 	const [shut, setShut] = useState(() => localStorage.getItem("nav") === "shut");
 	const sessions = useSessions();
+	const running = sessions.data?.filter((s) => s.state === "running").length ?? 0;
 	const waiting = useApprovals().data?.length ?? 0;
 	const line = useLine();
 	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
 
 	const [overlay, setOverlay] = useState<"palette" | "keys">();
 	useEffect(() => {
-		const idle = setTimeout(() => void overlays(), 2000);
+		const idle = setTimeout(() => void overlays(), 500);
 		return () => clearTimeout(idle);
 	}, []);
 	const go = (to: PlaceProps["to"]) => () => void navigate({ to, params: { slug } });
@@ -123,7 +125,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					{sessions.data?.length === 0 && <p className="px-2 text-small text-ink-3">Your sessions will be here, with their signals.</p>}
 					{sessions.data?.slice(0, 20).map((s) => (
 						<Link key={s.id} to="/w/$slug/s/$id" params={{ slug, id: s.id }} className={css.place} activeProps={{ "aria-current": "page" }}>
-							<Signal name="idle" />
+							<Signal name={s.state} />
 							<span className={css.text}>{s.title ?? "New session"}</span>
 						</Link>
 					))}
@@ -145,6 +147,11 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					<Signal name={line.state === "open" ? "running" : "waiting"} label={line.state === "open" ? "Connected" : "Not connected"} />
 					{line.state === "open" ? "Line clear" : "No connection"}
 				</span>
+				{running > 0 && (
+					<Link to="/w/$slug/sessions" params={{ slug }} search={{ state: "running" }}>
+						{running} running
+					</Link>
+				)}
 				{waiting > 0 && (
 					<Link to="/w/$slug/inbox" params={{ slug }}>
 						{waiting} waiting
@@ -167,6 +174,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<Tab icon={FileText} to="/w/$slug/documents" text="Documents" />
 				<Tab icon={Menu} to="/w/$slug/more" text="More" />
 			</nav>
+			<Toast />
 			<Suspense key={overlay}>
 				{overlay === "palette" && <Palette onClose={() => setOverlay(undefined)} />}
 				{overlay === "keys" && <Keys onClose={() => setOverlay(undefined)} />}

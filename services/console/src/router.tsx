@@ -11,7 +11,7 @@ import { NewPage } from "./routes/new.tsx";
 import type { RunSearch } from "./routes/run.tsx";
 import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
-import { SessionsPage } from "./routes/sessions.tsx";
+import { type SessionSearch, SessionsPage } from "./routes/sessions.tsx";
 import { LinkPage, SignInPage } from "./routes/sign-in.tsx";
 import { usageSearch } from "./search.ts";
 
@@ -80,8 +80,9 @@ export function createConsole(queries: QueryClient) {
 	const sessions = createRoute({
 		getParentRoute: () => workspace,
 		path: "/sessions",
-		validateSearch: (s: Record<string, unknown>): { q?: string; archived?: boolean } => ({
-			...(typeof s.q === "string" && s.q ? { q: s.q } : {}),
+		validateSearch: (s: Record<string, unknown>): SessionSearch => ({
+			...((typeof s.q === "string" || typeof s.q === "number") && s.q !== "" ? { q: String(s.q) } : {}),
+			...(s.state === "running" || s.state === "waiting" ? { state: s.state } : {}),
 			...(s.archived === true ? { archived: true } : {}),
 		}),
 		component: function Sessions() {

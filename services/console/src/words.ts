@@ -122,3 +122,8 @@ export function dayOf(at: string, now = Date.now()): string {
 	if (day === new Date(now - 86_400_000).toDateString()) return "Yesterday";
 	return new Date(at).toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
 }
+
+/** What a session does now; empty if nothing. */
+export function sessionWords(state: "idle" | "queued" | "running" | "waiting"): string {
+	return { idle: "", queued: "Begins soon", running: "Running", waiting: "Waits for an answer" }[state];
+}

@@ -80,6 +80,7 @@ test("a page that was reloaded in the middle of an answer shows all of it, and a
 	await page.getByRole("log").getByText("Stopped. What was said is kept.").waitFor();
 	await page.reload();
 	await page.getByText(/\b48 49\b/).waitFor();
+	await page.getByRole("log").getByText("Stopped. What was said is kept.").waitFor();
 });
 
 test("two pages see the same, and a message that is sent meanwhile waits in the queue", async (t) => {
@@ -148,7 +149,7 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByText("Done. I wrote Keys").waitFor();
 	await page.keyboard.press("ControlOrMeta+k");
 	await page.getByRole("combobox", { name: "Search and commands" }).fill("about keys");
-	await page.getByRole("option", { name: /create a document about keys/ }).waitFor();
+	await page.getByRole("option", { name: /create a document about keys/ }).first().waitFor();
 	await page.keyboard.press("Escape");
 	assert.equal(await page.evaluate(() => document.activeElement.id), "say", "focus returns to what had it");
 	await page.keyboard.press("ControlOrMeta+k");
@@ -156,6 +157,21 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByRole("option", { name: /Go to Inbox/, selected: true }).waitFor();
 	await page.keyboard.press("Enter");
 	await page.getByRole("heading", { name: "Inbox" }).waitFor();
+	await page.keyboard.press("g");
+	await page.keyboard.press("s");
+	await page.getByRole("heading", { name: "Sessions" }).waitFor();
+	await page.keyboard.press("/");
+	await page.keyboard.type("wrote keys");
+	const row = page.locator("[data-row]");
+	await row.filter({ hasText: "Done. I wrote Keys" }).locator("mark").first().waitFor();
+	await page.keyboard.press("Escape");
+	await page.keyboard.press("j");
+	await page.keyboard.press("x");
+	await page.keyboard.press("e");
+	await page.getByText("Session archived.").waitFor();
+	await row.waitFor({ state: "detached" });
+	await page.keyboard.press("ControlOrMeta+z");
+	await row.waitFor();
 	await page.keyboard.press("g");
 	await page.keyboard.press("d");
 	await page.getByRole("heading", { name: "Documents" }).waitFor();

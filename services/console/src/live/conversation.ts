@@ -244,15 +244,7 @@ export class Conversation {
 				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail));
 				return;
 			case "error":
-				this.#ended(e.runId, {
-					kind: "note",
-					key: `${e.runId}/error`,
-					tone: "stop",
-					title: "The run stopped.",
-					text: e.error,
-					code: e.code,
-					run: e.runId,
-				});
+				this.#ended(e.runId, noteOfError(e.runId, e.error, e.code));
 				return;
 		}
 	}
@@ -400,14 +392,25 @@ function fromDetails(d: Details): View {
 	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
 	const lines: Line[] = [];
 	const queue: Said[] = [];
+	// A run that was stopped says why, before the next message.
+	const stopped = new Map(d.stopped_runs?.map((r) => [r.run_id, r]));
+	const end = (run: string | null | undefined) => {
+		const r = run ? stopped.get(run) : undefined;
+		if (!r) return;
+		stopped.delete(r.run_id);
+		const note = r.error ? noteOfError(r.run_id, r.error.message, r.error.code) : noteOfEnd(r.run_id, r.finish_reason, r.finish_detail);
+		if (note) lines.push(note);
+	};
 	messages.forEach((m, i) => {
+		if (m.run_id !== messages[i - 1]?.run_id) end(messages[i - 1]?.run_id);
 		if (m.role === "user") {
 			const { text, files } = contentOf(m.content);
-			const said: Said = { kind: "said", key: m.id, text, files, by: null, at: m.created_at, run: m.run_id, state: "sent" };
+			const said: Said = { kind: "said", key: m.id, text, files, by: m.created_by, at: m.created_at, run: m.run_id, state: "sent" };
 			(active && i > from && m.run_id !== active.id && !answered.has(m.run_id) ? queue : lines).push(said);
 		} else if (m.role === "assistant") lines.push(stepOf(m));
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
 	});
+	end(messages.at(-1)?.run_id);
 	return {
 		session: d.session,
 		lines,
@@ -508,6 +511,11 @@ function parse(json: string): unknown {
 /** What a retry means for a person. */
 function retryWords(reason: string): string {
 	return reason ? `This step is written again: ${reason}` : "This step is written again. Nothing was lost.";
+}
+
+/** The note at the end of a run that failed. */
+function noteOfError(run: string, text: string, code: string | undefined): Note {
+	return { kind: "note", key: `${run}/end`, tone: "stop", title: "The run stopped.", text, code, run };
 }
 
 /** The note at the end of a run that did not end by itself; null for one that did. */

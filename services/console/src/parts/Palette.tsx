@@ -1,11 +1,11 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { FileText, Plus, Square } from "lucide-react";
+import { FileText, MessageSquare, Plus, Square } from "lucide-react";
 import { type KeyboardEvent, type ReactNode, useDeferredValue, useEffect, useId, useMemo, useRef, useState } from "react";
 import { type Action, actions, composes } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
-import { useApprovals, useSessions } from "../Frame.tsx";
+import { useSessions } from "../Frame.tsx";
 import { ago } from "../words.ts";
 import { drafts } from "./Composer.tsx";
 import { Caps, Icon } from "./controls.tsx";
@@ -36,7 +36,6 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 	const list = useRef<HTMLDivElement>(null);
 	const id = useId();
 	const q = useDeferredValue(text.trim());
-	const waiting = new Set(useApprovals().data?.map((a) => a.session_id));
 	const sessions = useSessions(q ? { q } : {});
 	const documents = useQuery({
 		queryKey: [workspace.id, "documents", q],
@@ -48,19 +47,19 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 	});
 	const known = useMemo(actions, []);
 
+	const openSession = (found: string) => (beside: boolean) => {
+		if (beside) window.open(`/w/${slug}/s/${found}`, "_blank", "noopener");
+		else void navigate({ to: "/w/$slug/s/$id", params: { slug, id: found } });
+	};
 	const entries: Entry[] = [];
 	for (const s of sessions.data?.slice(0, most) ?? [])
 		entries.push({
 			key: s.id,
 			group: "Sessions and documents",
-			icon: <Signal name={waiting.has(s.id) ? "waiting" : "idle"} />,
+			icon: <Signal name={s.state} />,
 			text: s.title ?? "New session",
 			side: ago(s.updated_at),
-			run: (beside) => {
-				const to = { to: "/w/$slug/s/$id", params: { slug, id: s.id } } as const;
-				if (beside) window.open(`/w/${slug}/s/${s.id}`, "_blank", "noopener");
-				else void navigate(to);
-			},
+			run: openSession(s.id),
 		});
 	for (const d of documents.data?.slice(0, most) ?? [])
 		entries.push({
@@ -74,6 +73,15 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 				if (beside && open) void navigate({ to: "/w/$slug/s/$id", params: { slug, id: open }, search: { doc: d.id } });
 				else void navigate({ to: "/w/$slug/d/$id", params: { slug, id: d.id } });
 			},
+		});
+	for (const s of sessions.data?.filter((f) => f.match).slice(0, most) ?? [])
+		entries.push({
+			key: `said ${s.id}`,
+			group: "In messages",
+			icon: <Icon of={MessageSquare} />,
+			text: s.match ?? "",
+			side: <span className={`cut ${css.from}`}>{s.title ?? "New session"}</span>,
+			run: openSession(s.id),
 		});
 	const wanted = q.toLowerCase();
 	const commands = known.filter((a): a is Action & { name: string } => Boolean(a.name?.toLowerCase().includes(wanted)));
