@@ -12,7 +12,7 @@ export default defineConfig({
 	build: { target: "es2023", sourcemap: false, chunkSizeWarningLimit: 700, assetsInlineLimit: 0 },
 	server: {
 		proxy: Object.fromEntries(
-			["/api", "/ws", "/openapi.json"].map((path) => [
+			["/api", "/ws", "/ready", "/openapi.json"].map((path) => [
 				path,
 				{ target: gateway, ws: path === "/ws", changeOrigin: true, headers: token ? { Authorization: `Bearer ${token}` } : {} },
 			]),

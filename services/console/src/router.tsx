@@ -1,7 +1,7 @@
-import { SignalboxError } from "@signalbox/client";
+import { createClient, SignalboxError } from "@signalbox/client";
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
-import { everywhere, slugOf, unwrap } from "./client.ts";
+import { everywhere, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage } from "./routes/document.tsx";
 import { DocumentsPage } from "./routes/documents.tsx";
@@ -35,6 +35,16 @@ async function workspacesOf(queries: QueryClient) {
 const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
+/** Reports whether a workspace has no session yet, that is whether its owner is shown around. */
+async function isEmpty(workspace: Workspace): Promise<boolean> {
+	if (workspace.role === "viewer") return false;
+	const { api } = createClient({ workspace: workspace.id });
+	return unwrap(api.GET("/api/sessions", { params: { query: { limit: 1 } } })).then(
+		(b) => b.sessions.length === 0,
+		() => false,
+	);
+}
+
 /** Makes the console's router. Every page of a workspace is below /w/<its slug>. */
 export function createConsole(queries: QueryClient) {
 	const root = createRootRoute({
@@ -47,7 +57,7 @@ export function createConsole(queries: QueryClient) {
 		path: "/",
 		beforeLoad: async () => {
 			const [first] = await workspacesOf(queries);
-			if (first) throw redirect({ to: "/w/$slug", params: { slug: slugOf(first) } });
+			if (first) throw redirect({ to: (await isEmpty(first)) ? "/w/$slug/welcome" : "/w/$slug", params: { slug: slugOf(first) } });
 		},
 		component: () => <Failed error={new Error("You are a member of no workspace. An owner can invite you.")} />,
 	});
@@ -128,6 +138,10 @@ export function createConsole(queries: QueryClient) {
 	const at = <P extends string>(path: P, component: ReturnType<typeof lazyRouteComponent>) =>
 		createRoute({ getParentRoute: () => workspace, path, component });
 	const operate = [
+		at(
+			"/welcome",
+			lazyRouteComponent(() => import("./routes/welcome.tsx"), "WelcomePage"),
+		),
 		at(
 			"/connections",
 			lazyRouteComponent(() => import("./routes/connections.tsx"), "ConnectionsPage"),

@@ -28,6 +28,8 @@ async function person(t, options = {}) {
 		assert.deepEqual(complaints, [], "what the browser complained about");
 	});
 	await page.goto(await signalbox.newLink());
+	await page.waitForURL(/\/w\/[^/]+(\/welcome)?$/);
+	if (page.url().endsWith("/welcome")) await page.goto(page.url().replace(/\/welcome$/, ""));
 	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
 	return page;
 }
@@ -40,7 +42,8 @@ const say = async (page, text) => {
 test("a link signs in once", async () => {
 	const page = await (await browser.newContext()).newPage();
 	await page.goto(signalbox.link);
-	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
+	await page.getByRole("heading", { name: "The lines are clear" }).waitFor();
+	await page.getByText(/You are its owner\..*the database.* are up\./).waitFor();
 	assert.ok(!page.url().includes("#"), "the key is still in the address");
 	const cookies = await page.context().cookies();
 	assert.deepEqual(
@@ -469,6 +472,7 @@ for (const [scheme, width] of [
 		}
 		// Each of these in both themes and at both widths, though not in all four.
 		const dialogs = {
+			welcome: undefined,
 			accounts: "Add account",
 			connections: "Add server",
 			usage: "Set a budget",

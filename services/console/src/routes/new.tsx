@@ -6,7 +6,8 @@ import { Composer, drafts } from "../parts/Composer.tsx";
 import { Notice } from "../parts/controls.tsx";
 import css from "./new.module.css";
 
-const examples: [text: string, about: string][] = [
+/** What to try first. */
+export const examples: [text: string, about: string][] = [
 	["Create a document about tea", "A page that you can edit while it is written"],
 	["What time is it in Tokyo?", "A tool, and its answer"],
 	["Think about rivers", "See the reasoning, or leave it shut"],
@@ -15,20 +16,14 @@ const examples: [text: string, about: string][] = [
 	["Simulate an overload", "What a failing provider looks like"],
 ];
 
-/** A new session, which begins with the first message. */
-export function NewPage() {
+/** Begins a session with its first message, and goes there. If it fails, the message is kept as a draft. */
+export function useBegin() {
 	const { client, workspace } = useWorkspace();
 	const queries = useQueryClient();
 	const navigate = useNavigate();
 	const [error, setError] = useState("");
-	const [preset, setPreset] = useState("");
 	const [busy, setBusy] = useState(false);
-	const presets = useQuery({
-		queryKey: [workspace.id, "presets"],
-		queryFn: () => unwrap(client.api.GET("/api/presets")).then((b) => b.presets),
-		staleTime: 60_000,
-	});
-	const begin = async (content: string) => {
+	const begin = async (content: string, preset = "") => {
 		setBusy(true);
 		setError("");
 		try {
@@ -48,6 +43,19 @@ export function NewPage() {
 			setBusy(false);
 		}
 	};
+	return { begin, busy, error };
+}
+
+/** A new session, which begins with the first message. */
+export function NewPage() {
+	const { client, workspace } = useWorkspace();
+	const [preset, setPreset] = useState("");
+	const presets = useQuery({
+		queryKey: [workspace.id, "presets"],
+		queryFn: () => unwrap(client.api.GET("/api/presets")).then((b) => b.presets),
+		staleTime: 60_000,
+	});
+	const { begin, busy, error } = useBegin();
 	if (workspace.role === "viewer")
 		return <p className="page">You are reading. Viewers see sessions and documents as they happen, and start none.</p>;
 	return (
@@ -61,7 +69,7 @@ export function NewPage() {
 					autoFocus
 					placeholder="Ask, or say what to write"
 					{...(busy ? { blocked: "Starting…" } : {})}
-					onSend={(text) => void begin(text)}
+					onSend={(text) => void begin(text, preset)}
 					tools={
 						<select aria-label="Preset" className={css.preset} value={preset} onChange={(e) => setPreset(e.target.value)}>
 							<option value="">Workspace</option>
@@ -86,7 +94,7 @@ export function NewPage() {
 					<h2 className="micro">Try these</h2>
 					<div>
 						{examples.map(([text, about]) => (
-							<button key={text} type="button" onClick={() => void begin(text)} disabled={busy}>
+							<button key={text} type="button" onClick={() => void begin(text, preset)} disabled={busy}>
 								<b>{text}</b>
 								<span>{about}</span>
 							</button>
