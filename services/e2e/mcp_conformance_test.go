@@ -50,7 +50,6 @@ var clientExceptions = map[string]string{
 	"auth/dpop":                             "* an extension that is not offered",
 	"auth/dpop-nonce":                       "* an extension that is not offered",
 	"auth/wif-jwt-bearer":                   "* an extension that is not offered",
-	"http-custom-headers":                   "a call with null for a boolean is refused before it reaches the server",
 	"sep-2322-client-request-state":         "no server may ask people anything",
 	"elicitation-sep1034-client-defaults":   "no server may ask people anything",
 }

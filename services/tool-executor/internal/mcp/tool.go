@@ -107,7 +107,7 @@ func (s Server) entry(c *client, name string, d Definition, private bool, unavai
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
-			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: private, MayReturnImage: true,
+			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: private, MayReturnImage: true, DropNulls: true,
 			ActsOutside: true, // the server gets the arguments, and only says that it reads
 		},
 	}

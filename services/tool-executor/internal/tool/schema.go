@@ -70,7 +70,13 @@ func CompileSchema(name string, text []byte) (*Schema, error) {
 // Check returns args as JSON if they satisfy the schema. Empty text stands for no arguments.
 // Otherwise it returns an Invalid fault (TooLarge over MaxArgs) that tells the model each
 // field that is wrong.
-func (s *Schema) Check(args string) (json.RawMessage, error) {
+func (s *Schema) Check(args string) (json.RawMessage, error) { return s.check(args, false) }
+
+// CheckWithoutNulls is Check, but leaves out optional fields with null that must not be null: many
+// models write them so.
+func (s *Schema) CheckWithoutNulls(args string) (json.RawMessage, error) { return s.check(args, true) }
+
+func (s *Schema) check(args string, dropNulls bool) (json.RawMessage, error) {
 	if len(args) > MaxArgs {
 		return nil, fault.New(fault.TooLarge, "the arguments are %d bytes; at most %d are allowed: split them into several calls", len(args), MaxArgs)
 	}
@@ -92,6 +98,9 @@ func (s *Schema) Check(args string) (json.RawMessage, error) {
 		if !ok {
 			return nil, fmt.Errorf("validate the arguments: %w", err)
 		}
+		if dropNulls && removeNulls(v, violation) && s.schema.Validate(v) == nil {
+			return marshal(v)
+		}
 		return nil, fault.New(fault.Invalid, "%s", s.describe(violation))
 	}
 	// The validated value is returned, not the text, which could differ if a key is repeated.
@@ -100,6 +109,40 @@ func (s *Schema) Check(args string) (json.RawMessage, error) {
 		return nil, fmt.Errorf("write the arguments: %w", err)
 	}
 	return checked, nil
+}
+
+// removeNulls removes the members of objects that are wrong and null, and reports whether there are
+// any.
+func removeNulls(v any, e *jsonschema.ValidationError) (removed bool) {
+	for _, c := range e.Causes {
+		removed = removeNulls(v, c) || removed
+	}
+	if len(e.Causes) > 0 || len(e.InstanceLocation) == 0 {
+		return removed
+	}
+	last := len(e.InstanceLocation) - 1
+	for _, step := range e.InstanceLocation[:last] {
+		switch at := v.(type) {
+		case map[string]any:
+			v = at[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(at) {
+				return removed
+			}
+			v = at[i]
+		}
+	}
+	parent, ok := v.(map[string]any)
+	if !ok {
+		return removed
+	}
+	name := e.InstanceLocation[last]
+	if member, ok := parent[name]; !ok || member != nil {
+		return removed
+	}
+	delete(parent, name)
+	return true
 }
 
 func decode(text string) (any, error) {

@@ -113,3 +113,29 @@ func FuzzCheck(f *testing.F) {
 		}
 	})
 }
+
+func TestCheckWithoutNulls(t *testing.T) {
+	t.Parallel()
+	s, err := tool.CompileSchema("t", []byte(strings.Replace(schema, `"limit":`, `"note": {"type": ["string", "null"]}, "limit":`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		`{"id":"x","limit":null,"mode":null}`:            `{"id":"x"}`,
+		`{"id":"x","note":null}`:                         `{"id":"x","note":null}`,
+		`{"id":"x","limit":null,"note":null,"items":[]}`: `{"id":"x","items":[],"note":null}`,
+		`{"id":null,"limit":null}`:                       "arguments.id: must be string, not null; leave it out instead; arguments.limit: must be integer, not null; leave it out instead",
+		`{"id":"x","limit":null,"mode":"c"}`:             "arguments.limit: must be integer, not null; leave it out instead; arguments.mode: value must be one of 'a', 'b'",
+		`{"id":"x","items":[null]}`:                      "arguments.items[0]: must be object, not null; leave it out instead",
+		`{"id":"x","unknown":null}`:                      "arguments.unknown: is not known; the fields are id, items, limit, mode, note",
+		`{"id":"x","items":[{"name":null}]}`:             "arguments.items[0].name: must be string, not null; leave it out instead",
+	} {
+		got, err := s.CheckWithoutNulls(args)
+		if err != nil {
+			got = []byte(fault.From(err).Message)
+		}
+		if string(got) != want {
+			t.Errorf("CheckWithoutNulls(%s) = %s, want %s", args, got, want)
+		}
+	}
+}

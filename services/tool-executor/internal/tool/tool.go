@@ -58,6 +58,8 @@ type Spec struct {
 	ActsOutside    bool // changes or sends something outside of Signalbox
 	// ReturnsImage means that the member image of a result is a File, which the model sees.
 	ReturnsImage bool
+	// DropNulls means that arguments are checked by Schema.CheckWithoutNulls.
+	DropNulls bool
 	// MayReturnImage means that a result may have a picture (Result.WithImage), and is of use
 	// to a model that cannot see it.
 	MayReturnImage bool
@@ -134,8 +136,13 @@ type Entry struct {
 	schema *Schema
 }
 
-// Check checks arguments against the tool's schema; see Schema.Check.
-func (e Entry) Check(args string) (json.RawMessage, error) { return e.schema.Check(args) }
+// Check checks arguments against the tool's schema; see Schema.Check and Spec.DropNulls.
+func (e Entry) Check(args string) (json.RawMessage, error) {
+	if e.Spec.DropNulls {
+		return e.schema.CheckWithoutNulls(args)
+	}
+	return e.schema.Check(args)
+}
 
 var nameForm = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
