@@ -646,8 +646,10 @@ func TestUnavailableTools(t *testing.T) {
 		session *agentv1.CreateSessionRequest
 		want    map[string]string
 	}{
-		"a preset":    {&agentv1.CreateSessionRequest{Preset: "explorer"}, map[string]string{"web_search": "the provider of the model gpt-5.1 has none", "read_research": missing, "get_current_datetime": missing}},
-		"a selection": {&agentv1.CreateSessionRequest{Preset: "explorer", Tools: &agentv1.ToolSelection{Names: []string{"one"}}}, map[string]string{}},
+		"a preset":              {&agentv1.CreateSessionRequest{Preset: "explorer"}, map[string]string{"web_search": "the provider of the model gpt-5.1 has none", "read_research": missing, "get_current_datetime": missing}},
+		"a selection":           {&agentv1.CreateSessionRequest{Preset: "explorer", Tools: &agentv1.ToolSelection{Names: []string{"one"}}}, map[string]string{}},
+		"all but some":          {&agentv1.CreateSessionRequest{Preset: "explorer", Tools: &agentv1.ToolSelection{Names: []string{"*", "-web_*"}}}, map[string]string{}},
+		"the preset's but some": {&agentv1.CreateSessionRequest{Preset: "explorer", Tools: &agentv1.ToolSelection{Names: []string{"-web_search"}}}, map[string]string{"read_research": missing, "get_current_datetime": missing}},
 	} {
 		res, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: w.session(tt.session)})
 		if err != nil {

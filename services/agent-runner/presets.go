@@ -58,29 +58,38 @@ func (p *presets) ofSession(ctx context.Context, ws id.Workspace, s *agentv1.Ses
 	if err != nil {
 		return nil
 	}
-	patterns := s.GetTools().GetNames()
-	if s.GetTools() == nil {
-		all, err := p.store.List(ctx, ws)
-		i := slices.IndexFunc(all, func(x *preset.Preset) bool { return x.Name == cmp.Or(s.GetPreset(), preset.Default) })
-		if err != nil || i < 0 {
-			return nil
-		}
-		patterns = all[i].Tools
+	var selection, own []string
+	if s.GetTools() != nil {
+		selection = append([]string{}, s.GetTools().GetNames()...)
 	}
+	all, err := p.store.List(ctx, ws)
+	if err != nil {
+		return nil
+	}
+	if i := slices.IndexFunc(all, func(x *preset.Preset) bool { return x.Name == cmp.Or(s.GetPreset(), preset.Default) }); i >= 0 {
+		own = all[i].Tools
+	}
+	selection = preset.Resolve(selection, own)
 	m, _ := p.models.Lookup(s.GetProvider(), s.GetModel())
-	return unavailable(patterns, tools, func(t *toolv1.Tool) string { return prompt.WhyNot(t, s.GetProvider(), &m, p.models.ServerTool) })
+	return unavailable(selection, tools, func(t *toolv1.Tool) string { return prompt.WhyNot(t, s.GetProvider(), &m, p.models.ServerTool) })
 }
 
-// unavailable returns the tools with one of the names or prefixes that cannot be used now. why
-// says why one cannot, and is empty if it can.
-func unavailable(patterns []string, tools []*toolv1.Tool, why func(*toolv1.Tool) string) (out []*agentv1.UnavailableTool) {
-	for _, pattern := range patterns {
+// unavailable returns the tools of a selection that cannot be used now. why says why one cannot, and
+// is empty if it can.
+func unavailable(selection []string, tools []*toolv1.Tool, why func(*toolv1.Tool) string) (out []*agentv1.UnavailableTool) {
+	for _, pattern := range selection {
+		if _, excluded := preset.Excluded(pattern); excluded {
+			continue
+		}
 		found := false
 		for _, t := range tools {
 			if !preset.Match(pattern, t.GetName()) {
 				continue
 			}
 			found = true
+			if !preset.Includes(selection, t.GetName()) {
+				continue
+			}
 			if reason := why(t); reason != "" || !t.GetAvailable() {
 				out = append(out, &agentv1.UnavailableTool{Name: t.GetName(), Reason: reason, ConnectUrl: t.GetConnectUrl()})
 			}

@@ -250,7 +250,8 @@ func (x *Session) GetMatch() string {
 	return ""
 }
 
-// The names of the enabled tools; may be empty.
+// The names of the enabled tools, or prefixes that end in *, and with - in front those that are left
+// out; only such take them from the preset's, or for a run from the session's. May be empty.
 type ToolSelection struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`

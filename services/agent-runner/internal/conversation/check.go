@@ -36,13 +36,15 @@ func (s *Store) choose(ctx context.Context, a identity.Actor, session id.Session
 	return s.cfg.Models.Choose(ctx, wish)
 }
 
-// checkTools refuses names, and prefixes with *, of tools that the workspace does not have.
+// checkTools refuses names, and prefixes with *, of tools that the workspace does not have, also
+// of tools that are left out.
 func (s *Store) checkTools(ctx context.Context, asked []string) error {
 	if len(asked) == 0 {
 		return nil
 	}
 	available, err := s.cfg.Tools(ctx, false)
 	unknown := func(asked string) bool {
+		asked, _ = preset.Excluded(asked)
 		return !slices.ContainsFunc(available, func(name string) bool { return preset.Match(asked, name) })
 	}
 	if err == nil && slices.ContainsFunc(asked, unknown) {

@@ -178,8 +178,9 @@ func checkFields(title, model, provider, prompt *string, tools []string) error {
 		return fault.New(fault.Invalid, "tools has %d names; at most %d are allowed", len(tools), maxTools)
 	}
 	for i, name := range tools {
-		if !isToolName(strings.TrimSuffix(name, "*")) {
-			return fault.New(fault.Invalid, "tools[%d] is not a tool's name: 1 to 64 of letters, digits, _ and -, or a beginning of one and *", i)
+		pattern, _ := preset.Excluded(name)
+		if pattern != "*" && !isToolName(strings.TrimSuffix(pattern, "*")) {
+			return fault.New(fault.Invalid, "tools[%d] is not a tool's name: 1 to 64 of letters, digits, _ and -, or a beginning of one and *, with - in front to leave it out", i)
 		}
 	}
 	return nil

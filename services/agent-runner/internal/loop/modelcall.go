@@ -12,6 +12,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
+	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/prompt"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/structured"
@@ -104,10 +105,7 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	selected := a.session.Tools
-	if a.claim.Run.Tools != nil {
-		selected = a.claim.Run.Tools
-	}
+	selected := preset.Resolve(a.claim.Run.Tools, a.session.Tools)
 	client := a.clientTools(catalogue)
 	a.catalogue = append(slices.Clip(catalogue), client...)
 	a.tools = append(prompt.Tools(catalogue, selected, a.preset), client...)

@@ -35,8 +35,38 @@ type Preset struct {
 }
 
 // Enables reports whether the preset's tools include name.
-func (p *Preset) Enables(name string) bool {
-	return slices.ContainsFunc(p.Tools, func(pattern string) bool { return Match(pattern, name) })
+func (p *Preset) Enables(name string) bool { return Includes(p.Tools, name) }
+
+// Excluded returns the pattern that an entry of a selection excludes; ok is false if the entry
+// excludes none.
+func Excluded(entry string) (pattern string, ok bool) { return strings.CutPrefix(entry, "-") }
+
+// Includes reports whether a selection includes a tool: one of its patterns matches the name, and
+// none of those that it excludes.
+func Includes(selection []string, name string) (included bool) {
+	for _, entry := range selection {
+		pattern, excluded := Excluded(entry)
+		switch {
+		case !Match(pattern, name):
+		case excluded:
+			return false
+		default:
+			included = true
+		}
+	}
+	return included
+}
+
+// Resolve returns a selection that may depend on another one: nil stands for the other, and one
+// that only excludes tools takes them from the other.
+func Resolve(selection, other []string) []string {
+	switch {
+	case selection == nil:
+		return other
+	case len(selection) > 0 && !slices.ContainsFunc(selection, func(entry string) bool { _, excluded := Excluded(entry); return !excluded }):
+		return slices.Concat(other, selection)
+	}
+	return selection
 }
 
 // Match reports whether a tool's name matches a pattern, which is a name, or a prefix and *.

@@ -17,16 +17,14 @@ import (
 )
 
 // Tools returns the enabled tools: the selected ones of the run or its session, or without a
-// selection those of the preset, and those that are always enabled. A selection has names, and
-// prefixes that end in *, such as one of an MCP server's tools.
+// selection those of the preset, and those that are always enabled. A selection has names,
+// prefixes that end in *, such as one of an MCP server's tools, and either of them with a dash in
+// front for tools that are left out.
 func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*toolv1.Tool {
 	var enabled []*toolv1.Tool
+	selected = preset.Resolve(selected, p.Tools)
 	for _, t := range catalogue {
-		chosen := p.Enables(t.GetName())
-		if selected != nil {
-			chosen = slices.ContainsFunc(selected, func(pattern string) bool { return preset.Match(pattern, t.GetName()) })
-		}
-		if chosen || t.GetAlways() {
+		if preset.Includes(selected, t.GetName()) || t.GetAlways() {
 			enabled = append(enabled, t)
 		}
 	}

@@ -35,6 +35,10 @@ func TestTools(t *testing.T) {
 		{"the preset's", nil, []string{"doc_read", "clock"}},
 		{"none", []string{}, []string{"clock"}},
 		{"chosen by a prefix", []string{"web_*"}, []string{"web_search", "clock"}},
+		{"all but some", []string{"*", "-web_*"}, []string{"doc_read", "clock"}},
+		{"all but one", []string{"-doc_read", "doc_*", "web_search"}, []string{"web_search", "clock"}},
+		{"the preset's but some", []string{"-doc_read"}, []string{"clock"}},
+		{"the preset's but none of them", []string{"-web_*"}, []string{"doc_read", "clock"}},
 		{"chosen", []string{"web_search", "nope"}, []string{"web_search", "clock"}},
 	} {
 		var got []string

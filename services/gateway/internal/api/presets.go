@@ -22,7 +22,7 @@ type Preset struct {
 	Prompt           []string          `json:"prompt" nullable:"false" doc:"Parts of the system prompt, in order."`
 	MaxSteps         int32             `json:"max_steps" doc:"Model calls that a run may make."`
 	MaxOutputTokens  *int32            `json:"max_output_tokens" doc:"Of one model call; null for the provider's default."`
-	Tools            []string          `json:"tools" nullable:"false" doc:"Names, or prefixes that end in *."`
+	Tools            []string          `json:"tools" nullable:"false" doc:"Names, or prefixes that end in *, and with a dash in front those that are left out."`
 	Own              bool              `json:"own" doc:"The workspace's own, not a shipped one."`
 	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the preset that cannot be used now, and names and prefixes that no tool has."`
 }
@@ -62,7 +62,7 @@ type PutPreset struct {
 	Prompt          []string `json:"prompt,omitempty" doc:"Parts of the system prompt, in order."`
 	MaxSteps        int32    `json:"max_steps" minimum:"1" maximum:"50"`
 	MaxOutputTokens int32    `json:"max_output_tokens,omitempty" minimum:"0" doc:"Of one model call; the provider's default if absent."`
-	Tools           []string `json:"tools,omitempty" doc:"Names, or prefixes that end in *. Only tools that are always enabled if absent."`
+	Tools           []string `json:"tools,omitempty" doc:"Names, or prefixes that end in *, and with a dash in front those to leave out. Only tools that are always enabled if absent."`
 }
 
 func (a *API) putPreset(ctx context.Context, in *struct {

@@ -30,7 +30,7 @@ type Session struct {
 	Provider     string    `json:"provider" example:"anthropic"`
 	SystemPrompt *string   `json:"system_prompt"`
 	Preset       string    `json:"preset" example:"workspace"`
-	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools, or beginnings with an asterisk; null: the preset's tools."`
+	Tools        *[]string `json:"tools" nullable:"true" doc:"Names of the enabled tools, or beginnings with an asterisk, and with a dash in front those that are left out; null: the preset's tools."`
 	MaxSteps     *int32    `json:"max_steps" doc:"Null: the preset's limit."`
 	ClientTools  []string  `json:"client_tools" nullable:"false" doc:"Names of the tools that clients run."`
 	Archived     bool      `json:"archived"`
@@ -78,7 +78,7 @@ type CreateSession struct {
 	Provider     string   `json:"provider,omitempty" example:"anthropic"`
 	SystemPrompt string   `json:"system_prompt,omitempty" maxLength:"100000"`
 	Preset       string   `json:"preset,omitempty" example:"workspace"`
-	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. Absent: the preset's tools."`
+	Tools        []string `json:"tools,omitempty" nullable:"true" doc:"Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. A dash in front leaves tools out: with *, or of the preset's tools if nothing else is named. Absent: the preset's tools."`
 	MaxSteps     *int32   `json:"max_steps,omitempty" minimum:"1" maximum:"50"`
 
 	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that clients run."`
@@ -282,7 +282,7 @@ func (c *ToolsChange) UnmarshalJSON(data []byte) error {
 func (ToolsChange) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeArray, Nullable: true, Items: &huma.Schema{Type: huma.TypeString},
-		Description: "Names of the tools to enable, or beginnings with an asterisk; null restores the preset's tools.",
+		Description: "Names of the tools to enable, or beginnings with an asterisk, and with a dash in front those to leave out; null restores the preset's tools.",
 	}
 }
 

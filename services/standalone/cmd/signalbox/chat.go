@@ -30,6 +30,7 @@ type chatSettings struct {
 func (c *cli) chat() *cobra.Command {
 	var (
 		data, session, model, provider, preset string
+		tools                                  []string
 		asJSON                                 bool
 	)
 	cmd := &cobra.Command{
@@ -57,6 +58,9 @@ pipe everything is plain text.
 					fields[name] = value
 				}
 			}
+			if len(tools) > 0 {
+				fields["tools"] = tools
+			}
 			message := strings.Join(args, " ")
 			if isTerminal(os.Stdin) && isTerminal(os.Stdout) && c.variable("TERM") != "dumb" && !asJSON {
 				screen := chat.Screen{Client: client, Session: session, Fields: fields, Message: message, In: os.Stdin, Out: os.Stdout, Environ: c.environ}
@@ -70,6 +74,7 @@ pipe everything is plain text.
 	cmd.Flags().StringVar(&provider, "provider", "", "provider of a new session: "+strings.Join(admin.KeyProviders(), ", "))
 	cmd.Flags().StringVar(&model, "model", "", "model of a new session, or provider/model")
 	cmd.Flags().StringVar(&preset, "preset", "", "preset of a new session: workspace, assistant, explorer, browser")
+	cmd.Flags().StringSliceVar(&tools, "tools", nil, "tools of a new session, such as 'doc_*,mcp__linear__*'; --tools=-mcp__linear__* takes the preset's tools but these")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
 	oneOf(cmd, "provider", admin.KeyProviders()...)
 	oneOf(cmd, "preset", "workspace", "assistant", "explorer", "browser")

@@ -1970,7 +1970,7 @@ export interface components {
             provider?: string;
             system_prompt?: string;
             title?: string;
-            /** @description Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. Absent: the preset's tools. */
+            /** @description Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. A dash in front leaves tools out: with *, or of the preset's tools if nothing else is named. Absent: the preset's tools. */
             tools?: string[] | null;
         };
         CreateWorkspace: {
@@ -2565,7 +2565,7 @@ export interface components {
             own: boolean;
             /** @description Parts of the system prompt, in order. */
             prompt: string[];
-            /** @description Names, or prefixes that end in *. */
+            /** @description Names, or prefixes that end in *, and with a dash in front those that are left out. */
             tools: string[];
             /** @description Tools of the preset that cannot be used now, and names and prefixes that no tool has. */
             unavailable_tools: components["schemas"]["UnavailableTool"][];
@@ -2588,7 +2588,7 @@ export interface components {
             max_steps: number;
             /** @description Parts of the system prompt, in order. */
             prompt?: string[] | null;
-            /** @description Names, or prefixes that end in *. Only tools that are always enabled if absent. */
+            /** @description Names, or prefixes that end in *, and with a dash in front those to leave out. Only tools that are always enabled if absent. */
             tools?: string[] | null;
         };
         ReasoningDeltaEvent: {
@@ -2851,7 +2851,7 @@ export interface components {
             system_prompt: string | null;
             /** @description Null until the first message sets it. */
             title: string | null;
-            /** @description Names of the enabled tools, or beginnings with an asterisk; null: the preset's tools. */
+            /** @description Names of the enabled tools, or beginnings with an asterisk, and with a dash in front those that are left out; null: the preset's tools. */
             tools: string[] | null;
             /** Format: date-time */
             updated_at: string;
@@ -3292,7 +3292,7 @@ export interface components {
             provider?: string | null;
             system_prompt?: string | null;
             title?: string | null;
-            /** @description Names of the tools to enable, or beginnings with an asterisk; null restores the preset's tools. */
+            /** @description Names of the tools to enable, or beginnings with an asterisk, and with a dash in front those to leave out; null restores the preset's tools. */
             tools?: string[] | null;
         };
         Usage: {
