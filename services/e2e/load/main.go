@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/e2e/stops"
 	"signalbox.dev/services/e2e/world"
 )
 
@@ -61,6 +62,7 @@ type figure struct {
 }
 
 func main() {
+	stops.Serve()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {

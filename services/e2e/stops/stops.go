@@ -2,6 +2,8 @@
 // a request and never answer; what is measured is the time from the request to stop the run until
 // the far end's connection is closed.
 //
+// The operator's MCP server is the program that uses this package: it calls Serve first.
+//
 // There is a row of kinds for each way in which a tool reaches outside of its executor. A tool
 // that reaches it in a new way gets a row. Tools that the caller runs (client-side) have no far
 // end.
@@ -15,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -39,6 +42,8 @@ var Kinds = []Kind{
 	{"a service that is changed (REST through the broker)", "calendar_create_event", `{"title":"x","start":"2031-02-03"}`},
 	{"the research repository (REST through the broker)", "read_research", `{"path":"README.md"}`},
 	{"an MCP server (streamable HTTP)", "mcp__slow__wait", `{}`},
+	{"an operator's MCP server (standard input)", "mcp__own__wait", `{}`},
+	{"a web page (Chromium)", "browser_open", `{"url":"http://OUTSIDE/page"}`},
 	{"a search of the web (the provider's stream)", "web_search", ""},
 }
 
@@ -46,6 +51,9 @@ var Kinds = []Kind{
 type Rig struct {
 	world   *world.World
 	client  world.Client
+	address string // of the far ends
+	dir     string
+	missing map[string]string // why a tool cannot be used, by name
 	outside []*http.Server
 	held    chan held
 }
@@ -68,7 +76,17 @@ func Start(ctx context.Context, o world.Options, start func(context.Context, wor
 	mux.HandleFunc("/google/", r.hold)
 	mux.HandleFunc("/github/", r.hold)
 	mux.HandleFunc("/mcp", r.mcp)
+	mux.HandleFunc("/wait", r.hold)
+	mux.HandleFunc("/page", r.hold)
 	outside, err := r.serve(ctx, mux)
+	if err != nil {
+		return r, err
+	}
+	r.address = outside
+	if r.dir, err = os.MkdirTemp("", "signalbox-stops-"); err != nil {
+		return r, err
+	}
+	own, err := ownServer(r.dir, outside)
 	if err != nil {
 		return r, err
 	}
@@ -87,7 +105,10 @@ func Start(ctx context.Context, o world.Options, start func(context.Context, wor
 	}
 	more := o.Env
 	o.Env = func(service string, replica int) []string {
-		env := []string{"TOOL_EXECUTOR_ALLOW_PRIVATE=" + outside}
+		env := []string{
+			"TOOL_EXECUTOR_ALLOW_PRIVATE=" + outside, "TOOL_EXECUTOR_MCP_SERVERS=" + own,
+			"TOOL_EXECUTOR_BROWSER=local", "BROWSER_ALLOW_PRIVATE=" + outside, "CHROMIUM=" + os.Getenv("CHROMIUM"),
+		}
 		if more != nil {
 			env = append(env, more(service, replica)...)
 		}
@@ -104,7 +125,51 @@ func Start(ctx context.Context, o world.Options, start func(context.Context, wor
 	if err := r.post(ctx, "/api/mcp-servers", map[string]any{"name": "slow", "url": "http://" + outside + "/mcp"}, nil); err != nil {
 		return r, err
 	}
-	return r, r.post(ctx, "/api/approval-rules", map[string]any{"tool": "calendar_create_event", "effect": "allow"}, nil)
+	if err := r.post(ctx, "/api/approval-rules", map[string]any{"tool": "calendar_create_event", "effect": "allow"}, nil); err != nil {
+		return r, err
+	}
+	return r, r.look(ctx)
+}
+
+// look finds out which tools there are, once the operator's server has been asked for its own.
+func (r *Rig) look(ctx context.Context) error {
+	var servers struct {
+		Servers []struct{ ID string } `json:"mcp_servers"`
+	}
+	if err := r.get(ctx, "/api/mcp-servers", &servers); err != nil {
+		return err
+	}
+	for _, s := range servers.Servers {
+		if err := r.post(ctx, "/api/mcp-servers/"+s.ID+"/test", struct{}{}, nil); err != nil {
+			return err
+		}
+	}
+	var list struct {
+		Tools []struct {
+			Name      string
+			Available bool
+			Reason    string `json:"unavailable_reason"`
+		}
+	}
+	if err := r.get(ctx, "/api/tools", &list); err != nil {
+		return err
+	}
+	r.missing = map[string]string{}
+	for _, t := range list.Tools {
+		if !t.Available {
+			r.missing[t.Name] = t.Reason
+		}
+	}
+	return nil
+}
+
+// Missing returns why a kind cannot be measured on this machine, or "". Only Chromium may be
+// missing.
+func (r *Rig) Missing(k Kind) string {
+	if !strings.HasPrefix(k.tool, "browser_") {
+		return ""
+	}
+	return r.missing[k.tool]
 }
 
 func (r *Rig) serve(ctx context.Context, h http.Handler) (addr string, err error) {
@@ -128,7 +193,14 @@ func (r *Rig) Close() (err error) {
 	for _, s := range r.outside {
 		err = errors.Join(err, s.Close())
 	}
+	if r.dir != "" {
+		err = errors.Join(err, os.RemoveAll(r.dir))
+	}
 	return err
+}
+
+func (r *Rig) get(ctx context.Context, path string, out any) error {
+	return r.client.Call(ctx, world.Request{Method: http.MethodGet, Path: path}, out)
 }
 
 func (r *Rig) post(ctx context.Context, path string, body, out any) error {
@@ -239,7 +311,7 @@ func (r *Rig) model(w http.ResponseWriter, req *http.Request) {
 		r.hold(w, req)
 	}
 	event(w, "content_block_start", `"index":0,"content_block":{"type":"tool_use","id":"toolu_1","name":"`+k.tool+`","input":{}}`)
-	args, _ := json.Marshal(k.args) // a string always marshals
+	args, _ := json.Marshal(strings.ReplaceAll(k.args, "OUTSIDE", r.address)) // a string always marshals
 	event(w, "content_block_delta", `"index":0,"delta":{"type":"input_json_delta","partial_json":`+string(args)+`}`)
 	event(w, "content_block_stop", `"index":0`)
 	event(w, "message_delta", `"delta":{"stop_reason":"tool_use"},"usage":{"output_tokens":5}`)
