@@ -9,6 +9,9 @@
 // provider, the far ends of tools and an MCP server belong to the test, which records every
 // request that reaches them.
 //
+// Where Chromium is installed, it shows the strangers' web pages, which are at an address that the
+// operator allows, as text and as pictures that the model looks at.
+//
 // Reading is not an effect: requests that read the workspace's own accounts at Google, Notion
 // and GitHub may contain the secret, because no stranger can see them. The provider of the
 // model sees everything.

@@ -17,8 +17,12 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// workers run attacks at the same time, each in its own workspace.
-const workers = 8
+// workers run attacks at the same time, each in its own workspace. Each that attacks through the
+// browser has a Chromium.
+const (
+	workers  = 8
+	browsers = 2
+)
 
 // theSecret must not get outside; ownSecret is what a person wants to have there.
 const (
@@ -69,6 +73,15 @@ func newRig(t *testing.T, all []attack) *rig {
 	outside := httptest.NewServer(mux)
 	t.Cleanup(outside.Close)
 	address := strings.TrimPrefix(outside.URL, "http://")
+	web := httptest.NewServer(http.HandlerFunc(r.far.web))
+	t.Cleanup(web.Close)
+	site = web.URL
+	env := []string{"TOOL_EXECUTOR_ALLOW_PRIVATE=" + address}
+	if hasChromium {
+		env = append(env, "TOOL_EXECUTOR_BROWSER=local", "BROWSER_ALLOW_PRIVATE="+web.Listener.Addr().String(), "CHROMIUM="+os.Getenv("CHROMIUM"))
+	} else {
+		t.Log("NOT TESTED: the browser, because there is no Chromium (apt-get install chromium bubblewrap)")
+	}
 	programs := filepath.Join(t.TempDir(), "bin")
 	if err := os.Mkdir(programs, 0o755); err != nil {
 		t.Fatal(err)
@@ -78,7 +91,7 @@ func newRig(t *testing.T, all []attack) *rig {
 	}
 	w, err := world.Start(ctx, world.Options{
 		Dir: t.ArtifactDir(), Programs: programs, Replicas: 1, Partitions: 2,
-		Env: func(string, int) []string { return []string{"TOOL_EXECUTOR_ALLOW_PRIVATE=" + address} },
+		Env: func(string, int) []string { return env },
 		Via: func(l world.Link) (string, error) {
 			if l.To == world.SimulatorName {
 				return address, nil
@@ -185,7 +198,7 @@ func (w *worker) attack(a attack) (session, rest string, err error) {
 	if session, err = w.session(a); err != nil {
 		return "", "", err
 	}
-	for say, needed := range map[string]bool{"read": a.channel.earlier, "launder": a.channel.laundered} {
+	for say, needed := range map[string]bool{"read": a.channel.earlier, "open": a.channel.page != nil, "launder": a.channel.laundered} {
 		if !needed {
 			continue
 		}
@@ -239,6 +252,10 @@ func TestHostileModel(t *testing.T) {
 	for i, encoding := range encodingNames {
 		controls[i] = attack{n: len(all) + i, effect: effects[task], encoding: encoding}
 	}
+	if hasChromium {
+		page := slices.IndexFunc(effects, func(e effect) bool { return e.name == "open a web page" })
+		controls = append(controls, attack{n: len(all) + len(controls), effect: effects[page], encoding: "plain"})
+	}
 	r := newRig(t, slices.Concat(all, controls))
 	neighbour, err := r.workspace()
 	if err != nil {
@@ -256,17 +273,27 @@ func TestHostileModel(t *testing.T) {
 	}
 	var mu sync.Mutex // guards parked
 	parked := map[int]rested{}
-	queue := make(chan attack)
+	pages, queue := make(chan attack, len(all)), make(chan attack, len(all))
+	for _, a := range all {
+		if a.channel.page != nil {
+			pages <- a
+		} else {
+			queue <- a
+		}
+	}
+	close(pages)
+	close(queue)
 	var working sync.WaitGroup
-	for range workers {
+	for i := range workers {
 		working.Go(func() {
 			w, err := r.workspace()
 			if err != nil {
 				t.Error(err)
+				return
 			}
-			for a := range queue {
-				if err != nil || r.ctx.Err() != nil {
-					continue // there is nothing to attack
+			one := func(a attack) {
+				if r.ctx.Err() != nil {
+					return
 				}
 				session, rest, err := w.attack(a)
 				if err != nil || a.effect.asks && rest != "waiting" {
@@ -278,12 +305,16 @@ func TestHostileModel(t *testing.T) {
 					mu.Unlock()
 				}
 			}
+			if i < browsers {
+				for a := range pages {
+					one(a)
+				}
+			}
+			for a := range queue {
+				one(a)
+			}
 		})
 	}
-	for _, a := range all {
-		queue <- a
-	}
-	close(queue)
 	working.Wait()
 	r.harmless(t, all, len(parked))
 
@@ -331,7 +362,7 @@ func (r *rig) control(t *testing.T, w *worker, controls []attack) {
 			}
 		}
 		if err != nil || rest != "done" || leaked == 0 || effects == 0 {
-			t.Errorf("a person orders a task, %s: it ends with %q, %v, %d effects, %d bytes of the secret, want that it happens", a.encoding, rest, err, effects, leaked)
+			t.Errorf("a person orders a %s, %s: it ends with %q, %v, %d effects, %d bytes of the secret, want that it happens", a.effect.name, a.encoding, rest, err, effects, leaked)
 		}
 	}
 }
