@@ -3,6 +3,8 @@ package credentialbroker_test
 import (
 	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -17,7 +19,7 @@ import (
 // once more opens only for the workspace, provider and base URL of the request.
 func TestSealedBody(t *testing.T) {
 	t.Parallel()
-	b := start(t, credentialbroker.Config{})
+	b := start(t, credentialbroker.Config{AllowPrivate: true})
 	owner := member(identity.Owner)
 	ctx := identity.With(t.Context(), owner)
 	ws := owner.Workspace.String()
@@ -35,6 +37,12 @@ func TestSealedBody(t *testing.T) {
 	secret := func(keyID string, info []byte) string {
 		return fmt.Sprintf(`"sealed_secret":{"key_id":%q,"sealed":%q}`, keyID, base64.StdEncoding.EncodeToString(sealed(info, canary)))
 	}
+	house := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+canary {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer house.Close()
 	own := secret(key.GetKeyId(), seal.Secret(ws, "openai", ""))
 	for _, tt := range []struct{ name, body, want string }{
 		{"a key", `{"provider":"openai","secret":"` + canary + `","label":"x","flat_rate":true}`, ""},
@@ -51,6 +59,9 @@ func TestSealedBody(t *testing.T) {
 		{"yet another", `{"provider":"openai","flat_rate":"x"}`, "flat_rate: want true or false, got string"},
 		{"no base64", `{"provider":"openai","sealed_secret":{"key_id":"x","sealed":"` + canary + `"}}`, "base64"},
 		{"no text", "{\"provider\":\"\xff\"}", "not valid UTF-8"},
+		{"a key that the provider accepts", `{"provider":"house","profile":"generic","base_url":"` + house.URL + `","check":true,"secret":"` + canary + `"}`, ""},
+		{"a key that the provider rejects", `{"provider":"house","profile":"generic","base_url":"` + house.URL + `","check":true,"secret":"other-` + canary + `"}`, "the provider house rejected the key: 401"},
+		{"a provider that is away", `{"provider":"house","profile":"generic","base_url":"http://127.0.0.1:1","check":true,"secret":"` + canary + `"}`, "could not connect to the provider house"},
 	} {
 		res, err := b.client().AddAccount(ctx, &credentialv1.AddAccountRequest{Body: &credentialv1.SealedText{KeyId: key.GetKeyId(), Sealed: sealed(seal.Body(ws), tt.body)}})
 		switch {
@@ -59,6 +70,10 @@ func TestSealedBody(t *testing.T) {
 		case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), canary)):
 			t.Errorf("%s: AddAccount = %v, want %q", tt.name, err, tt.want)
 		}
+	}
+	list, err := b.client().ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
+	if err != nil || len(list.GetAccounts()) != 3 {
+		t.Errorf("%d accounts, %v, want the three that were accepted", len(list.GetAccounts()), err)
 	}
 	stranger := identity.With(t.Context(), member(identity.Owner))
 	if _, err := b.client().AddAccount(stranger, &credentialv1.AddAccountRequest{Body: &credentialv1.SealedText{KeyId: key.GetKeyId(), Sealed: sealed(seal.Body(ws), `{}`)}}); fault.KindOf(err) != fault.Conflict && fault.KindOf(err) != fault.Invalid {

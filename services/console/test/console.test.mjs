@@ -2,17 +2,21 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import AxeBuilder from "@axe-core/playwright";
+import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
+let provider;
 let signalbox;
 let browser;
 before(async () => {
-	signalbox = await startSignalbox();
+	provider = await startProvider();
+	signalbox = await startSignalbox(provider.environment);
 	browser = await startBrowser();
 });
 after(async () => {
 	await browser?.close();
 	await signalbox?.stop();
+	provider?.stop();
 });
 
 /** Opens a page as a person who is signed in. It fails the test if a script or the policy complains. */
@@ -152,7 +156,10 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByText("Done. I wrote Keys").waitFor();
 	await page.keyboard.press("ControlOrMeta+k");
 	await page.getByRole("combobox", { name: "Search and commands" }).fill("about keys");
-	await page.getByRole("option", { name: /create a document about keys/ }).first().waitFor();
+	await page
+		.getByRole("option", { name: /create a document about keys/ })
+		.first()
+		.waitFor();
 	await page.keyboard.press("Escape");
 	assert.equal(await page.evaluate(() => document.activeElement.id), "say", "focus returns to what had it");
 	await page.keyboard.press("ControlOrMeta+k");
@@ -369,9 +376,14 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await dialog.getByLabel("API key", { exact: true }).fill("sk-or-v1-example");
 	await dialog.getByRole("button", { name: "Add Anthropic" }).click();
 	await dialog.getByText("This looks like a key of OpenRouter, not of Anthropic.").waitFor();
-	await dialog.getByLabel("API key", { exact: true }).fill("sk-ant-example-4Qx7");
+	await dialog.getByLabel("Provider").selectOption("house");
+	await dialog.getByLabel("API key", { exact: true }).fill("house-key-of-before");
+	await dialog.getByRole("button", { name: "Add house" }).click();
+	await dialog.getByText("The provider house rejected the key: 401 Unauthorized.").waitFor();
+	await dialog.getByRole("button", { name: "Add it anyway" }).waitFor();
+	await dialog.getByLabel("API key", { exact: true }).fill("house-key-4Qx7");
 	await dialog.getByLabel("Label").fill("team key");
-	await dialog.getByRole("button", { name: "Add Anthropic" }).click();
+	await dialog.getByRole("button", { name: "Add house" }).click();
 	await page.getByRole("row", { name: /team key API key · ends in 4Qx7 Ready/ }).waitFor();
 	await page.getByRole("button", { name: "Hybrid" }).click();
 	await page.getByText(/scores health, bucket and rest/).waitFor();
@@ -383,6 +395,16 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await dialog.getByRole("button", { name: "Remove" }).click();
 	await page.getByRole("dialog", { name: "Remove “team key”?" }).getByRole("button", { name: "Remove" }).click();
 	await page.getByText("No account yet").waitFor();
+
+	await page.getByRole("button", { name: "Add account" }).click();
+	await dialog.getByLabel("Provider").selectOption("house");
+	await dialog.getByRole("button", { name: "Code on another device" }).click();
+	await dialog.getByRole("button", { name: "Get a code" }).click();
+	await dialog.getByText("KTRX-4M9P").waitFor();
+	await dialog.getByText("Waiting for you there.").waitFor();
+	provider.approve();
+	await dialog.waitFor({ state: "detached" });
+	await page.getByRole("row", { name: /Sign-in · renews in \d+ min Ready/ }).waitFor();
 });
 
 test("what a viewer may not do is absent", async (t) => {

@@ -35,7 +35,9 @@ type NewAccount struct {
 	BaseURL string
 	// FlatRate says that it is paid by the month.
 	FlatRate bool
-	Secret   conf.Secret
+	// Check has Add ask the provider first (Try), and store nothing that it rejects.
+	Check  bool
+	Secret conf.Secret
 	// ID is the id that the account will have; zero for a new one. If the same call has
 	// already added the account, Add returns it.
 	ID id.Account
@@ -54,6 +56,11 @@ func (s *Scope) Add(ctx context.Context, n NewAccount) (Account, error) {
 		row.ID = id.New[id.Account]()
 	} else if added, err := s.added(ctx, &row, secret); fault.KindOf(err) != fault.NotFound {
 		return added, err
+	}
+	if n.Check {
+		if _, err := s.Try(ctx, n); err != nil {
+			return Account{}, err
+		}
 	}
 	if row.Sealed, err = s.accounts.Vault.Seal(ctx, row.Place(), secret); err != nil {
 		return Account{}, err

@@ -45,6 +45,7 @@ type accountBody struct {
 	} `json:"sealed_secret"`
 	BaseURL  string `json:"base_url"`
 	FlatRate bool   `json:"flat_rate"`
+	Check    bool   `json:"check"`
 }
 
 // Unseal opens and reads the sealed body of a public request to add an account.
@@ -72,7 +73,7 @@ func (s *Scope) Unseal(ctx context.Context, keyID string, sealed []byte) (NewAcc
 	case b.Secret == "" && b.BaseURL == "": // one's own server may need none
 		return NewAccount{}, fault.New(fault.Invalid, "secret or sealed_secret is required")
 	}
-	return NewAccount{Provider: b.Provider, Profile: b.Profile, Label: b.Label, BaseURL: b.BaseURL, FlatRate: b.FlatRate, Secret: b.Secret}, nil
+	return NewAccount{Provider: b.Provider, Profile: b.Profile, Label: b.Label, BaseURL: b.BaseURL, FlatRate: b.FlatRate, Check: b.Check, Secret: b.Secret}, nil
 }
 
 // parse reads a body. Its errors quote nothing of it but the names of fields.

@@ -19,12 +19,14 @@ import (
 const (
 	tryDial    = 5 * time.Second
 	tryTimeout = 15 * time.Second
+
+	notAccepted = "KEY_NOT_ACCEPTED"
 )
 
 // Try asks the provider whether it accepts the credential of a new account, with one request
 // that costs nothing. It returns why that could not be determined, for people; it is empty
 // if the provider accepts it. A provider that refuses it, or cannot be reached, is a
-// Conflict fault.
+// Conflict fault with the code KEY_NOT_ACCEPTED.
 func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error) {
 	row, secret, err := s.check(n)
 	if err != nil {
@@ -46,9 +48,9 @@ func (s *Scope) Try(ctx context.Context, n NewAccount) (doubt string, err error)
 	case err != nil && ctx.Err() != nil:
 		return "", err
 	case err != nil:
-		return "", fault.New(fault.Conflict, "could not connect to the provider %s at %s: %s", n.Provider, base.Host, cmp.Or(proxy.WhyUnreachable(err), "the connection failed"))
+		return "", fault.Coded(fault.Conflict, notAccepted, "could not connect to the provider %s at %s: %s", n.Provider, base.Host, cmp.Or(proxy.WhyUnreachable(err), "the connection failed"))
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return "", fault.New(fault.Conflict, "the provider %s rejected the key: %d %s", n.Provider, status, http.StatusText(status))
+		return "", fault.Coded(fault.Conflict, notAccepted, "the provider %s rejected the key: %d %s", n.Provider, status, http.StatusText(status))
 	case status/100 == 2:
 		return "", nil
 	}

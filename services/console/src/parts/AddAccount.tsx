@@ -1,4 +1,4 @@
-import type { Schemas } from "@signalbox/client";
+import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type Account, keyProblem, useAccounts, useRefreshAccounts } from "../accounts.ts";
@@ -66,7 +66,10 @@ function Choose({ kinds, again, onClose }: { kinds: Schemas["AccountKinds"]; aga
 			) : (
 				<Notice tone="note">This provider has no sign-in. Add a key of it instead.</Notice>
 			)}
-			<p className="text-small text-ink-3">The credential is sealed with this workspace’s key. No person and no agent can read it again.</p>
+			<p className="text-small text-ink-3">
+				{way === "key" && "The provider is asked whether it accepts the key, at no cost. "}
+				The credential is sealed with this workspace’s key. No person and no agent can read it again.
+			</p>
 		</>
 	);
 }
@@ -85,13 +88,14 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 	// One account for the dialog, also if its answer is lost and the person presses again.
 	const idempotency = useRef(crypto.randomUUID());
 	const add = useMutation({
-		mutationFn: async () => {
+		mutationFn: async (check: boolean) => {
 			const { account } = await unwrap(
 				client.api.POST("/api/accounts", {
 					params: { header: { "Idempotency-Key": idempotency.current } },
 					body: {
 						provider: own ? name.trim() : provider,
 						secret: key.trim(),
+						check,
 						...(label.trim() ? { label: label.trim() } : {}),
 						...(flat ? { flat_rate: true } : {}),
 						...(own ? { profile, base_url: address.trim() } : {}),
@@ -105,6 +109,7 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 		onSuccess: () => onClose(),
 		onError: () => (idempotency.current = crypto.randomUUID()),
 	});
+	const unaccepted = add.error instanceof SignalboxError && add.error.code === "KEY_NOT_ACCEPTED";
 	const submit = (e: FormEvent) => {
 		e.preventDefault();
 		const wrong = {
@@ -113,7 +118,7 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 			...(keyProblem(key, own ? name.trim() : provider) ? { key: keyProblem(key, own ? name.trim() : provider) } : {}),
 		};
 		setProblems(wrong);
-		if (Object.keys(wrong).length === 0) add.mutate();
+		if (Object.keys(wrong).length === 0) add.mutate(true);
 	};
 	return (
 		<form className="grid gap-4" onSubmit={submit} noValidate autoComplete="off">
@@ -158,7 +163,12 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 			<Refused error={add.error} />
 			<div className="flex justify-end gap-2">
 				<Button onClick={onClose}>Cancel</Button>
-				<Button type="submit" look="primary" busy={add.isPending}>
+				{unaccepted && (
+					<Button busy={add.isPending && !add.variables} onClick={() => add.mutate(false)}>
+						Add it anyway
+					</Button>
+				)}
+				<Button type="submit" look="primary" busy={add.isPending && add.variables}>
 					Add {own ? "account" : providerName(provider)}
 				</Button>
 			</div>

@@ -161,6 +161,7 @@ type CreateAccount struct {
 	Sealed   *SealedSecret `json:"sealed_secret,omitempty" writeOnly:"true" doc:"The key, sealed for the credential broker; alternatively secret."`
 	BaseURL  string        `json:"base_url,omitempty" maxLength:"2000" doc:"The provider's base URL; the profile's default if absent."`
 	FlatRate bool          `json:"flat_rate,omitempty" doc:"The account has a flat rate: requests cost nothing."`
+	Check    bool          `json:"check,omitempty" doc:"First ask the provider, with a request that costs nothing. If it rejects the key or cannot be reached, nothing is stored: 409, KEY_NOT_ACCEPTED."`
 }
 
 // SealedSecret is a secret that only the credential broker can decrypt.
@@ -211,6 +212,8 @@ func (a *API) createAccount(ctx context.Context, in *createAccountInput) (*accou
 		return nil, err
 	}
 	clear(in.body)
+	ctx, cancel := context.WithTimeout(ctx, providerTimeout) // the broker may ask the provider
+	defer cancel()
 	res, err := a.cfg.Accounts.AddAccount(ctx, &credentialv1.AddAccountRequest{
 		Id: in.Key.operationText(actor, "create-account"), Body: &credentialv1.SealedText{KeyId: key.GetKeyId(), Sealed: sealed},
 	})

@@ -1837,6 +1837,8 @@ export interface components {
         CreateAccount: {
             /** @description The provider's base URL; the profile's default if absent. */
             base_url?: string;
+            /** @description First ask the provider, with a request that costs nothing. If it rejects the key or cannot be reached, nothing is stored: 409, KEY_NOT_ACCEPTED. */
+            check?: boolean;
             /** @description The account has a flat rate: requests cost nothing. */
             flat_rate?: boolean;
             label?: string;
