@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -228,6 +229,42 @@ func TestOriginIsChecked(t *testing.T) {
 		t.Fatalf("the link leads to %v", p)
 	}
 	check("Other", w.web.URL, fault.Conflict, "the page is at "+other.URL+" now")
+}
+
+// TestPagesThatLeave acts on pages that lead to another site as soon as they are touched. That site
+// does not get what was meant for them.
+func TestPagesThatLeave(t *testing.T) {
+	t.Parallel()
+	var got atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/got" {
+			got.Add(1)
+		}
+		rw.Header().Set("Content-Type", "text/html")
+		_, _ = io.WriteString(rw, `<title>Other</title><body onmousedown="fetch('/got')" style="margin:0;height:100vh"><form action=/got><input name=q autofocus></form>`)
+	}))
+	defer other.Close()
+	leave := `"if (!window.left) { left = location = '` + other.URL + `'; for (const t = Date.now(); Date.now() - t < 1500;); }"`
+	w := share(t, pages{
+		"/hover": `<button style="width:100vw;height:90vh" onmousemove=` + leave + `>b</button>`,
+		"/input": `<input oninput=` + leave + `>`,
+	})
+	w.mustOpen("/hover")
+	res, err := w.service.Click(w.ctx, &browserv1.ClickRequest{Selector: "button", Origin: w.web.URL})
+	if err == nil {
+		t.Errorf("Click on a page that leaves = %v", res)
+	}
+	own := *w
+	own.newSession(w.actor.Workspace)
+	own.mustOpen("/input")
+	typed, err := own.service.Type(own.ctx, &browserv1.TypeRequest{Selector: "input", Text: "x", Submit: true, Origin: w.web.URL})
+	wantFault(t, fmt.Sprintf("Type into a page that leaves (%v)", typed), err, fault.Unavailable, "")
+	for _, one := range []*world{w, &own} {
+		one.mustOpen("/") // after whatever was on its way
+	}
+	if n := got.Load(); n > 0 {
+		t.Errorf("the other site got %d inputs", n)
+	}
 }
 
 // TestPrivatePagesNeedCare opens a page for a caller that would not treat it as private.

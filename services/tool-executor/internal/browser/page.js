@@ -256,6 +256,8 @@
 			return {title: short(squeeze(document.title), 300).toWellFormed(), status: entry?.responseStatus ?? 0}
 		},
 		markdown,
+		// Says whether the page still has the origin.
+		here: ({origin}) => location.origin === origin ? {} : {elsewhere: location.origin},
 		// Finds what is to be clicked, and where if the mouse can reach it.
 		target: (args) => {
 			const {el, problem, elsewhere} = find(args)

@@ -61,11 +61,21 @@ func (s *Service) Read(ctx context.Context, _ *browserv1.ReadRequest) (*browserv
 // Click implements BrowserService.
 func (s *Service) Click(ctx context.Context, req *browserv1.ClickRequest) (*browserv1.ClickResponse, error) {
 	in := to{Selector: req.GetSelector(), Origin: req.GetOrigin()}
-	did, err := s.act(ctx, "target", in, func(g *page, at element) error {
+	did, err := s.act(ctx, "target", in, func(g *page, at element) (err error) {
+		same := to{Selector: at.Ref, Origin: in.Origin}
 		if at.Mouse {
-			return g.mouse(ctx, at.X, at.Y)
+			// Under the mouse, the page may change or leave.
+			if err := g.mouse(ctx, at, input.DispatchMouseEventTypeMouseMoved); err != nil {
+				return err
+			}
+			if at, err = g.use(ctx, "target", same); err != nil {
+				return err
+			}
 		}
-		_, err := g.use(ctx, "click", to{at.Ref, in.Origin, ""})
+		if at.Mouse {
+			return g.mouse(ctx, at, input.DispatchMouseEventTypeMousePressed, input.DispatchMouseEventTypeMouseReleased)
+		}
+		_, err = g.use(ctx, "click", same)
 		return err
 	})
 	return &browserv1.ClickResponse{Page: did.page, Element: did.element, Problem: did.problem}, err
@@ -82,17 +92,22 @@ func (s *Service) Type(ctx context.Context, req *browserv1.TypeRequest) (*browse
 		if err != nil {
 			return err
 		}
-		return g.step(ctx, stepTime, func(ctx context.Context) error {
-			if !filled.Done {
-				if _, err := cdp.Call(ctx, g.target, input.InsertText, input.InsertTextParams{Text: req.GetText()}); err != nil {
-					return err
-				}
+		if !filled.Done {
+			err := g.step(ctx, stepTime, func(ctx context.Context) error {
+				_, err := cdp.Call(ctx, g.target, input.InsertText, input.InsertTextParams{Text: in.Text})
+				return err
+			})
+			if err != nil {
+				return err
 			}
-			if req.GetSubmit() {
-				return enter(ctx, g)
-			}
+		}
+		if !req.GetSubmit() {
 			return nil
-		})
+		}
+		if _, err := g.use(ctx, "here", in); err != nil {
+			return fault.Wrap(err, fault.Unavailable, "the page was left while the text was typed, and Enter was not pressed")
+		}
+		return g.step(ctx, stepTime, func(ctx context.Context) error { return enter(ctx, g) })
 	})
 	return &browserv1.TypeResponse{Page: did.page, Element: did.element, Problem: did.problem}, err
 }
@@ -264,11 +279,11 @@ func following(ctx context.Context, err error) string {
 	return f.Message
 }
 
-// mouse clicks at a point of the window.
-func (g *page) mouse(ctx context.Context, x, y float64) error {
+// mouse does things with the mouse at an element.
+func (g *page) mouse(ctx context.Context, at element, kinds ...input.DispatchMouseEventType) error {
 	return g.step(ctx, stepTime, func(ctx context.Context) error {
-		for _, kind := range []input.DispatchMouseEventType{input.DispatchMouseEventTypeMouseMoved, input.DispatchMouseEventTypeMousePressed, input.DispatchMouseEventTypeMouseReleased} {
-			p := input.DispatchMouseEventParams{Type: kind, X: x, Y: y}
+		for _, kind := range kinds {
+			p := input.DispatchMouseEventParams{Type: kind, X: at.X, Y: at.Y}
 			if kind != input.DispatchMouseEventTypeMouseMoved {
 				p.Button, p.ClickCount = input.MouseButtonLeft, 1
 			}
