@@ -69,6 +69,7 @@ type fakeRun struct {
 	message *agentv1.Message
 	epoch   int64
 	next    int64
+	calls   []*agentv1.ToolCall
 	prefix  string // of message ids, so that a test can publish twice
 }
 
@@ -362,7 +363,7 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 	if run == nil || run.session.GetWorkspaceId() != a.Workspace.String() {
 		return nil, fault.New(fault.NotFound, "no such run")
 	}
-	res := &agentv1.GetRunResponse{Run: proto.CloneOf(run.Run)}
+	res := &agentv1.GetRunResponse{Run: proto.CloneOf(run.Run), ToolCalls: run.calls}
 	if run.CollectToolStats {
 		res.ToolCalls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "doc_read", ArgsJson: `{"id":"x"}`, Phase: "done", Outcome: &toolv1.Outcome{
 			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{"id":"x"}`, DurationMs: 12, Summary: "x",

@@ -108,6 +108,7 @@ func New(cfg Config) (*API, error) {
 	a.messages()
 	a.chats()
 	a.openAIOperations()
+	a.agui()
 	a.runs()
 	a.approvals()
 	a.toolResults()

@@ -171,6 +171,7 @@ var tags = []*huma.Tag{
 	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
 	{Name: "Chat", Description: "The protocol of the AI SDK's useChat (versions 5 to 7)."},
 	{Name: "OpenAI", Description: "The protocols of OpenAI's API, for programs that speak them. Models are presets."},
+	{Name: "AG-UI", Description: "The Agent-User Interaction Protocol, version 1.0."},
 	{Name: "Runs", Description: "An agent's work on a message: steps, tool calls, usage."},
 	{Name: "Documents", Description: "Documents as Markdown, with their history."},
 	{Name: "Live documents", Description: aboutSockets},

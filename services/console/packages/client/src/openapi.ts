@@ -267,6 +267,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/ag-ui": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Run an agent as clients of AG-UI do
+         * @description Speaks the Agent-User Interaction Protocol 1.0. A thread is a session, and a run that waits for approval ends with an interrupt, which the next request answers.
+         */
+        post: operations["ag-ui"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/approval-rules": {
         parameters: {
             query?: never;
@@ -1362,6 +1382,59 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        AGUIAnswer: {
+            interruptId: string;
+            payload?: components["schemas"]["AGUIAnswerPayloadStruct"];
+            /** @enum {string} */
+            status: "resolved" | "cancelled";
+        };
+        AGUIAnswerPayloadStruct: {
+            approved: boolean | null;
+            reason?: string;
+        };
+        AGUIContext: {
+            description: string;
+            value: string;
+        };
+        AGUIInput: {
+            /** @description What the agent is told with the instructions. */
+            context?: components["schemas"]["AGUIContext"][] | null;
+            forwardedProps?: components["schemas"]["AGUIProperties"];
+            /** @description The last one is answered. The others become the history of a new session; an existing one has its own. */
+            messages: components["schemas"]["AGUIMessage"][];
+            /** @description Answers to all interrupts of the run that waits. */
+            resume?: components["schemas"]["AGUIAnswer"][] | null;
+            /** @description A request that is repeated with the same id gets the same run. */
+            runId: string;
+            /** @description A session's id, or a text of the client's choice, with which the first run creates a session of the caller, as in POST /api/chat. */
+            threadId: string;
+            /** @description Tools that the client runs. */
+            tools?: components["schemas"]["AGUITool"][] | null;
+        };
+        AGUIMessage: {
+            /** @description A string, or parts of the types text, image and document. */
+            content?: unknown;
+            error?: string;
+            id: string;
+            role: string;
+            toolCallId?: string;
+            toolCalls?: components["schemas"]["Item"][] | null;
+        };
+        AGUIProperties: {
+            /**
+             * @description What happens to the run if the client disconnects before its end.
+             * @default stop
+             * @enum {string}
+             */
+            on_disconnect: "stop" | "continue";
+            /** @description Of a new session. */
+            preset?: string;
+        };
+        AGUITool: {
+            description: string;
+            name: string;
+            parameters?: unknown;
+        };
         Account: {
             /** @description Null: the profile's base URL. */
             base_url: string | null;
@@ -5565,6 +5638,151 @@ export interface operations {
                     /**
                      * @example {
                      *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "ag-ui": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AGUIInput"];
+            };
+        };
+        responses: {
+            /** @description The events of the run. */
+            200: {
+                headers: {
+                    /** @description The thread's session. */
+                    "X-Session-Id"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];

@@ -19,6 +19,7 @@ import (
 var folds = map[string]dialect.Fold{
 	"chat": dialect.ChatCompletions{Usage: true}, "chat-final": dialect.ChatCompletions{Final: true}, "chat-whole": dialect.ChatCompletions{Whole: true},
 	"responses": dialect.Responses{}, "responses-whole": dialect.Responses{Whole: true},
+	"agui": dialect.AGUI{Thread: "t", Run: "r"},
 }
 
 // identified gives a run's events an id of the kind that runs have.
@@ -176,7 +177,7 @@ func FuzzFolds(f *testing.F) {
 // write is left.
 func BenchmarkFolds(b *testing.B) {
 	events := identified(script(1, asked("u", `"hi"`), started(), said(0, "a"), said(0, "a few words of an answer, as a model sends them")))
-	for _, form := range []string{"chat", "responses"} {
+	for _, form := range []string{"chat", "responses", "agui"} {
 		for name, share := range map[string]bool{"first": false, "further": true} {
 			b.Run(form+"/"+name, func(b *testing.B) {
 				known := make([][]dialect.Encoding, len(events))

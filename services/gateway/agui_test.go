@@ -1,0 +1,84 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
+)
+
+// A run that waits for approval ends with an interrupt, which only a person of its workspace answers.
+func TestAGUIApproval(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, testAGUIApproval)
+}
+
+func testAGUIApproval(t *testing.T, w *world) {
+	in := w.gateway(t)
+	body := func(run, messages, more string) string {
+		return fmt.Sprintf(`{"threadId":"t","runId":%q,"protocolVersion":"1.0","state":{},"context":[{"description":"Mood","value":"good"}],"messages":[%s]%s}`, run, messages, more)
+	}
+	asked := body("r1", `{"id":"a","role":"user","content":"hello"},{"id":"b","role":"assistant","content":"Hi."},{"id":"c","role":"user","content":"send it"}`, "")
+	sent := in.open(t, w.owner, "POST", "/api/ag-ui", asked)
+	session := sent.header.Get("X-Session-Id")
+	run := w.runner.latest(t, session, 1)
+	if got := w.runner.imported(session); got != `Mood: good user "hello" assistant [{"type":"text","text":"Hi."}]` {
+		t.Errorf("the session is created with %s", got)
+	}
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
+	run.set(func() {
+		run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber())
+		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, Phase: "planned", Approval: &agentv1.Approval{}}}
+	})
+	run.publish(t, parked)
+	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"outcome":{"type":"interrupt","interrupts":[{"id":"c1","reason":"confirmation","toolCallId":"c1"`) {
+		t.Fatalf("stream = %v\n%s\nwant one that ends with an interrupt", err, sent.text())
+	}
+	// The same request again is the same run.
+	again := in.open(t, w.owner, "POST", "/api/ag-ui", asked)
+	if err := again.ended(t); err != nil || again.text() != sent.text() {
+		t.Errorf("the request sent again = %v\n%s\nwant\n%s", err, again.text(), sent.text())
+	}
+	key, _ := call[object](t, in, w.owner, "POST", "/api/keys", `{"name":"k","role":"editor"}`, http.StatusCreated)["secret"].(string)
+	yes := `,"resume":[{"interruptId":"c1","status":"resolved","payload":{"approved":true}}]`
+	for name, tt := range map[string]struct {
+		who  person
+		body string
+		want int
+	}{
+		"a program":         {person{token: key, workspace: w.workspace}, body("r2", "", yes), http.StatusForbidden},
+		"another workspace": {w.join(t, id.New[id.Workspace](), identity.Owner), strings.Replace(body("r2", "", yes), `"t"`, `"`+session+`"`, 1), http.StatusNotFound},
+		"a viewer":          {w.join(t, w.workspace, identity.Viewer), body("r2", "", yes), http.StatusForbidden},
+		"no answer":         {w.owner, body("r2", "", `,"resume":[{"interruptId":"c2","status":"cancelled"}]`), http.StatusBadRequest},
+		"half an answer":    {w.owner, body("r2", "", `,"resume":[{"interruptId":"c1","status":"resolved"}]`), http.StatusBadRequest},
+		"no message":        {w.owner, body("r2", "", ""), http.StatusBadRequest},
+		"no run":            {w.owner, `{"threadId":"t","messages":[]}`, http.StatusBadRequest},
+		"a picture's id":    {w.owner, body("r2", `{"id":"d","role":"user","content":[{"type":"image","source":{"type":"file","value":"x"}}]}`, ""), http.StatusBadRequest},
+	} {
+		if got := in.send(t, in.request(t, tt.who, "POST", "/api/ag-ui", tt.body, nil)); got.status != tt.want {
+			t.Errorf("%s: %d %s, want %d", name, got.status, got.body, tt.want)
+		}
+	}
+	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING }) // as Decide does
+	on := in.open(t, w.owner, "POST", "/api/ag-ui", body("r2", "", yes))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "send", ResultJson: `{"ok":1}`}}}))
+	run.step(t, "")
+	run.end(t)
+	if err := on.ended(t); err != nil || !strings.Contains(on.text(), `"RUN_STARTED","threadId":"t","runId":"r2"`) || !strings.Contains(on.text(), `"TOOL_CALL_RESULT"`) || strings.Contains(on.text(), "TOOL_CALL_START") {
+		t.Errorf("the continuation = %v\n%s", err, on.text())
+	}
+	// A client that leaves stops the run, unless it says otherwise.
+	left := in.open(t, w.owner, "POST", "/api/ag-ui", body("r3", `{"id":"e","role":"user","content":"more"}`, ""))
+	next := w.runner.latest(t, session, 2)
+	next.begin(t)
+	left.next(t)
+	left.cancel()
+	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(next.GetId()) })
+}

@@ -1,0 +1,397 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+
+	"signalbox.dev/services/gateway/internal/dialect"
+	"signalbox.dev/services/gateway/internal/feed"
+)
+
+func (a *API) agui() {
+	register(a, op("ag-ui", "POST /api/ag-ui", "AG-UI", "Run an agent as clients of AG-UI do", maxBody(limitMessage), answers(map[string]*huma.Response{"200": {
+		Description: "The events of the run.",
+		Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
+		Headers:     map[string]*huma.Header{"X-Session-Id": {Description: "The thread's session.", Schema: &huma.Schema{Type: huma.TypeString}}},
+	}}), about("Speaks the Agent-User Interaction Protocol 1.0. A thread is a session, and a run that waits for approval ends with an interrupt, which the next request answers.")),
+		editors, a.runAgent)
+}
+
+// AGUIInput is the body of POST /api/ag-ui, the protocol's RunAgentInput.
+type AGUIInput struct {
+	ThreadID string          `json:"threadId" doc:"A session's id, or a text of the client's choice, with which the first run creates a session of the caller, as in POST /api/chat."`
+	RunID    string          `json:"runId" doc:"A request that is repeated with the same id gets the same run."`
+	Messages []AGUIMessage   `json:"messages" nullable:"false" doc:"The last one is answered. The others become the history of a new session; an existing one has its own."`
+	Tools    []AGUITool      `json:"tools,omitempty" nullable:"true" doc:"Tools that the client runs."`
+	Context  []AGUIContext   `json:"context,omitempty" nullable:"true" doc:"What the agent is told with the instructions."`
+	Resume   []AGUIAnswer    `json:"resume,omitempty" nullable:"true" doc:"Answers to all interrupts of the run that waits."`
+	Props    *AGUIProperties `json:"forwardedProps,omitempty"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler. The protocol has more fields, none of which is a
+// misspelling of one of these.
+func (b *AGUIInput) UnmarshalJSON(data []byte) error {
+	type plain AGUIInput
+	return json.Unmarshal(data, (*plain)(b)) //nolint:wrapcheck // decodeJSON reads it
+}
+
+// AGUIMessage is a message.
+type AGUIMessage struct {
+	ID         string          `json:"id"`
+	Role       string          `json:"role"`
+	Content    json.RawMessage `json:"content,omitempty" doc:"A string, or parts of the types text, image and document."`
+	ToolCallID string          `json:"toolCallId,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	ToolCalls  []struct {
+		ID       string `json:"id"`
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	} `json:"toolCalls,omitempty"`
+}
+
+// AGUITool is a tool that the client runs.
+type AGUITool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+}
+
+// AGUIContext is information for the agent.
+type AGUIContext struct {
+	Description string `json:"description"`
+	Value       string `json:"value"`
+}
+
+// AGUIAnswer answers an interrupt.
+type AGUIAnswer struct {
+	InterruptID string `json:"interruptId"`
+	Status      string `json:"status" enum:"resolved,cancelled"`
+	Payload     *struct {
+		Approved *bool  `json:"approved"`
+		Reason   string `json:"reason,omitempty"`
+	} `json:"payload,omitempty"`
+}
+
+// AGUIProperties are the gateway's own options.
+type AGUIProperties struct {
+	Preset       string `json:"preset,omitempty" doc:"Of a new session."`
+	OnDisconnect string `json:"on_disconnect,omitempty" enum:"stop,continue" default:"stop" doc:"What happens to the run if the client disconnects before its end."`
+}
+
+// aguiPart is a part of a message.
+type aguiPart struct {
+	Type   string `json:"type"`
+	Text   string `json:"text"`
+	Source struct {
+		Type     string `json:"type"`
+		Value    string `json:"value"`
+		MimeType string `json:"mimeType"`
+	} `json:"source"`
+}
+
+func (p *aguiPart) convert(where string) (any, error) {
+	switch {
+	case p.Type == "text":
+		return textPart{"text", p.Text}, nil
+	case p.Type != "image" && p.Type != "document":
+	case p.Source.Type == "data":
+		return filePart{Type: "file", MediaType: p.Source.MimeType, Data: p.Source.Value}, nil
+	case p.Source.Type == "url":
+		f, err := fileOf(where+".source.value", map[string]string{"image": "image", "document": "application"}[p.Type], p.Source.Value, "")
+		if p.Source.MimeType != "" {
+			f.MediaType = p.Source.MimeType
+		}
+		return f, err
+	}
+	return nil, fault.Coded(fault.Invalid, "NOT_SUPPORTED", "%s: want text, or an image or document with data or a URL", where)
+}
+
+// parts reads a message's content.
+func (m *AGUIMessage) parts(where string) ([]any, error) {
+	var text string
+	if len(m.Content) == 0 || json.Unmarshal(m.Content, &text) == nil {
+		return []any{textPart{"text", text}}, nil
+	}
+	var parts []aguiPart
+	if json.Unmarshal(m.Content, &parts) != nil || len(parts) > maxParts {
+		return nil, invalid("%s: want a string or at most %d parts", where, maxParts)
+	}
+	var out []any
+	for i := range parts {
+		p, err := parts[i].convert(fmt.Sprintf("%s[%d]", where, i))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// transcript returns the messages as a conversation.
+func (b *AGUIInput) transcript() (*transcript, error) {
+	t := &transcript{}
+	for i := range b.Messages {
+		m, where := &b.Messages[i], fmt.Sprintf("messages[%d]", i)
+		if slices.Contains([]string{"activity", "reasoning"}, m.Role) {
+			continue // for people
+		}
+		parts, err := m.parts(where + ".content")
+		if err != nil {
+			return nil, err
+		}
+		text, isText := onlyText(parts)
+		switch {
+		case m.Role == "user":
+			err = t.ask(where+".content", parts)
+		case !isText:
+			err = invalid("%s.content: want a string", where)
+		case m.Role == "system", m.Role == "developer":
+			t.instructions = append(t.instructions, text)
+		case m.Role == "tool":
+			t.result(m.ToolCallID, text)
+		case m.Role == "assistant":
+			if text != "" {
+				t.add("assistant", textPart{"text", text})
+			}
+			for _, c := range m.ToolCalls {
+				if err := t.call(where+".toolCalls", c.ID, c.Function.Name, c.Function.Arguments); err != nil {
+					return nil, err
+				}
+			}
+		default:
+			err = invalid("%s.role: %q is unknown", where, clip(m.Role))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range b.Context {
+		t.instructions = append(t.instructions, c.Description+": "+c.Value)
+	}
+	return t, nil
+}
+
+// results returns the results at the end of the messages by the calls' ids.
+func (b *AGUIInput) results() map[string]*agentv1.SendToolResultRequest {
+	out := map[string]*agentv1.SendToolResultRequest{}
+	for i := len(b.Messages) - 1; i >= 0 && b.Messages[i].Role == "tool"; i-- {
+		m := &b.Messages[i]
+		r := &agentv1.SendToolResultRequest{ToolCallId: m.ToolCallID, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(m.Content)}}
+		if m.Error != "" {
+			r.Result = &agentv1.SendToolResultRequest_Error{Error: m.Error}
+		}
+		out[m.ToolCallID] = r
+	}
+	return out
+}
+
+type aguiInput struct {
+	Body AGUIInput
+}
+
+func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
+	b := &in.Body
+	if b.ThreadID == "" || b.RunID == "" {
+		return nil, invalid("threadId and runId are required")
+	}
+	if err := checkClientID("threadId", b.ThreadID); err != nil {
+		return nil, err
+	}
+	if err := checkClientID("runId", b.RunID); err != nil {
+		return nil, err
+	}
+	if b.Props == nil {
+		b.Props = &AGUIProperties{}
+	}
+	if !slices.Contains([]string{"", "stop", "continue"}, b.Props.OnDisconnect) {
+		return nil, invalid("forwardedProps.on_disconnect: %q is unknown: use stop or continue", clip(b.Props.OnDisconnect))
+	}
+	n := len(b.Messages)
+	if len(b.Resume) > 0 || n > 0 && b.Messages[n-1].Role == "tool" {
+		return a.resumeAgent(ctx, b)
+	}
+	t, err := b.transcript()
+	if err != nil {
+		return nil, err
+	}
+	if len(t.turns) == 0 || t.turns[len(t.turns)-1].role != "user" {
+		return nil, invalid("messages: want one of the user at the end, results of tool calls, or resume")
+	}
+	send := sendInput{Body: SendMessage{Content: t.turns[len(t.turns)-1].content, IdempotencyKey: "ag-ui:" + b.RunID}}
+	for _, tool := range b.Tools {
+		if len(tool.Parameters) == 0 {
+			tool.Parameters = json.RawMessage(`{"type":"object"}`)
+		}
+		send.Body.ClientTools = append(send.Body.ClientTools, ClientTool{tool.Name, tool.Description, tool.Parameters})
+	}
+	req, err := send.submission()
+	if err != nil {
+		return nil, err
+	}
+	if req.SessionId, err = a.openThread(ctx, b, t); err != nil {
+		return nil, err
+	}
+	s, res, err := a.submitAsStream(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, Resumed: -1}
+	if res.GetCreated() {
+		err = s.begin(feed.Follow{Reader: reader})
+	} else {
+		reader.Resumed = resumed(res.GetRun())
+		err = s.replay(feed.Follow{Reader: reader})
+	}
+	return s.answerAGUI(b, err)
+}
+
+// answerAGUI answers with the stream.
+func (s *stream) answerAGUI(b *AGUIInput, err error) (*reply, error) {
+	s.headers = http.Header{"X-Session-Id": {s.run.GetSessionId()}}
+	if b.Props.OnDisconnect != "continue" {
+		s.left = s.stopRun
+	}
+	return s.reply(err)
+}
+
+// openThread returns the session of a thread, and creates it for the first run.
+func (a *API) openThread(ctx context.Context, b *AGUIInput, t *transcript) (string, error) {
+	instructions := strings.Join(t.instructions, "\n\n")
+	if err := checkSessionFields(nil, nil, nil, &instructions, nil); err != nil {
+		return "", err
+	}
+	res, err := a.findChat(ctx, b.ThreadID)
+	session := res.GetSession()
+	switch {
+	case fault.KindOf(err) == fault.NotFound:
+		if err := checkText("forwardedProps.preset", b.Props.Preset, 64); err != nil {
+			return "", err
+		}
+		history, err := t.history()
+		if err != nil {
+			return "", err
+		}
+		made, err := a.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{
+			Preset: b.Props.Preset, SystemPrompt: instructions, History: history, IdempotencyKey: chatKey + b.ThreadID,
+		})
+		return made.GetSession().GetId(), err
+	case err != nil:
+		return "", err
+	case instructions != "" && instructions != session.GetSystemPrompt():
+		_, err = a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: session.GetId(), SystemPrompt: &instructions})
+	}
+	return session.GetId(), err
+}
+
+// resumeAgent passes results of client tools and a person's answers on, and streams what follows
+// them.
+func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
+	found, err := a.findChat(ctx, b.ThreadID)
+	if err != nil {
+		return nil, err
+	}
+	if found.GetActiveRun() == nil {
+		return nil, fault.Coded(fault.Conflict, "NOTHING_WAITS", "no run of this thread waits for an answer: send a message of the user")
+	}
+	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: found.GetActiveRun().GetId()})
+	if err != nil {
+		return nil, err
+	}
+	results, decisions, call, err := b.answers(res)
+	if err != nil {
+		return nil, err
+	}
+	if len(decisions) > 0 && callerOf(ctx).IsKey() {
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
+	}
+	for _, r := range results {
+		if _, err := a.cfg.Conversations.SendToolResult(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range decisions {
+		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	// What the run says now decides at which pause the response ends.
+	if res, err = a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: res.GetRun().GetId()}); err != nil {
+		return nil, err
+	}
+	session, err := parseID[id.Session]("session", found.GetSession().GetId())
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.openStream(ctx, session)
+	if err != nil {
+		return nil, err
+	}
+	s.run = res.GetRun()
+	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: call, Resumed: resumed(s.run)}
+	return s.answerAGUI(b, s.replay(feed.Follow{Reader: reader}))
+}
+
+// answers returns what the request answers, and one of the calls. Nothing that the run waits for
+// may be missing.
+func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.SendToolResultRequest, decisions []*agentv1.DecideRequest, call string, err error) {
+	given := b.results()
+	for _, c := range res.GetToolCalls() {
+		waits, p := c.GetToolCallId(), c.GetApproval()
+		switch {
+		case c.GetClientUntil() != nil:
+			r := given[waits]
+			if r == nil {
+				return nil, nil, "", invalid("messages: the result of the tool call %q is missing", waits)
+			}
+			r.SessionId = res.GetRun().GetSessionId()
+			results = append(results, r)
+		case p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED:
+			d, err := b.decision(c)
+			if err != nil {
+				return nil, nil, "", err
+			}
+			d.SessionId = res.GetRun().GetSessionId()
+			decisions = append(decisions, d)
+		default:
+			continue
+		}
+		call = waits
+	}
+	if call == "" {
+		return nil, nil, "", fault.Coded(fault.Conflict, "NOTHING_WAITS", "the run of this thread waits for no answer")
+	}
+	return results, decisions, call, nil
+}
+
+// decision returns the answer about a call.
+func (b *AGUIInput) decision(c *agentv1.ToolCall) (*agentv1.DecideRequest, error) {
+	for _, r := range b.Resume {
+		if strings.TrimSuffix(r.InterruptID, "~outcome") != c.GetToolCallId() {
+			continue
+		}
+		d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId()}
+		approved := false
+		switch {
+		case r.Status == "cancelled":
+		case r.Status != "resolved" || r.Payload == nil || r.Payload.Approved == nil:
+			return nil, invalid("resume: want the status resolved with payload.approved, or cancelled")
+		default:
+			approved, d.Reason = *r.Payload.Approved, r.Payload.Reason
+		}
+		d.Decision = decisionOf(approved, dialect.AsksOutcome(r.InterruptID))
+		return d, checkText("resume: payload.reason", d.Reason, 1000)
+	}
+	return nil, invalid("resume: the interrupt about the tool call %q is not answered", c.GetToolCallId())
+}
