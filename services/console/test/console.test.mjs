@@ -172,8 +172,8 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByRole("heading", { name: "Sessions" }).waitFor();
 	await page.keyboard.press("/");
 	await page.keyboard.type("wrote keys");
-	const row = page.locator("[data-row]");
-	await row.filter({ hasText: "Done. I wrote Keys" }).locator("mark").first().waitFor();
+	const row = page.locator("[data-row]").filter({ hasText: "create a document about keys" });
+	await row.filter({ hasText: "I wrote" }).locator("mark").first().waitFor();
 	await page.keyboard.press("Escape");
 	await page.keyboard.press("j");
 	await page.keyboard.press("x");
@@ -272,6 +272,36 @@ test("a run is inspected by keyboard", async (t) => {
 	await page.getByRole("cell", { name: "tool call complete doc_create" }).waitFor();
 	await page.getByRole("button", { name: "Conversation" }).click();
 	await main.getByText("Done. I wrote Keys").waitFor();
+});
+
+test("what is written without a connection is kept over a reload, and sent when the line is back", async (t) => {
+	const page = await person(t);
+	const field = page.getByLabel("Message", { exact: true });
+	await page.setInputFiles("input[type=file]", [
+		{ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("a note") },
+		{ name: "big.bin", mimeType: "application/octet-stream", buffer: Buffer.alloc(15e6) },
+	]);
+	await page.getByText("big.bin has 15.0 MB. The files of one message have at most 14 MB together.").waitFor();
+	await say(page, "create a document about notes");
+	await page.getByText("Done. I wrote Notes").waitFor();
+	await page.getByRole("log").getByText("note.txt").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	let cut = true;
+	await page.route("**/messages", (route) => (cut ? route.abort() : route.continue()));
+	await field.fill("create a document about lines");
+	await field.press("Enter");
+	await page.getByText("Not sent yet. It is kept here and sent when the line is back.").waitFor();
+	await page.reload();
+	await page.getByText("Not sent yet.").waitFor();
+	cut = false;
+	await page.evaluate(() => dispatchEvent(new Event("online")));
+	await page.getByText("Done. I wrote Lines").waitFor();
+	assert.equal(await page.getByRole("log").getByText("create a document about lines").count(), 1);
+	await field.pressSequentially("read @lin");
+	await page.getByRole("option", { name: /Lines/ }).waitFor();
+	await field.press("Enter");
+	assert.match(await field.inputValue(), /^read “Lines” \(document [0-9a-f-]+\) $/);
+	await field.fill("");
 });
 
 test("a draft survives a reload", async (t) => {

@@ -23,9 +23,11 @@ export interface Said {
 	by: string | null;
 	at: string;
 	run: string | null;
-	/** sending: not confirmed by the server. failed: the server refused it; `error` says why. */
-	state: "sending" | "sent" | "failed";
+	/** sending: not confirmed by the server. unsent: kept until the line is back. failed: the server refused it; `error` says why. */
+	state: "sending" | "unsent" | "sent" | "failed";
 	error?: string;
+	/** How much of its files has been sent, from 0 to 1. */
+	progress?: number;
 }
 
 export type CallState = "arriving" | "running" | "asking" | "done" | "failed" | "refused" | "unknown";
@@ -150,6 +152,12 @@ export class Conversation {
 		this.#set({ ...this.#view, lines: each(this.#view.lines), queue: each(this.#view.queue) });
 	}
 
+	/** Says that a message waits for the line, is being sent again, or how much of it has been sent. */
+	delivers(key: string, change: Pick<Said, "state"> | Pick<Said, "progress">): void {
+		const each = <T extends Line>(lines: readonly T[]) => lines.map((l) => (l.key === key ? { ...l, ...change } : l));
+		this.#set({ ...this.#view, lines: each(this.#view.lines), queue: each(this.#view.queue) });
+	}
+
 	/** Forgets a message that was refused. */
 	forget(key: string): void {
 		this.#set({
@@ -173,7 +181,7 @@ export class Conversation {
 		if (id) this.lastEvent = id;
 		switch (e.type) {
 			case "snapshot":
-				this.#set(fromDetails(e as Details));
+				this.#again(fromDetails(e as Details));
 				return;
 			case "user-message":
 				this.#heard(e);
@@ -249,6 +257,12 @@ export class Conversation {
 		}
 	}
 
+	/** Begins anew, and keeps what only this page knows: messages that the server has not confirmed. */
+	#again(v: View): void {
+		const own = (l: Line): l is Said => l.kind === "said" && l.state !== "sent";
+		this.#set({ ...v, lines: [...v.lines, ...this.#view.lines.filter(own)], queue: [...v.queue, ...this.#view.queue.filter(own)] });
+	}
+
 	#heard(e: Schemas["UserMessageEvent"]): void {
 		const v = this.#view;
 		const { text, files } = contentOf(e.content);
@@ -262,9 +276,11 @@ export class Conversation {
 			run: e.runId,
 			state: "sent",
 		};
-		const pending = v.queue.findIndex((q) => q.key === e.messageId || (q.state === "sending" && q.text === text));
+		const pending = v.queue.findIndex((q) => q.key === e.messageId || ((q.state === "sending" || q.state === "unsent") && q.text === text));
 		const queue = pending < 0 ? v.queue : v.queue.toSpliced(pending, 1);
-		const at = v.lines.findIndex((l) => l.key === e.messageId || (l.kind === "said" && l.state === "sending" && l.text === text));
+		const at = v.lines.findIndex(
+			(l) => l.key === e.messageId || (l.kind === "said" && (l.state === "sending" || l.state === "unsent") && l.text === text),
+		);
 		const lines = at < 0 ? [...v.lines, said] : v.lines.with(at, said);
 		this.#set({ ...v, lines, queue });
 	}
@@ -358,8 +374,10 @@ export class Conversation {
 	}
 
 	#ended(run: string, note: Note | null): void {
-		const v = this.#view;
-		const lines = v.lines.map((l) =>
+		// A message whose run was stopped before it began joins the conversation unanswered.
+		const joins = this.#view.queue.filter((q) => q.run === run);
+		const v = { ...this.#view, queue: this.#view.queue.filter((q) => q.run !== run) };
+		const lines = [...v.lines, ...joins].map((l) =>
 			l.kind === "step" && l.run === run && l.state === "writing"
 				? {
 						...l,

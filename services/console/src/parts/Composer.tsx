@@ -1,8 +1,19 @@
-import { ArrowUp, CornerUpRight, ListPlus } from "lucide-react";
-import { type KeyboardEvent, type ReactNode, useEffect, useLayoutEffect, useRef, useState } from "react";
+import { ArrowUp, CornerUpRight, FileText, ListPlus, Paperclip, X } from "lucide-react";
+import {
+	type ClipboardEvent,
+	type DragEvent,
+	type KeyboardEvent,
+	type ReactNode,
+	useEffect,
+	useLayoutEffect,
+	useRef,
+	useState,
+} from "react";
 import { composes, mac } from "../actions.ts";
+import type { File as Attached } from "../live/conversation.ts";
+import { readFiles } from "../live/files.ts";
 import css from "./Composer.module.css";
-import { IconButton, Segments } from "./controls.tsx";
+import { Icon, IconButton, Segments } from "./controls.tsx";
 
 export type Mode = "queue" | "steer";
 
@@ -14,15 +25,22 @@ export const drafts = {
 		else localStorage.removeItem(`draft:${key}`);
 	},
 	/** Replaces the draft, in a composer that is open too. */
-	set(key: string, text: string) {
+	set(key: string, text: string, files: readonly Attached[] = []) {
 		drafts.write(key, text);
-		for (const f of composers) f(key, text);
+		for (const f of composers) f(key, text, files);
 	},
 };
-const composers = new Set<(key: string, text: string) => void>();
+const composers = new Set<(key: string, text: string, files: readonly Attached[]) => void>();
+
+export interface Suggestion {
+	text: string;
+	about?: string;
+	/** Replaces the word; a function is called and the word removed. */
+	becomes: string | (() => void);
+}
 
 interface Props {
-	/** Names the draft: the session's id, or "new". */
+	/** Names the draft: the session's id, or "new". Another draft is another composer. */
 	draft: string;
 	/** A run is active: messages queue or steer. */
 	running: boolean;
@@ -34,7 +52,9 @@ interface Props {
 	/** Why nothing can be sent now. */
 	blocked?: string;
 	autoFocus?: boolean;
-	onSend: (text: string, mode: Mode) => void;
+	onSend: (text: string, mode: Mode, files: readonly Attached[]) => void;
+	/** What a word that begins with @ or / can become, given its letters. */
+	suggest?: (sign: "@" | "/", letters: string) => Promise<Suggestion[]>;
 	/** Arrow up in an empty composer. */
 	onRecall?: () => string | undefined;
 }
@@ -42,28 +62,48 @@ interface Props {
 const touch = () => matchMedia("(pointer: coarse)").matches;
 
 /** Where a person writes. Its text is its own state, so that typing renders nothing else. */
-export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, onSend, onRecall }: Props) {
+export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, onSend, onRecall, suggest }: Props) {
 	const [text, setText] = useState(() => drafts.read(draft));
 	const [mode, setMode] = useState<Mode>("queue");
 	const area = useRef<HTMLTextAreaElement>(null);
+	const clip = useRef<HTMLInputElement>(null);
+	const [files, setFiles] = useState<readonly Attached[]>([]);
+	const [limit, setLimit] = useState("");
+	const [over, setOver] = useState(false);
+	const offers = useSuggestions(suggest);
+
+	const attach = async (list: FileList | null | undefined) => {
+		if (!list?.length) return;
+		const { read, error } = await readFiles([...list], files);
+		setFiles((before) => [...before, ...read]);
+		setLimit(error);
+	};
+	/** Puts a suggestion in the place of the word at the caret. */
+	const take = (s: Suggestion) => {
+		const a = area.current;
+		const at = a?.selectionStart ?? text.length;
+		const start = text.slice(0, at).search(/[@/]\S*$/);
+		if (start < 0) return;
+		const put = typeof s.becomes === "string" ? `${s.becomes} ` : "";
+		if (typeof s.becomes === "function") s.becomes();
+		setText(text.slice(0, start) + put + text.slice(at));
+		offers.end();
+		requestAnimationFrame(() => a?.setSelectionRange(start + put.length, start + put.length));
+		a?.focus();
+	};
 
 	useEffect(() => {
 		setText(drafts.read(draft));
-		const replace = (key: string, replaced: string) => {
+		const replace = (key: string, replaced: string, carried: readonly Attached[]) => {
 			if (key !== draft) return;
 			setText(replaced);
+			setFiles(carried);
 			area.current?.focus();
 		};
 		composers.add(replace);
 		return () => void composers.delete(replace);
 	}, [draft]);
-	useEffect(() => {
-		const t = setTimeout(() => drafts.write(draft, text), 150);
-		return () => {
-			clearTimeout(t);
-			drafts.write(draft, text);
-		};
-	}, [draft, text]);
+	useEffect(() => drafts.write(draft, text), [draft, text]);
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the height follows the text
 	useLayoutEffect(() => {
 		const a = area.current;
@@ -74,13 +114,24 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 
 	const send = (how: Mode) => {
 		const said = text.trim();
-		if (!said || blocked) return;
+		if ((!said && files.length === 0) || blocked) return;
 		drafts.write(draft, "");
 		setText("");
-		onSend(said, how);
+		setFiles([]);
+		setLimit("");
+		onSend(said, how, files);
 	};
 	const onKeyDown = (e: KeyboardEvent<HTMLTextAreaElement>) => {
 		if (composes(e.nativeEvent)) return;
+		const offered = offers.found[offers.at];
+		const by = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+		if (offered && (by || e.key === "Enter" || e.key === "Tab" || e.key === "Escape")) {
+			e.preventDefault();
+			if (by) offers.move(by);
+			else if (e.key === "Escape") offers.end();
+			else take(offered);
+			return;
+		}
 		if (e.key === "Enter" && (e.metaKey || e.ctrlKey)) {
 			e.preventDefault();
 			send(mode === "queue" ? "steer" : "queue");
@@ -97,7 +148,62 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 	};
 	return (
 		<div className={css.dock}>
-			<div className={css.composer}>
+			{/* biome-ignore lint/a11y/noStaticElementInteractions: the button with the clip does the same */}
+			<div
+				className={css.composer}
+				data-over={over || undefined}
+				onDragOver={(e: DragEvent) => {
+					if (!e.dataTransfer.types.includes("Files")) return;
+					e.preventDefault();
+					setOver(true);
+				}}
+				onDragLeave={() => setOver(false)}
+				onDrop={(e: DragEvent) => {
+					setOver(false);
+					if (!e.dataTransfer.files.length) return;
+					e.preventDefault();
+					void attach(e.dataTransfer.files);
+				}}
+				onPaste={(e: ClipboardEvent) => {
+					if (!e.clipboardData.files.length) return;
+					e.preventDefault();
+					void attach(e.clipboardData.files);
+				}}
+			>
+				{offers.found.length > 0 && (
+					<div className={css.offers} id="say-offers" role="listbox" aria-label="Suggestions">
+						{offers.found.map((o, i) => (
+							// biome-ignore lint/a11y/useKeyWithClickEvents: the field has the keys
+							<div
+								key={`${o.text}${o.about}`}
+								id={`say-${i}`}
+								role="option"
+								tabIndex={-1}
+								aria-selected={i === offers.at}
+								onClick={() => take(o)}
+							>
+								<span className="cut">{o.text}</span>
+								{o.about && <span className="text-small text-ink-2">{o.about}</span>}
+							</div>
+						))}
+					</div>
+				)}
+				{files.length > 0 && (
+					<ul className={css.files} aria-label="Files of the message">
+						{files.map((f) => (
+							<li key={f.url}>
+								{f.mediaType.startsWith("image/") ? <img src={f.url} alt="" /> : <Icon of={FileText} />}
+								<span className="cut">{f.name}</span>
+								<IconButton icon={X} label={`Remove ${f.name}`} onClick={() => setFiles(files.filter((x) => x !== f))} />
+							</li>
+						))}
+					</ul>
+				)}
+				{limit && (
+					<p className={css.limit} role="alert">
+						{limit}
+					</p>
+				)}
 				<label className="sr" htmlFor="say">
 					Message
 				</label>
@@ -114,10 +220,27 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 								? "Add to the queue, or steer the next step"
 								: (placeholder ?? "Say what comes next")
 					}
-					onChange={(e) => setText(e.target.value)}
+					aria-controls={offers.found.length ? "say-offers" : undefined}
+					aria-activedescendant={offers.found.length ? `say-${offers.at}` : undefined}
+					onChange={(e) => {
+						setText(e.target.value);
+						offers.look(e.target.value.slice(0, e.target.selectionStart));
+					}}
+					onBlur={() => setTimeout(offers.end, 200)}
 					onKeyDown={onKeyDown}
 				/>
 				<div className={css.tools}>
+					<IconButton icon={Paperclip} label="Add pictures or files" onClick={() => clip.current?.click()} />
+					<input
+						ref={clip}
+						type="file"
+						multiple
+						hidden
+						onChange={(e) => {
+							void attach(e.target.files);
+							e.target.value = "";
+						}}
+					/>
 					{tools}
 					<span className="flex-1" />
 					{running && (
@@ -135,7 +258,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 						look="primary"
 						icon={ArrowUp}
 						label={running ? (mode === "queue" ? "Send to the queue" : "Steer") : "Send"}
-						disabled={!text.trim() || Boolean(blocked)}
+						disabled={(!text.trim() && files.length === 0) || Boolean(blocked)}
 						onClick={() => send(mode)}
 					/>
 				</div>
@@ -157,4 +280,35 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 			</div>
 		</div>
 	);
+}
+
+/** What the word before the caret could become. Only the answer to the newest word counts. */
+function useSuggestions(suggest: Props["suggest"]) {
+	const [found, setFound] = useState<readonly Suggestion[]>([]);
+	const [at, setAt] = useState(0);
+	const newest = useRef(0);
+	const end = () => {
+		newest.current++;
+		setFound([]);
+	};
+	return {
+		found,
+		at: Math.min(at, Math.max(0, found.length - 1)),
+		end,
+		move: (by: number) => setAt((a) => (a + by + found.length) % found.length),
+		look(before: string) {
+			const word = /(?:^|\s)(@)(\S{0,40})$|^(\/)(\S{0,40})$/.exec(before);
+			const sign = (word?.[1] ?? word?.[3]) as "@" | "/" | undefined;
+			if (!suggest || !word || !sign) return found.length > 0 && end();
+			const mine = ++newest.current;
+			suggest(sign, word[2] ?? word[4] ?? "").then(
+				(s) => {
+					if (mine !== newest.current) return;
+					setFound(s.slice(0, 8));
+					setAt(0);
+				},
+				() => undefined, // without an answer nothing is suggested
+			);
+		},
+	};
 }

@@ -3,7 +3,8 @@ import { memo, useEffect, useRef, useState } from "react";
 import type { Line, Note, Said, Source, Step } from "../live/conversation.ts";
 import { timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
-import { Face, Icon, IconButton, Notice } from "./controls.tsx";
+import { drafts } from "./Composer.tsx";
+import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
 import { Markdown } from "./Markdown.tsx";
 import { Signal } from "./Signal.tsx";
 import css from "./Turn.module.css";
@@ -47,7 +48,7 @@ export const Turn = memo(function Turn({ line, session, live, last, found, index
 		>
 			<div className={css.node}>{node}</div>
 			<div className="min-w-0">
-				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} />}
+				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} session={session} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
 				{line.kind === "note" && <NoteBody note={line} />}
 			</div>
@@ -67,13 +68,14 @@ function noteNode(n: Note) {
 	return <Signal name="stopped" />;
 }
 
-function SaidBody({ said, name }: { said: Said; name: string }) {
+function SaidBody({ said, name, session }: { said: Said; name: string; session: string }) {
 	return (
 		<>
 			<div className={css.meta}>
 				<b>{name}</b>
 				<time dateTime={said.at}>{timeOfDay(said.at)}</time>
-				{said.state === "sending" && <span>Sending</span>}
+				{said.state === "sending" && <span>Sending{said.progress !== undefined && ` ${Math.round(said.progress * 100)} %`}</span>}
+				{said.state === "unsent" && <span>Not sent yet. It is kept here and sent when the line is back.</span>}
 			</div>
 			<div className={css.say}>
 				<span className="whitespace-pre-wrap">{said.text}</span>
@@ -92,7 +94,10 @@ function SaidBody({ said, name }: { said: Said; name: string }) {
 			</div>
 			{said.state === "failed" && (
 				<p className="mt-1 text-small text-stop" role="alert">
-					Not sent. {said.error}
+					Not sent. {said.error}{" "}
+					<Button small onClick={() => drafts.set(session, said.text, said.files)}>
+						Write it again
+					</Button>
 				</p>
 			)}
 		</>

@@ -1,8 +1,11 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import type { File as Attached } from "../live/conversation.ts";
+import { contentFor } from "../live/files.ts";
 import { Composer, drafts } from "../parts/Composer.tsx";
+import { type ModelChoice, ModelMenu, PresetMenu, useSuggest } from "../parts/choices.tsx";
 import { Notice } from "../parts/controls.tsx";
 import css from "./new.module.css";
 
@@ -23,22 +26,22 @@ export function useBegin() {
 	const navigate = useNavigate();
 	const [error, setError] = useState("");
 	const [busy, setBusy] = useState(false);
-	const begin = async (content: string, preset = "") => {
+	const begin = async (text: string, choice: Partial<ModelChoice> & { preset?: string } = {}, files: readonly Attached[] = []) => {
 		setBusy(true);
 		setError("");
 		try {
-			const made = await unwrap(client.api.POST("/api/sessions", { body: preset ? { preset } : {} }));
+			const made = await unwrap(client.api.POST("/api/sessions", { body: choice }));
 			const { id } = made.session;
 			await unwrap(
 				client.api.POST("/api/sessions/{id}/messages", {
 					params: { path: { id }, header: { Prefer: "respond-async" } },
-					body: { content, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+					body: { content: contentFor(text, files), timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
 				}),
 			);
 			void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
 			await navigate({ to: "/w/$slug/s/$id", params: { slug: slugOf(workspace), id } });
 		} catch (e) {
-			drafts.write("new", content);
+			drafts.set("new", text, files);
 			setError(e instanceof Error ? e.message : String(e));
 			setBusy(false);
 		}
@@ -48,13 +51,11 @@ export function useBegin() {
 
 /** A new session, which begins with the first message. */
 export function NewPage() {
-	const { client, workspace } = useWorkspace();
+	const { workspace } = useWorkspace();
 	const [preset, setPreset] = useState("");
-	const presets = useQuery({
-		queryKey: [workspace.id, "presets"],
-		queryFn: () => unwrap(client.api.GET("/api/presets")).then((b) => b.presets),
-		staleTime: 60_000,
-	});
+	const [model, setModel] = useState<ModelChoice>();
+	const suggest = useSuggest(setPreset);
+	const choice = { ...(preset ? { preset } : {}), ...model };
 	const { begin, busy, error } = useBegin();
 	if (workspace.role === "viewer")
 		return <p className="page">You are reading. Viewers see sessions and documents as they happen, and start none.</p>;
@@ -63,24 +64,18 @@ export function NewPage() {
 			<div className={css.page}>
 				<h1 className="text-h1 font-bold">What should be on the page?</h1>
 				<Composer
-					key={error}
 					draft="new"
 					running={false}
 					autoFocus
-					placeholder="Ask, or say what to write"
+					placeholder="Ask, or say what to write. Paste pictures, drop files, @ mentions a document."
 					{...(busy ? { blocked: "Starting…" } : {})}
-					onSend={(text) => void begin(text, preset)}
+					onSend={(text, _, files) => void begin(text, choice, files)}
+					suggest={suggest}
 					tools={
-						<select aria-label="Preset" className={css.preset} value={preset} onChange={(e) => setPreset(e.target.value)}>
-							<option value="">Workspace</option>
-							{presets.data
-								?.filter((p) => p.name !== "workspace")
-								.map((p) => (
-									<option key={p.name} value={p.name}>
-										{p.name.charAt(0).toUpperCase() + p.name.slice(1)}
-									</option>
-								))}
-						</select>
+						<>
+							<PresetMenu value={preset} onChoose={setPreset} />
+							<ModelMenu value={model} onChoose={setModel} />
+						</>
 					}
 				/>
 				{error && (
@@ -94,7 +89,7 @@ export function NewPage() {
 					<h2 className="micro">Try these</h2>
 					<div>
 						{examples.map(([text, about]) => (
-							<button key={text} type="button" onClick={() => void begin(text, preset)} disabled={busy}>
+							<button key={text} type="button" onClick={() => void begin(text, choice)} disabled={busy}>
 								<b>{text}</b>
 								<span>{about}</span>
 							</button>

@@ -1,4 +1,4 @@
-import type { Schemas } from "@signalbox/client";
+import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
@@ -6,13 +6,18 @@ import { useCallback, useEffect, useMemo, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
-import type { Conversation, Line, Said, View } from "../live/conversation.ts";
+import type { File as Attached, Conversation, Line, View } from "../live/conversation.ts";
+import { contentFor, uploading } from "../live/files.ts";
+import { useLine } from "../live/line.ts";
+import { type Unsent, unsent } from "../live/unsent.ts";
 import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
+import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
 import { Icon, IconButton } from "../parts/controls.tsx";
 import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
+import { toast } from "../parts/Toast.tsx";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
@@ -118,26 +123,82 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		document.title = `${title} · Signalbox`;
 	}, [title]);
 
-	const send = useCallback(
-		async (content: string, mode: Mode) => {
-			const key = crypto.randomUUID();
-			const said: Said = { kind: "said", key, text: content, files: [], by: me, at: new Date().toISOString(), run: null, state: "sending" };
-			conversation.sending(said);
+	const deliver = useCallback(
+		async (u: Unsent, files: readonly Attached[]) => {
+			// It is kept before it is sent: a page that closes meanwhile sends it again, with the same key.
+			if (files.length === 0) unsent.keep(id, u);
 			try {
 				const { run } = (await unwrap(
 					client.api.POST("/api/sessions/{id}/messages", {
-						params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": key } },
-						body: { content, mode, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+						params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": u.key } },
+						body: { content: contentFor(u.text, files), mode: u.mode, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+						...(files.length > 0 ? { fetch: uploading(workspace.id, (progress) => conversation.delivers(u.key, { progress })) } : {}),
 					}),
 				)) as { run: Schemas["Run"] };
-				conversation.sent(key, { messageId: run.user_message_id, run: run.id });
+				unsent.forget(id, u.key);
+				conversation.sent(u.key, { messageId: run.user_message_id, run: run.id });
 				void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
 			} catch (e) {
-				conversation.sent(key, { error: e instanceof Error ? e.message : String(e) });
+				if (files.length === 0 && e instanceof SignalboxError && e.status === 0) {
+					conversation.delivers(u.key, { state: "unsent" });
+					return;
+				}
+				unsent.forget(id, u.key);
+				conversation.sent(u.key, { error: e instanceof Error ? e.message : String(e) });
 			}
 		},
-		[client, conversation, id, me, queries, workspace.id],
+		[client, conversation, id, queries, workspace.id],
 	);
+	const send = useCallback(
+		(text: string, mode: Mode, files: readonly Attached[] = []) => {
+			const u = { key: crypto.randomUUID(), text, mode, at: new Date().toISOString() };
+			conversation.sending({ kind: "said", key: u.key, text, files: [...files], by: me, at: u.at, run: null, state: "sending" });
+			void deliver(u, files);
+		},
+		[conversation, deliver, me],
+	);
+	// What was kept is sent when the page opens, and when the line is back.
+	const open = useLine().state === "open";
+	// biome-ignore lint/correctness/useExhaustiveDependencies: only when the line changes
+	useEffect(() => {
+		if (!open) return;
+		const sendKept = () => {
+			const shown = conversation.view();
+			for (const u of unsent.read(id)) {
+				const said = [...shown.lines, ...shown.queue].find((l) => l.key === u.key);
+				if (said?.kind === "said" && said.state === "sending") continue;
+				if (said) conversation.delivers(u.key, { state: "sending" });
+				else conversation.sending({ kind: "said", key: u.key, text: u.text, files: [], by: me, at: u.at, run: null, state: "sending" });
+				void deliver(u, []);
+			}
+		};
+		sendKept();
+		const again = setInterval(sendKept, 10_000);
+		addEventListener("online", sendKept);
+		return () => {
+			clearInterval(again);
+			removeEventListener("online", sendKept);
+		};
+	}, [open, deliver]);
+	const change = useCallback(
+		async (body: Schemas["UpdateSession"]) => {
+			try {
+				const answer = await unwrap(client.api.PATCH("/api/sessions/{id}", { params: { path: { id } }, body }));
+				conversation.renamed(answer.session);
+			} catch (e) {
+				toast({ text: e instanceof Error ? e.message : String(e) });
+			}
+		},
+		[client, conversation, id],
+	);
+	const unqueue = useCallback(
+		(run: string) =>
+			unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: { run_id: run } })).catch((e: Error) =>
+				toast({ text: e.message }),
+			),
+		[client, id],
+	);
+	const suggest = useSuggest();
 	const stop = useCallback(() => {
 		conversation.stopping();
 		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
@@ -155,7 +216,11 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 					{view.queue.map((q) => (
 						<li key={q.key}>
 							<Signal name="queued" />
-							<span className="cut flex-1">{q.text}</span>
+							<span className="cut flex-1">{q.text || q.files[0]?.name}</span>
+							{q.state === "unsent" && <span className="text-small text-ink-3">not sent yet</span>}
+							{q.state === "sent" && q.run && workspace.role !== "viewer" && (
+								<IconButton icon={X} label="Do not answer: it stays in the conversation" onClick={() => void unqueue(q.run ?? "")} />
+							)}
 							{q.state === "failed" && (
 								<>
 									<span className="text-small text-stop">{q.error}</span>
@@ -180,7 +245,14 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 					draft={id}
 					running={view.active !== null}
 					asked={asked}
-					onSend={(t, m) => void send(t, m)}
+					onSend={send}
+					suggest={suggest}
+					tools={
+						<>
+							<ModelMenu value={view.session} onChoose={(m) => void change(m)} />
+							<ToolsMenu session={view.session} onChange={(tools) => void change({ tools })} />
+						</>
+					}
 					onRecall={lastSaid}
 					autoFocus={!matchMedia("(pointer: coarse)").matches}
 				/>

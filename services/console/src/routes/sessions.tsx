@@ -102,7 +102,11 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 							defaultValue={search.q}
 							maxLength={200}
 							onChange={(e) => find(e.target.value)}
-							onKeyDown={(e) => e.key === "Escape" && e.currentTarget.blur()}
+							onKeyDown={(e) => {
+								if (e.key !== "Escape") return;
+								e.preventDefault(); // a browser would empty the field
+								e.currentTarget.blur();
+							}}
 							placeholder="Search titles and messages"
 						/>
 						<kbd>/</kbd>
