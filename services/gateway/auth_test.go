@@ -250,6 +250,7 @@ func TestRoles(t *testing.T) {
 		{"PUT", "/api/budgets", `{"scope":"run","steps":5}`, identity.Owner},
 		{"DELETE", "/api/budgets/" + id.New[id.Operation]().String(), "", identity.Owner},
 		{"GET", "/api/audit", "", identity.Owner},
+		{"GET", "/api/mcp-servers/audit", "", identity.Owner},
 		{"GET", "/api/documents", "", identity.Viewer},
 		{"GET", "/api/workspaces/" + w.workspace.String() + "/members", "", identity.Viewer},
 		{"POST", "/api/sessions", "{}", identity.Editor},

@@ -781,6 +781,15 @@ func (f *fakeMcp) DeleteServer(ctx context.Context, req *toolv1.DeleteServerRequ
 	return &toolv1.DeleteServerResponse{}, err
 }
 
+func (f *fakeMcp) ListServerAudit(ctx context.Context, req *toolv1.ListServerAuditRequest) (*toolv1.ListServerAuditResponse, error) {
+	if _, err := may(ctx, identity.Owner); err != nil {
+		return nil, err
+	}
+	return &toolv1.ListServerAuditResponse{NextPageToken: req.GetPageToken() + fmt.Sprint(req.GetLimit()), Changes: []*toolv1.ServerChange{{
+		Id: noone, At: timestamppb.New(time.Unix(0, 0)), MemberId: noone, Action: "tools-approved", ServerId: noone, ServerName: "linear", Detail: "echo",
+	}}}, nil
+}
+
 func (f *fakeMcp) TestServer(ctx context.Context, req *toolv1.TestServerRequest) (*toolv1.TestServerResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -713,6 +713,13 @@ func TestAudit(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the audit differs (-want +got):\n%s", diff)
 	}
+	got = call[object](t, in, w.owner, "GET", "/api/mcp-servers/audit?cursor=x", "", http.StatusOK)
+	want = object{"next_cursor": "x20", "audit": []any{object{
+		"id": noone, "at": "1970-01-01T00:00:00.000000Z", "member_id": noone, "action": "tools-approved", "server_id": noone, "server_name": "linear", "detail": "echo",
+	}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the audit of MCP servers differs (-want +got):\n%s", diff)
+	}
 }
 
 func TestMcpServers(t *testing.T) {

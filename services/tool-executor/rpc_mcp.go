@@ -96,6 +96,24 @@ func (s *servers) ApproveTools(ctx context.Context, req *toolv1.ApproveToolsRequ
 	return &toolv1.ApproveToolsResponse{Server: serverMessage(n)}, err
 }
 
+// ListServerAudit implements McpService.
+func (s *servers) ListServerAudit(ctx context.Context, req *toolv1.ListServerAuditRequest) (*toolv1.ListServerAuditResponse, error) {
+	actor, err := identity.Require(ctx, identity.Owner)
+	if err != nil {
+		return nil, err
+	}
+	page, next, err := s.mcp.Audit(ctx, actor.Workspace, req.GetPageToken(), int(req.GetLimit()))
+	res := &toolv1.ListServerAuditResponse{NextPageToken: next}
+	for i := range page {
+		c := &page[i]
+		res.Changes = append(res.Changes, &toolv1.ServerChange{
+			Id: c.ID.String(), At: timestamppb.New(c.At), MemberId: c.Member.String(), Action: c.Action,
+			ServerId: c.Server.String(), ServerName: c.ServerName, Detail: c.Detail,
+		})
+	}
+	return res, err
+}
+
 func serverID(text string) (mcp.ServerID, error) {
 	op, err := id.Parse[id.Operation](text)
 	if err != nil {

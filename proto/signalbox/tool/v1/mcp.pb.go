@@ -809,6 +809,208 @@ func (x *ApproveToolsResponse) GetServer() *McpServer {
 	return nil
 }
 
+type ListServerAuditRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// next_page_token of the previous page; empty for the first.
+	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// 1 to 100.
+	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServerAuditRequest) Reset() {
+	*x = ListServerAuditRequest{}
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServerAuditRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServerAuditRequest) ProtoMessage() {}
+
+func (x *ListServerAuditRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServerAuditRequest.ProtoReflect.Descriptor instead.
+func (*ListServerAuditRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListServerAuditRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListServerAuditRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ListServerAuditResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Changes []*ServerChange        `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServerAuditResponse) Reset() {
+	*x = ListServerAuditResponse{}
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServerAuditResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServerAuditResponse) ProtoMessage() {}
+
+func (x *ListServerAuditResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServerAuditResponse.ProtoReflect.Descriptor instead.
+func (*ListServerAuditResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListServerAuditResponse) GetChanges() []*ServerChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *ListServerAuditResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// A row of the audit, which is never changed or deleted.
+type ServerChange struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	At       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	MemberId string                 `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	// server-added, server-removed, tools-approved or signed-in.
+	Action     string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	ServerId   string `protobuf:"bytes,5,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	ServerName string `protobuf:"bytes,6,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	// The host of a server that was added, or the names of the tools that were approved.
+	Detail        string `protobuf:"bytes,7,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerChange) Reset() {
+	*x = ServerChange{}
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerChange) ProtoMessage() {}
+
+func (x *ServerChange) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_mcp_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerChange.ProtoReflect.Descriptor instead.
+func (*ServerChange) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_mcp_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ServerChange) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ServerChange) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *ServerChange) GetMemberId() string {
+	if x != nil {
+		return x.MemberId
+	}
+	return ""
+}
+
+func (x *ServerChange) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ServerChange) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *ServerChange) GetServerName() string {
+	if x != nil {
+		return x.ServerName
+	}
+	return ""
+}
+
+func (x *ServerChange) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 var File_signalbox_tool_v1_mcp_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
@@ -867,7 +1069,23 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06hashes\x18\x02 \x03(\tR\x06hashes\"L\n" +
 	"\x14ApproveToolsResponse\x124\n" +
-	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server2\xc2\x04\n" +
+	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server\"M\n" +
+	"\x16ListServerAuditRequest\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x01 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"|\n" +
+	"\x17ListServerAuditResponse\x129\n" +
+	"\achanges\x18\x01 \x03(\v2\x1f.signalbox.tool.v1.ServerChangeR\achanges\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd5\x01\n" +
+	"\fServerChange\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1b\n" +
+	"\tmember_id\x18\x03 \x01(\tR\bmemberId\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x1b\n" +
+	"\tserver_id\x18\x05 \x01(\tR\bserverId\x12\x1f\n" +
+	"\vserver_name\x18\x06 \x01(\tR\n" +
+	"serverName\x12\x16\n" +
+	"\x06detail\x18\a \x01(\tR\x06detail2\xb1\x05\n" +
 	"\n" +
 	"McpService\x12a\n" +
 	"\vListServers\x12%.signalbox.tool.v1.ListServersRequest\x1a&.signalbox.tool.v1.ListServersResponse\"\x03\x90\x02\x01\x12_\n" +
@@ -876,7 +1094,8 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\n" +
 	"TestServer\x12$.signalbox.tool.v1.TestServerRequest\x1a%.signalbox.tool.v1.TestServerResponse\x12S\n" +
 	"\bSignedIn\x12\".signalbox.tool.v1.SignedInRequest\x1a#.signalbox.tool.v1.SignedInResponse\x12_\n" +
-	"\fApproveTools\x12&.signalbox.tool.v1.ApproveToolsRequest\x1a'.signalbox.tool.v1.ApproveToolsResponseB.Z,signalbox.dev/proto/signalbox/tool/v1;toolv1b\x06proto3"
+	"\fApproveTools\x12&.signalbox.tool.v1.ApproveToolsRequest\x1a'.signalbox.tool.v1.ApproveToolsResponse\x12m\n" +
+	"\x0fListServerAudit\x12).signalbox.tool.v1.ListServerAuditRequest\x1a*.signalbox.tool.v1.ListServerAuditResponse\"\x03\x90\x02\x01B.Z,signalbox.dev/proto/signalbox/tool/v1;toolv1b\x06proto3"
 
 var (
 	file_signalbox_tool_v1_mcp_proto_rawDescOnce sync.Once
@@ -890,50 +1109,57 @@ func file_signalbox_tool_v1_mcp_proto_rawDescGZIP() []byte {
 	return file_signalbox_tool_v1_mcp_proto_rawDescData
 }
 
-var file_signalbox_tool_v1_mcp_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_signalbox_tool_v1_mcp_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_signalbox_tool_v1_mcp_proto_goTypes = []any{
-	(*McpServer)(nil),             // 0: signalbox.tool.v1.McpServer
-	(*McpTool)(nil),               // 1: signalbox.tool.v1.McpTool
-	(*ListServersRequest)(nil),    // 2: signalbox.tool.v1.ListServersRequest
-	(*ListServersResponse)(nil),   // 3: signalbox.tool.v1.ListServersResponse
-	(*CreateServerRequest)(nil),   // 4: signalbox.tool.v1.CreateServerRequest
-	(*CreateServerResponse)(nil),  // 5: signalbox.tool.v1.CreateServerResponse
-	(*DeleteServerRequest)(nil),   // 6: signalbox.tool.v1.DeleteServerRequest
-	(*DeleteServerResponse)(nil),  // 7: signalbox.tool.v1.DeleteServerResponse
-	(*TestServerRequest)(nil),     // 8: signalbox.tool.v1.TestServerRequest
-	(*TestServerResponse)(nil),    // 9: signalbox.tool.v1.TestServerResponse
-	(*SignedInRequest)(nil),       // 10: signalbox.tool.v1.SignedInRequest
-	(*SignedInResponse)(nil),      // 11: signalbox.tool.v1.SignedInResponse
-	(*ApproveToolsRequest)(nil),   // 12: signalbox.tool.v1.ApproveToolsRequest
-	(*ApproveToolsResponse)(nil),  // 13: signalbox.tool.v1.ApproveToolsResponse
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*McpServer)(nil),               // 0: signalbox.tool.v1.McpServer
+	(*McpTool)(nil),                 // 1: signalbox.tool.v1.McpTool
+	(*ListServersRequest)(nil),      // 2: signalbox.tool.v1.ListServersRequest
+	(*ListServersResponse)(nil),     // 3: signalbox.tool.v1.ListServersResponse
+	(*CreateServerRequest)(nil),     // 4: signalbox.tool.v1.CreateServerRequest
+	(*CreateServerResponse)(nil),    // 5: signalbox.tool.v1.CreateServerResponse
+	(*DeleteServerRequest)(nil),     // 6: signalbox.tool.v1.DeleteServerRequest
+	(*DeleteServerResponse)(nil),    // 7: signalbox.tool.v1.DeleteServerResponse
+	(*TestServerRequest)(nil),       // 8: signalbox.tool.v1.TestServerRequest
+	(*TestServerResponse)(nil),      // 9: signalbox.tool.v1.TestServerResponse
+	(*SignedInRequest)(nil),         // 10: signalbox.tool.v1.SignedInRequest
+	(*SignedInResponse)(nil),        // 11: signalbox.tool.v1.SignedInResponse
+	(*ApproveToolsRequest)(nil),     // 12: signalbox.tool.v1.ApproveToolsRequest
+	(*ApproveToolsResponse)(nil),    // 13: signalbox.tool.v1.ApproveToolsResponse
+	(*ListServerAuditRequest)(nil),  // 14: signalbox.tool.v1.ListServerAuditRequest
+	(*ListServerAuditResponse)(nil), // 15: signalbox.tool.v1.ListServerAuditResponse
+	(*ServerChange)(nil),            // 16: signalbox.tool.v1.ServerChange
+	(*timestamppb.Timestamp)(nil),   // 17: google.protobuf.Timestamp
 }
 var file_signalbox_tool_v1_mcp_proto_depIdxs = []int32{
-	14, // 0: signalbox.tool.v1.McpServer.created_at:type_name -> google.protobuf.Timestamp
-	14, // 1: signalbox.tool.v1.McpServer.checked_at:type_name -> google.protobuf.Timestamp
+	17, // 0: signalbox.tool.v1.McpServer.created_at:type_name -> google.protobuf.Timestamp
+	17, // 1: signalbox.tool.v1.McpServer.checked_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.tool.v1.McpServer.tools:type_name -> signalbox.tool.v1.McpTool
 	0,  // 3: signalbox.tool.v1.ListServersResponse.servers:type_name -> signalbox.tool.v1.McpServer
 	0,  // 4: signalbox.tool.v1.CreateServerResponse.server:type_name -> signalbox.tool.v1.McpServer
 	0,  // 5: signalbox.tool.v1.TestServerResponse.server:type_name -> signalbox.tool.v1.McpServer
 	0,  // 6: signalbox.tool.v1.SignedInResponse.server:type_name -> signalbox.tool.v1.McpServer
 	0,  // 7: signalbox.tool.v1.ApproveToolsResponse.server:type_name -> signalbox.tool.v1.McpServer
-	2,  // 8: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
-	4,  // 9: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
-	6,  // 10: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
-	8,  // 11: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
-	10, // 12: signalbox.tool.v1.McpService.SignedIn:input_type -> signalbox.tool.v1.SignedInRequest
-	12, // 13: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
-	3,  // 14: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
-	5,  // 15: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
-	7,  // 16: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
-	9,  // 17: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
-	11, // 18: signalbox.tool.v1.McpService.SignedIn:output_type -> signalbox.tool.v1.SignedInResponse
-	13, // 19: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
-	14, // [14:20] is the sub-list for method output_type
-	8,  // [8:14] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	16, // 8: signalbox.tool.v1.ListServerAuditResponse.changes:type_name -> signalbox.tool.v1.ServerChange
+	17, // 9: signalbox.tool.v1.ServerChange.at:type_name -> google.protobuf.Timestamp
+	2,  // 10: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
+	4,  // 11: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
+	6,  // 12: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
+	8,  // 13: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
+	10, // 14: signalbox.tool.v1.McpService.SignedIn:input_type -> signalbox.tool.v1.SignedInRequest
+	12, // 15: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
+	14, // 16: signalbox.tool.v1.McpService.ListServerAudit:input_type -> signalbox.tool.v1.ListServerAuditRequest
+	3,  // 17: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
+	5,  // 18: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
+	7,  // 19: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
+	9,  // 20: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
+	11, // 21: signalbox.tool.v1.McpService.SignedIn:output_type -> signalbox.tool.v1.SignedInResponse
+	13, // 22: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
+	15, // 23: signalbox.tool.v1.McpService.ListServerAudit:output_type -> signalbox.tool.v1.ListServerAuditResponse
+	17, // [17:24] is the sub-list for method output_type
+	10, // [10:17] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_tool_v1_mcp_proto_init() }
@@ -947,7 +1173,7 @@ func file_signalbox_tool_v1_mcp_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_tool_v1_mcp_proto_rawDesc), len(file_signalbox_tool_v1_mcp_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

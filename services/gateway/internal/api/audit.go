@@ -8,7 +8,7 @@ import (
 
 func (a *API) audit() {
 	handle(a, op("list-audit", "GET /api/audit", "Approvals", "Read who approved tool calls, and who changed rules and budgets, newest first",
-		about("Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit.")),
+		about("Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit, that of MCP servers at /api/mcp-servers/audit.")),
 		owners, a.listAudit)
 }
 

@@ -61,6 +61,8 @@ func (a *API) mcpServers() {
 		about("Its account, if it has one, is removed separately.")), owners, a.deleteMcpServer)
 	handle(a, op("test-mcp-server", "POST /api/mcp-servers/{id}/test", tag, "Ask an MCP server for its tools now"), editors, a.testMcpServer)
 	a.mcpSignIns(tag)
+	handle(a, op("list-mcp-audit", "GET /api/mcp-servers/audit", tag, "Read who added, removed and signed in to MCP servers, and approved their tools, newest first",
+		about("Rows are never changed or deleted, also when their server is.")), owners, a.listMcpAudit)
 	handle(a, op("approve-mcp-tools", "POST /api/mcp-servers/{id}/approve", tag, "Approve changed definitions of an MCP server's tools",
 		about("If one of the definitions is no longer current, nothing is approved: 409, MCP_TOOL_CHANGED.")), editors, a.approveMcpTools)
 }
@@ -155,4 +157,29 @@ func (a *API) approveMcpTools(ctx context.Context, in *struct {
 ) (*mcpServerOutputBody, error) {
 	res, err := a.cfg.McpServers.ApproveTools(ctx, &toolv1.ApproveToolsRequest{Id: in.ID.String(), Hashes: in.Body.Hashes})
 	return answer(res.GetServer(), err, mcpServerBody)
+}
+
+// McpChange is a row of the audit of MCP servers.
+type McpChange struct {
+	ID         string  `json:"id" format:"uuid"`
+	At         string  `json:"at" format:"date-time"`
+	MemberID   string  `json:"member_id" format:"uuid"`
+	Action     string  `json:"action" enum:"server-added,server-removed,tools-approved,signed-in"`
+	ServerID   string  `json:"server_id" format:"uuid"`
+	ServerName string  `json:"server_name"`
+	Detail     *string `json:"detail" doc:"The scheme and host of a server that was added, or the names of the tools that were approved."`
+}
+
+type mcpAuditOutputBody struct {
+	Audit      []McpChange `json:"audit" nullable:"false"`
+	NextCursor *string     `json:"next_cursor" doc:"Null at the end."`
+}
+
+func (a *API) listMcpAudit(ctx context.Context, in *ServicePage) (*mcpAuditOutputBody, error) {
+	res, err := a.cfg.McpServers.ListServerAudit(ctx, &toolv1.ListServerAuditRequest{PageToken: in.Cursor, Limit: in.Limit})
+	return answer(res, err, func(res *toolv1.ListServerAuditResponse) mcpAuditOutputBody {
+		return mcpAuditOutputBody{each(res.GetChanges(), func(c *toolv1.ServerChange) McpChange {
+			return McpChange{c.GetId(), stamp(c.GetAt()), c.GetMemberId(), c.GetAction(), c.GetServerId(), c.GetServerName(), orNull(c.GetDetail())}
+		}), orNull(res.GetNextPageToken())}
+	})
 }

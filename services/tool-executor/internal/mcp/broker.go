@@ -26,9 +26,16 @@ func (s *signed) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	out := req.Clone(req.Context())
 	out.Header.Set(identity.Header, token)
-	if u, err := url.Parse(s.server.URL); err == nil {
-		// The account of a server that had the name before is not to be used.
-		out.Header.Set("X-Signalbox-Server", u.Scheme+"://"+u.Host)
-	}
+	// The account of a server that had the name before is not to be used.
+	out.Header.Set("X-Signalbox-Server", origin(s.server.URL))
 	return s.cfg.Broker.RoundTrip(out)
+}
+
+// origin returns the scheme and host of a URL that was checked.
+func origin(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
 }

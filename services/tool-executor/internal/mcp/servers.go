@@ -202,7 +202,7 @@ func (s *Servers) ask(ctx context.Context, row Server) ([]Definition, error) {
 	if other != nil {
 		return nil, err
 	}
-	return tools, s.store.signedIn(ctx, row)
+	return tools, s.store.signedIn(ctx, row, false)
 }
 
 // check asks a server for its tools and stores the answer or the failure. Its error is not the

@@ -537,3 +537,84 @@ func TestWhatIsPrivate(t *testing.T) {
 		}
 	}
 }
+
+// TestAudit changes a server in each way, and reads who did.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "")
+	g := newGoodServer(t)
+	ctx := identity.With(t.Context(), identity.Actor{Workspace: w.ws, Member: w.member, Role: identity.Owner})
+	n := mcp.Server{Workspace: w.ws, ID: mcp.ServerID{Operation: id.New[id.Operation]()}, Name: "good", URL: g.url + "/hush?token=hush", CreatedBy: w.member}
+	for range 2 { // the second time changes nothing
+		if _, err := w.servers.Create(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sdk.AddTool(g.sdk, &sdk.Tool{Name: "new", Description: "New."},
+		func(context.Context, *sdk.CallToolRequest, textArgs) (*sdk.CallToolResult, any, error) {
+			return nil, nil, nil
+		})
+	s, err := w.servers.Test(ctx, w.ws, n.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, l := range s.Listed() {
+		all = append(all, l.Definition.Hash())
+	}
+	for range 2 {
+		if _, err := w.servers.Approve(ctx, w.ws, n.ID, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.servers.Approve(ctx, w.ws, n.ID, []string{"0123"}); err == nil {
+		t.Fatal("an unknown definition was approved")
+	}
+	if _, err := w.servers.SignedIn(ctx, w.ws, "good"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := w.servers.Remove(ctx, w.ws, n.ID); err != nil && fault.KindOf(err) != fault.NotFound {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for token := ""; ; {
+		page, next, err := w.servers.Audit(t.Context(), w.ws, token, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range page {
+			if c.Member != w.member || c.Server.String() != n.ID.String() || c.ServerName != "good" || c.At.IsZero() {
+				t.Errorf("row %+v, want the member and the server", c)
+			}
+			got = append(got, c.Action+" "+c.Detail)
+		}
+		if token = next; token == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"server-removed ", "signed-in ", "tools-approved new", "server-added " + g.url}, got); diff != "" {
+		t.Errorf("the audit (-want +got):\n%s", diff)
+	}
+	if other, _, err := w.servers.Audit(t.Context(), id.New[id.Workspace](), "", 100); err != nil || len(other) > 0 {
+		t.Errorf("another workspace reads %v, %v", other, err)
+	}
+	for _, token := range []string{"x", "_", "2026-01-01T00:00:00Z_x"} {
+		if _, _, err := w.servers.Audit(t.Context(), w.ws, token, 3); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("Audit(%q) = %v, want Invalid", token, err)
+		}
+	}
+	for _, sql := range []string{`DELETE FROM mcp_audit`, `UPDATE mcp_audit SET detail = 'x'`} {
+		err := w.db.InWorkspace(t.Context(), w.ws, func(ctx context.Context, tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, sql)
+			if err == nil && tag.RowsAffected() > 0 {
+				err = fmt.Errorf("%d rows", tag.RowsAffected())
+			}
+			return err
+		})
+		if err != nil && !strings.Contains(err.Error(), "permission") {
+			t.Errorf("%s: %v, want that nothing happens", sql, err)
+		}
+	}
+}

@@ -130,7 +130,7 @@ func (s *Servers) SignedIn(ctx context.Context, ws id.Workspace, name string) (S
 		if n.Name != name || n.Operator {
 			continue
 		}
-		if err := s.store.signedIn(ctx, n); err != nil {
+		if err := s.store.signedIn(ctx, n, true); err != nil {
 			return Server{}, err
 		}
 		return s.Test(ctx, ws, n.ID)
@@ -181,12 +181,16 @@ func (s store) challenged(ctx context.Context, n Server, c *challenge) error {
 	return nil
 }
 
-// signedIn stores that somebody has signed in to a server.
-func (s store) signedIn(ctx context.Context, n Server) error {
+// signedIn stores that somebody has signed in to a server: the context's member, or, if told is
+// false, one whom only the broker knows.
+func (s store) signedIn(ctx context.Context, n Server, told bool) error {
 	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `UPDATE mcp_servers SET credential = true, sign_in = '' WHERE workspace_id = @workspace AND id = @id`,
 			pg.Args{"workspace": n.Workspace, "id": n.ID})
-		return err
+		if err != nil || !told {
+			return err
+		}
+		return record(ctx, tx, n, SignedInTo, "")
 	})
 	if err != nil {
 		return fmt.Errorf("store the sign-in to MCP server %s: %w", n.ID, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -131,7 +132,9 @@ func (s store) add(ctx context.Context, n Server) (added bool, err error) {
 			INSERT INTO mcp_servers (workspace_id, id, name, url, credential, created_by)
 			VALUES (@workspace, @id, @name, @url, @credential, @member)
 			ON CONFLICT (workspace_id, id) DO NOTHING`, args)
-		added = tag.RowsAffected() > 0
+		if added = tag.RowsAffected() > 0; added {
+			err = record(ctx, tx, n, ServerAdded, origin(n.URL))
+		}
 		return err
 	})
 	if pg.IsUniqueViolation(err, "mcp_servers_name") {
@@ -162,11 +165,16 @@ func (s store) offer(ctx context.Context, n Server) error {
 
 func (s store) remove(ctx context.Context, ws id.Workspace, server ServerID) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `DELETE FROM mcp_servers WHERE workspace_id = @workspace AND id = @id`, pg.Args{"workspace": ws, "id": server})
-		if err == nil && tag.RowsAffected() == 0 {
-			err = errNone()
+		n := Server{Workspace: ws, ID: server}
+		err := tx.QueryRow(ctx, `DELETE FROM mcp_servers WHERE workspace_id = @workspace AND id = @id RETURNING name`,
+			pg.Args{"workspace": ws, "id": server}).Scan(&n.Name)
+		switch {
+		case pg.NoRows(err):
+			return errNone()
+		case err != nil:
+			return err
 		}
-		return err
+		return record(ctx, tx, n, ServerRemoved, "")
 	})
 	if err != nil {
 		return fmt.Errorf("remove MCP server %s: %w", server, err)
@@ -263,14 +271,17 @@ func (s store) approve(ctx context.Context, ws id.Workspace, server ServerID, ha
 		if err != nil {
 			return err
 		}
-		wanted, current := map[string]bool{}, []string{}
+		wanted, current, names := map[string]bool{}, []string{}, []string{}
 		for _, h := range hashes {
 			wanted[h] = true
 		}
 		for _, d := range n.Tools {
 			h := d.Hash()
-			if wanted[h] || n.approved(d) {
+			switch {
+			case n.approved(d):
 				current = append(current, h)
+			case wanted[h]:
+				current, names = append(current, h), append(names, d.Name)
 			}
 			delete(wanted, h)
 		}
@@ -279,7 +290,10 @@ func (s store) approve(ctx context.Context, ws id.Workspace, server ServerID, ha
 		}
 		args["approved"] = current
 		_, err = tx.Exec(ctx, `UPDATE mcp_servers SET approved = @approved WHERE workspace_id = @workspace AND id = @id`, args)
-		return err
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		return record(ctx, tx, n, ToolsApproved, strings.Join(names, ", "))
 	})
 	if err != nil {
 		return fmt.Errorf("approve tools of MCP server %s: %w", server, err)

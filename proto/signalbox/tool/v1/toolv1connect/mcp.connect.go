@@ -45,6 +45,9 @@ const (
 	McpServiceSignedInProcedure = "/signalbox.tool.v1.McpService/SignedIn"
 	// McpServiceApproveToolsProcedure is the fully-qualified name of the McpService's ApproveTools RPC.
 	McpServiceApproveToolsProcedure = "/signalbox.tool.v1.McpService/ApproveTools"
+	// McpServiceListServerAuditProcedure is the fully-qualified name of the McpService's
+	// ListServerAudit RPC.
+	McpServiceListServerAuditProcedure = "/signalbox.tool.v1.McpService/ListServerAudit"
 )
 
 // McpServiceClient is a client for the signalbox.tool.v1.McpService service.
@@ -64,6 +67,8 @@ type McpServiceClient interface {
 	SignedIn(context.Context, *v1.SignedInRequest) (*v1.SignedInResponse, error)
 	// ApproveTools approves the current definitions of a server's tools. For editors.
 	ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error)
+	// ListServerAudit returns who changed the workspace's servers, newest first. For owners.
+	ListServerAudit(context.Context, *v1.ListServerAuditRequest) (*v1.ListServerAuditResponse, error)
 }
 
 // NewMcpServiceClient constructs a client for the signalbox.tool.v1.McpService service. By default,
@@ -114,17 +119,25 @@ func NewMcpServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(mcpServiceMethods.ByName("ApproveTools")),
 			connect.WithClientOptions(opts...),
 		),
+		listServerAudit: connect.NewClient[v1.ListServerAuditRequest, v1.ListServerAuditResponse](
+			httpClient,
+			baseURL+McpServiceListServerAuditProcedure,
+			connect.WithSchema(mcpServiceMethods.ByName("ListServerAudit")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // mcpServiceClient implements McpServiceClient.
 type mcpServiceClient struct {
-	listServers  *connect.Client[v1.ListServersRequest, v1.ListServersResponse]
-	createServer *connect.Client[v1.CreateServerRequest, v1.CreateServerResponse]
-	deleteServer *connect.Client[v1.DeleteServerRequest, v1.DeleteServerResponse]
-	testServer   *connect.Client[v1.TestServerRequest, v1.TestServerResponse]
-	signedIn     *connect.Client[v1.SignedInRequest, v1.SignedInResponse]
-	approveTools *connect.Client[v1.ApproveToolsRequest, v1.ApproveToolsResponse]
+	listServers     *connect.Client[v1.ListServersRequest, v1.ListServersResponse]
+	createServer    *connect.Client[v1.CreateServerRequest, v1.CreateServerResponse]
+	deleteServer    *connect.Client[v1.DeleteServerRequest, v1.DeleteServerResponse]
+	testServer      *connect.Client[v1.TestServerRequest, v1.TestServerResponse]
+	signedIn        *connect.Client[v1.SignedInRequest, v1.SignedInResponse]
+	approveTools    *connect.Client[v1.ApproveToolsRequest, v1.ApproveToolsResponse]
+	listServerAudit *connect.Client[v1.ListServerAuditRequest, v1.ListServerAuditResponse]
 }
 
 // ListServers calls signalbox.tool.v1.McpService.ListServers.
@@ -181,6 +194,15 @@ func (c *mcpServiceClient) ApproveTools(ctx context.Context, req *v1.ApproveTool
 	return nil, err
 }
 
+// ListServerAudit calls signalbox.tool.v1.McpService.ListServerAudit.
+func (c *mcpServiceClient) ListServerAudit(ctx context.Context, req *v1.ListServerAuditRequest) (*v1.ListServerAuditResponse, error) {
+	response, err := c.listServerAudit.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // McpServiceHandler is an implementation of the signalbox.tool.v1.McpService service.
 type McpServiceHandler interface {
 	// ListServers returns the workspace's servers, by name.
@@ -198,6 +220,8 @@ type McpServiceHandler interface {
 	SignedIn(context.Context, *v1.SignedInRequest) (*v1.SignedInResponse, error)
 	// ApproveTools approves the current definitions of a server's tools. For editors.
 	ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error)
+	// ListServerAudit returns who changed the workspace's servers, newest first. For owners.
+	ListServerAudit(context.Context, *v1.ListServerAuditRequest) (*v1.ListServerAuditResponse, error)
 }
 
 // NewMcpServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -244,6 +268,13 @@ func NewMcpServiceHandler(svc McpServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(mcpServiceMethods.ByName("ApproveTools")),
 		connect.WithHandlerOptions(opts...),
 	)
+	mcpServiceListServerAuditHandler := connect.NewUnaryHandlerSimple(
+		McpServiceListServerAuditProcedure,
+		svc.ListServerAudit,
+		connect.WithSchema(mcpServiceMethods.ByName("ListServerAudit")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/signalbox.tool.v1.McpService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case McpServiceListServersProcedure:
@@ -258,6 +289,8 @@ func NewMcpServiceHandler(svc McpServiceHandler, opts ...connect.HandlerOption) 
 			mcpServiceSignedInHandler.ServeHTTP(w, r)
 		case McpServiceApproveToolsProcedure:
 			mcpServiceApproveToolsHandler.ServeHTTP(w, r)
+		case McpServiceListServerAuditProcedure:
+			mcpServiceListServerAuditHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -289,4 +322,8 @@ func (UnimplementedMcpServiceHandler) SignedIn(context.Context, *v1.SignedInRequ
 
 func (UnimplementedMcpServiceHandler) ApproveTools(context.Context, *v1.ApproveToolsRequest) (*v1.ApproveToolsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.tool.v1.McpService.ApproveTools is not implemented"))
+}
+
+func (UnimplementedMcpServiceHandler) ListServerAudit(context.Context, *v1.ListServerAuditRequest) (*v1.ListServerAuditResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.tool.v1.McpService.ListServerAudit is not implemented"))
 }

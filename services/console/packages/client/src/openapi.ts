@@ -351,7 +351,7 @@ export interface paths {
         };
         /**
          * Read who approved tool calls, and who changed rules and budgets, newest first
-         * @description Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit.
+         * @description Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit, that of MCP servers at /api/mcp-servers/audit.
          */
         get: operations["list-audit"];
         put?: never;
@@ -709,6 +709,26 @@ export interface paths {
          * @description The server is asked for its tools at once. If it does not answer, it is added with a failure, and its tools are approved when it first answers. A server that uses OAuth is added with `needs_sign_in`. For a server that needs a token, first add an account with the provider mcp-<name>, the profile mcp and the URL's origin as base_url.
          */
         post: operations["create-mcp-server"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/mcp-servers/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read who added, removed and signed in to MCP servers, and approved their tools, newest first
+         * @description Rows are never changed or deleted, also when their server is.
+         */
+        get: operations["list-mcp-audit"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2298,6 +2318,26 @@ export interface components {
             provider: string;
             /** @description Explains why signing in is not possible now; null if it is. */
             reason: string | null;
+        };
+        McpAuditOutputBody: {
+            audit: components["schemas"]["McpChange"][];
+            /** @description Null at the end. */
+            next_cursor: string | null;
+        };
+        McpChange: {
+            /** @enum {string} */
+            action: "server-added" | "server-removed" | "tools-approved" | "signed-in";
+            /** Format: date-time */
+            at: string;
+            /** @description The scheme and host of a server that was added, or the names of the tools that were approved. */
+            detail: string | null;
+            /** Format: uuid */
+            id: string;
+            /** Format: uuid */
+            member_id: string;
+            /** Format: uuid */
+            server_id: string;
+            server_name: string;
         };
         McpServer: {
             /**
@@ -10041,6 +10081,120 @@ export interface operations {
                      * @example {
                      *       "code": "TOO_LARGE",
                      *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "list-mcp-audit": {
+        parameters: {
+            query?: {
+                /** @description next_cursor of the previous page. */
+                cursor?: string;
+                limit?: number;
+            };
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["McpAuditOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
