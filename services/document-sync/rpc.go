@@ -417,10 +417,28 @@ func (s *documents) Versions(ctx context.Context, req *documentv1.VersionsReques
 		all = all[:size]
 		res.NextPageToken = formatVersion(all[size-1].Version)
 	}
+	if req.GetWithWords() {
+		if err := s.store.CountWords(ctx, store.Ref{Workspace: actor.Workspace, Document: doc}, all); err != nil {
+			return nil, err
+		}
+	}
 	for _, v := range all {
 		res.Versions = append(res.Versions, v.Proto())
 	}
 	return res, nil
+}
+
+// ReadVersion implements DocumentService.
+func (s *documents) ReadVersion(ctx context.Context, req *documentv1.ReadVersionRequest) (*documentv1.ReadVersionResponse, error) {
+	actor, doc, err := reader(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	old, before, err := s.store.Compared(ctx, store.Ref{Workspace: actor.Workspace, Document: doc}, req.GetVersion())
+	if err != nil {
+		return nil, err
+	}
+	return &documentv1.ReadVersionResponse{Version: old.Proto(), Markdown: old.Markdown, BeforeMarkdown: before}, nil
 }
 
 func reader(ctx context.Context, doc string) (identity.Actor, id.Document, error) {

@@ -250,6 +250,41 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// A version is read beside the one before it, and lists count the words that changed between.
+func TestReadVersion(t *testing.T) {
+	t.Parallel()
+	ctx := as(t, actor())
+	c := newWorld(t).start(t, documentsync.Config{}).client(t)
+	d := mustCreate(ctx, t, c, "n", "one two three")
+	for _, markdown := range []string{"one three two four", strings.Repeat("long ", 30_000)} {
+		if _, err := c.Replace(ctx, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: markdown}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := c.Versions(ctx, &documentv1.VersionsRequest{Id: d.GetId(), WithWords: true})
+	if err != nil || len(all.GetVersions()) != 3 {
+		t.Fatalf("Versions = %v, %v, want three", all, err)
+	}
+	var got []string
+	for _, v := range all.GetVersions() {
+		if v.WordsAdded == nil {
+			got = append(got, "unknown")
+			continue
+		}
+		got = append(got, fmt.Sprintf("+%d -%d", v.GetWordsAdded(), v.GetWordsRemoved()))
+	}
+	if diff := gocmp.Diff([]string{"unknown", "+1 -0", "+3 -0"}, got); diff != "" {
+		t.Errorf("words of the versions, newest first (-want +got):\n%s", diff)
+	}
+	res, err := c.ReadVersion(ctx, &documentv1.ReadVersionRequest{Id: d.GetId(), Version: all.GetVersions()[1].GetVersion()})
+	if err != nil || res.GetMarkdown() != "one three two four\n" || res.GetBeforeMarkdown() != "one two three\n" {
+		t.Errorf("ReadVersion = %v, %v, want the second text and the first", res, err)
+	}
+	if _, err := c.ReadVersion(ctx, &documentv1.ReadVersionRequest{Id: d.GetId(), Version: 99}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("ReadVersion of none = %v, want NotFound", err)
+	}
+}
+
 func TestRolesAndTenants(t *testing.T) {
 	t.Parallel()
 	a := actor()
@@ -283,10 +318,12 @@ func TestRolesAndTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for call, err := range map[string]error{
-		"Get":    second(c.Get(stranger, &documentv1.GetRequest{Id: d.GetId()})),
-		"Read":   second(c.Read(stranger, &documentv1.ReadRequest{Id: d.GetId()})),
-		"Append": second(c.Append(stranger, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
-		"Delete": second(c.Delete(stranger, &documentv1.DeleteRequest{Id: d.GetId()})),
+		"Get":         second(c.Get(stranger, &documentv1.GetRequest{Id: d.GetId()})),
+		"Read":        second(c.Read(stranger, &documentv1.ReadRequest{Id: d.GetId()})),
+		"ReadVersion": second(c.ReadVersion(stranger, &documentv1.ReadVersionRequest{Id: d.GetId(), Version: 1})),
+		"Versions":    second(c.Versions(stranger, &documentv1.VersionsRequest{Id: d.GetId(), WithWords: true})),
+		"Append":      second(c.Append(stranger, &documentv1.AppendRequest{Id: d.GetId(), Markdown: "y"})),
+		"Delete":      second(c.Delete(stranger, &documentv1.DeleteRequest{Id: d.GetId()})),
 		// Operation keys of other workspaces are unknown here.
 		"Replace with their key": second(c.Replace(stranger, &documentv1.ReplaceRequest{Id: d.GetId(), Markdown: "x2", OperationKey: key})),
 	} {

@@ -1030,6 +1030,27 @@ func (f *fakeDocuments) List(ctx context.Context, req *documentv1.ListRequest) (
 	return res, nil
 }
 
+// by makes a run the author of a version.
+func (f *fakeDocuments) by(document string, version int, run string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.docs[document].versions[version-1].Author = &documentv1.Author{RunId: run}
+}
+
+func (f *fakeDocuments) ReadVersion(ctx context.Context, req *documentv1.ReadVersionRequest) (*documentv1.ReadVersionResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, err := f.get(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	n := int(req.GetVersion())
+	if n < 2 || n > len(d.versions) {
+		return nil, fault.New(fault.NotFound, "no such version")
+	}
+	return &documentv1.ReadVersionResponse{Version: d.versions[n-1].Version, Markdown: d.versions[n-1].markdown, BeforeMarkdown: d.versions[n-2].markdown}, nil
+}
+
 func (f *fakeDocuments) Versions(ctx context.Context, req *documentv1.VersionsRequest) (*documentv1.VersionsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -445,6 +445,23 @@ func TestDocuments(t *testing.T) {
 		restore.UndoneBy == nil || *restore.UndoneBy != 5 || restore.Undoable || restore.Undoes != nil {
 		t.Errorf("versions = %+v", history)
 	}
+	if got := call[object](t, in, w.owner, "GET", path+"/versions/2", "", http.StatusOK); got["content"] != "# Two" || got["before"] != "# One" {
+		t.Errorf("version 2 = %v, want its content and that of version 1", got)
+	}
+	run := id.New[id.Run]().String()
+	w.docs.by(doc, 2, run)
+	w.docs.by(doc, 3, run) // renamed it
+	w.docs.by(doc, 4, run) // undone already
+	for _, want := range []object{{"undone": 1.0, "kept": 1.0}, {"undone": 0.0, "kept": 1.0}} {
+		if diff := cmp.Diff(want, call[object](t, in, w.owner, "POST", path+"/runs/"+run+"/undo", "", http.StatusOK)); diff != "" {
+			t.Errorf("undo of a run (-want +got):\n%s", diff)
+		}
+	}
+	viewer := w.join(t, w.workspace, identity.Viewer)
+	call[object](t, in, viewer, "POST", path+"/runs/"+run+"/undo", "", http.StatusForbidden)
+	stranger := w.join(t, id.New[id.Workspace](), identity.Owner)
+	call[object](t, in, stranger, "POST", path+"/runs/"+run+"/undo", "", http.StatusNotFound)
+	call[object](t, in, stranger, "GET", path+"/versions/2", "", http.StatusNotFound)
 	list := call[struct {
 		Documents []object `json:"documents"`
 		Next      *string  `json:"next_cursor"`

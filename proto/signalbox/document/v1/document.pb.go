@@ -79,7 +79,7 @@ func (x SubscribeResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SubscribeResponse_Kind.Descriptor instead.
 func (SubscribeResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29, 0}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{31, 0}
 }
 
 // A document without its content.
@@ -1366,7 +1366,11 @@ type Version struct {
 	// The version that reverted this one; 0 if none did.
 	UndoneBy int64 `protobuf:"varint,7,opt,name=undone_by,json=undoneBy,proto3" json:"undone_by,omitempty"`
 	// Undo accepts this version, unless the history no longer holds enough to revert it.
-	Undoable      bool `protobuf:"varint,8,opt,name=undoable,proto3" json:"undoable,omitempty"`
+	Undoable bool `protobuf:"varint,8,opt,name=undoable,proto3" json:"undoable,omitempty"`
+	// Words that the version before it did not have, and that this one no longer has. Only with
+	// with_words; absent if one of the two is too large to be compared.
+	WordsAdded    *int32 `protobuf:"varint,9,opt,name=words_added,json=wordsAdded,proto3,oneof" json:"words_added,omitempty"`
+	WordsRemoved  *int32 `protobuf:"varint,10,opt,name=words_removed,json=wordsRemoved,proto3,oneof" json:"words_removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1457,12 +1461,28 @@ func (x *Version) GetUndoable() bool {
 	return false
 }
 
+func (x *Version) GetWordsAdded() int32 {
+	if x != nil && x.WordsAdded != nil {
+		return *x.WordsAdded
+	}
+	return 0
+}
+
+func (x *Version) GetWordsRemoved() int32 {
+	if x != nil && x.WordsRemoved != nil {
+		return *x.WordsRemoved
+	}
+	return 0
+}
+
 type VersionsRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	PageToken string                 `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// 1 to 100; 0 means 20.
-	PageSize      int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Count what each version added and removed.
+	WithWords     bool `protobuf:"varint,4,opt,name=with_words,json=withWords,proto3" json:"with_words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1518,6 +1538,13 @@ func (x *VersionsRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *VersionsRequest) GetWithWords() bool {
+	if x != nil {
+		return x.WithWords
+	}
+	return false
+}
+
 type VersionsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Versions      []*Version             `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
@@ -1570,6 +1597,119 @@ func (x *VersionsResponse) GetNextPageToken() string {
 	return ""
 }
 
+type ReadVersionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version       int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadVersionRequest) Reset() {
+	*x = ReadVersionRequest{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadVersionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadVersionRequest) ProtoMessage() {}
+
+func (x *ReadVersionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadVersionRequest.ProtoReflect.Descriptor instead.
+func (*ReadVersionRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadVersionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ReadVersionRequest) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type ReadVersionResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Version  *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Markdown string                 `protobuf:"bytes,2,opt,name=markdown,proto3" json:"markdown,omitempty"`
+	// Of the version before it; empty if it is the first that is kept.
+	BeforeMarkdown string `protobuf:"bytes,3,opt,name=before_markdown,json=beforeMarkdown,proto3" json:"before_markdown,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ReadVersionResponse) Reset() {
+	*x = ReadVersionResponse{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadVersionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadVersionResponse) ProtoMessage() {}
+
+func (x *ReadVersionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadVersionResponse.ProtoReflect.Descriptor instead.
+func (*ReadVersionResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ReadVersionResponse) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+func (x *ReadVersionResponse) GetMarkdown() string {
+	if x != nil {
+		return x.Markdown
+	}
+	return ""
+}
+
+func (x *ReadVersionResponse) GetBeforeMarkdown() string {
+	if x != nil {
+		return x.BeforeMarkdown
+	}
+	return ""
+}
+
 type RestoreRequest struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1584,7 +1724,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1736,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[24]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1749,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestoreRequest) GetId() string {
@@ -1649,7 +1789,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +1801,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[25]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +1814,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RestoreResponse) GetDocument() *Document {
@@ -1699,7 +1839,7 @@ type UndoRequest struct {
 
 func (x *UndoRequest) Reset() {
 	*x = UndoRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1851,7 @@ func (x *UndoRequest) String() string {
 func (*UndoRequest) ProtoMessage() {}
 
 func (x *UndoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1864,7 @@ func (x *UndoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
 func (*UndoRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UndoRequest) GetId() string {
@@ -1764,7 +1904,7 @@ type UndoResponse struct {
 
 func (x *UndoResponse) Reset() {
 	*x = UndoResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1916,7 @@ func (x *UndoResponse) String() string {
 func (*UndoResponse) ProtoMessage() {}
 
 func (x *UndoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1929,7 @@ func (x *UndoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
 func (*UndoResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UndoResponse) GetDocument() *Document {
@@ -1809,7 +1949,7 @@ type SubscribeRequest struct {
 
 func (x *SubscribeRequest) Reset() {
 	*x = SubscribeRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1961,7 @@ func (x *SubscribeRequest) String() string {
 func (*SubscribeRequest) ProtoMessage() {}
 
 func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1974,7 @@ func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeRequest.ProtoReflect.Descriptor instead.
 func (*SubscribeRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SubscribeRequest) GetId() string {
@@ -1855,7 +1995,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2007,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2020,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SubscribeResponse) GetKind() SubscribeResponse_Kind {
@@ -1999,7 +2139,7 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12\x14\n" +
 	"\x05exact\x18\x03 \x01(\bR\x05exact\x12:\n" +
-	"\bwarnings\x18\x04 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\x98\x02\n" +
+	"\bwarnings\x18\x04 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\x8a\x03\n" +
 	"\aVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x125\n" +
 	"\x06author\x18\x02 \x01(\v2\x1d.signalbox.document.v1.AuthorR\x06author\x129\n" +
@@ -2009,15 +2149,30 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
 	"\x06undoes\x18\x06 \x01(\x03R\x06undoes\x12\x1b\n" +
 	"\tundone_by\x18\a \x01(\x03R\bundoneBy\x12\x1a\n" +
-	"\bundoable\x18\b \x01(\bR\bundoable\"]\n" +
+	"\bundoable\x18\b \x01(\bR\bundoable\x12$\n" +
+	"\vwords_added\x18\t \x01(\x05H\x00R\n" +
+	"wordsAdded\x88\x01\x01\x12(\n" +
+	"\rwords_removed\x18\n" +
+	" \x01(\x05H\x01R\fwordsRemoved\x88\x01\x01B\x0e\n" +
+	"\f_words_addedB\x10\n" +
+	"\x0e_words_removed\"|\n" +
 	"\x0fVersionsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1b\n" +
-	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\"v\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"with_words\x18\x04 \x01(\bR\twithWords\"v\n" +
 	"\x10VersionsResponse\x12:\n" +
 	"\bversions\x18\x01 \x03(\v2\x1e.signalbox.document.v1.VersionR\bversions\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x80\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\">\n" +
+	"\x12ReadVersionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\"\x94\x01\n" +
+	"\x13ReadVersionResponse\x128\n" +
+	"\aversion\x18\x01 \x01(\v2\x1e.signalbox.document.v1.VersionR\aversion\x12\x1a\n" +
+	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12'\n" +
+	"\x0fbefore_markdown\x18\x03 \x01(\tR\x0ebeforeMarkdown\"\x80\x01\n" +
 	"\x0eRestoreRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
@@ -2046,7 +2201,7 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
 	"\fKIND_RENAMED\x10\x03\x12\x10\n" +
 	"\fKIND_DELETED\x10\x04\x12\x10\n" +
-	"\fKIND_CREATED\x10\x052\x86\t\n" +
+	"\fKIND_CREATED\x10\x052\xf1\t\n" +
 	"\x0fDocumentService\x12U\n" +
 	"\x06Create\x12$.signalbox.document.v1.CreateRequest\x1a%.signalbox.document.v1.CreateResponse\x12Q\n" +
 	"\x03Get\x12!.signalbox.document.v1.GetRequest\x1a\".signalbox.document.v1.GetResponse\"\x03\x90\x02\x01\x12T\n" +
@@ -2057,7 +2212,8 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x04Edit\x12\".signalbox.document.v1.EditRequest\x1a#.signalbox.document.v1.EditResponse\x12U\n" +
 	"\x06Append\x12$.signalbox.document.v1.AppendRequest\x1a%.signalbox.document.v1.AppendResponse\x12X\n" +
 	"\aReplace\x12%.signalbox.document.v1.ReplaceRequest\x1a&.signalbox.document.v1.ReplaceResponse\x12`\n" +
-	"\bVersions\x12&.signalbox.document.v1.VersionsRequest\x1a'.signalbox.document.v1.VersionsResponse\"\x03\x90\x02\x01\x12X\n" +
+	"\bVersions\x12&.signalbox.document.v1.VersionsRequest\x1a'.signalbox.document.v1.VersionsResponse\"\x03\x90\x02\x01\x12i\n" +
+	"\vReadVersion\x12).signalbox.document.v1.ReadVersionRequest\x1a*.signalbox.document.v1.ReadVersionResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\aRestore\x12%.signalbox.document.v1.RestoreRequest\x1a&.signalbox.document.v1.RestoreResponse\x12O\n" +
 	"\x04Undo\x12\".signalbox.document.v1.UndoRequest\x1a#.signalbox.document.v1.UndoResponse\x12`\n" +
 	"\tSubscribe\x12'.signalbox.document.v1.SubscribeRequest\x1a(.signalbox.document.v1.SubscribeResponse0\x01B6Z4signalbox.dev/proto/signalbox/document/v1;documentv1b\x06proto3"
@@ -2075,7 +2231,7 @@ func file_signalbox_document_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_document_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(SubscribeResponse_Kind)(0),   // 0: signalbox.document.v1.SubscribeResponse.Kind
 	(*Document)(nil),              // 1: signalbox.document.v1.Document
@@ -2102,17 +2258,19 @@ var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(*Version)(nil),               // 22: signalbox.document.v1.Version
 	(*VersionsRequest)(nil),       // 23: signalbox.document.v1.VersionsRequest
 	(*VersionsResponse)(nil),      // 24: signalbox.document.v1.VersionsResponse
-	(*RestoreRequest)(nil),        // 25: signalbox.document.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 26: signalbox.document.v1.RestoreResponse
-	(*UndoRequest)(nil),           // 27: signalbox.document.v1.UndoRequest
-	(*UndoResponse)(nil),          // 28: signalbox.document.v1.UndoResponse
-	(*SubscribeRequest)(nil),      // 29: signalbox.document.v1.SubscribeRequest
-	(*SubscribeResponse)(nil),     // 30: signalbox.document.v1.SubscribeResponse
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*ReadVersionRequest)(nil),    // 25: signalbox.document.v1.ReadVersionRequest
+	(*ReadVersionResponse)(nil),   // 26: signalbox.document.v1.ReadVersionResponse
+	(*RestoreRequest)(nil),        // 27: signalbox.document.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 28: signalbox.document.v1.RestoreResponse
+	(*UndoRequest)(nil),           // 29: signalbox.document.v1.UndoRequest
+	(*UndoResponse)(nil),          // 30: signalbox.document.v1.UndoResponse
+	(*SubscribeRequest)(nil),      // 31: signalbox.document.v1.SubscribeRequest
+	(*SubscribeResponse)(nil),     // 32: signalbox.document.v1.SubscribeResponse
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
 }
 var file_signalbox_document_v1_document_proto_depIdxs = []int32{
-	31, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
-	31, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
+	33, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
+	33, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.document.v1.CreateResponse.document:type_name -> signalbox.document.v1.Document
 	5,  // 3: signalbox.document.v1.CreateResponse.warnings:type_name -> signalbox.document.v1.Warning
 	1,  // 4: signalbox.document.v1.GetResponse.document:type_name -> signalbox.document.v1.Document
@@ -2126,44 +2284,47 @@ var file_signalbox_document_v1_document_proto_depIdxs = []int32{
 	1,  // 12: signalbox.document.v1.ReplaceResponse.document:type_name -> signalbox.document.v1.Document
 	5,  // 13: signalbox.document.v1.ReplaceResponse.warnings:type_name -> signalbox.document.v1.Warning
 	2,  // 14: signalbox.document.v1.Version.author:type_name -> signalbox.document.v1.Author
-	31, // 15: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
+	33, // 15: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
 	22, // 16: signalbox.document.v1.VersionsResponse.versions:type_name -> signalbox.document.v1.Version
-	1,  // 17: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 18: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
-	0,  // 19: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
-	1,  // 20: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
-	2,  // 21: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
-	3,  // 22: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
-	6,  // 23: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
-	8,  // 24: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
-	10, // 25: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
-	12, // 26: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
-	14, // 27: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
-	16, // 28: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
-	18, // 29: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
-	20, // 30: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
-	23, // 31: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
-	25, // 32: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
-	27, // 33: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
-	29, // 34: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
-	4,  // 35: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
-	7,  // 36: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
-	9,  // 37: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
-	11, // 38: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
-	13, // 39: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
-	15, // 40: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
-	17, // 41: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
-	19, // 42: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
-	21, // 43: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
-	24, // 44: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
-	26, // 45: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
-	28, // 46: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
-	30, // 47: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
-	35, // [35:48] is the sub-list for method output_type
-	22, // [22:35] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	22, // 17: signalbox.document.v1.ReadVersionResponse.version:type_name -> signalbox.document.v1.Version
+	1,  // 18: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 19: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
+	0,  // 20: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
+	1,  // 21: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
+	2,  // 22: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
+	3,  // 23: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
+	6,  // 24: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
+	8,  // 25: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
+	10, // 26: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
+	12, // 27: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
+	14, // 28: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
+	16, // 29: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
+	18, // 30: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
+	20, // 31: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
+	23, // 32: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
+	25, // 33: signalbox.document.v1.DocumentService.ReadVersion:input_type -> signalbox.document.v1.ReadVersionRequest
+	27, // 34: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
+	29, // 35: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
+	31, // 36: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
+	4,  // 37: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
+	7,  // 38: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
+	9,  // 39: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
+	11, // 40: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
+	13, // 41: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
+	15, // 42: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
+	17, // 43: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
+	19, // 44: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
+	21, // 45: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
+	24, // 46: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
+	26, // 47: signalbox.document.v1.DocumentService.ReadVersion:output_type -> signalbox.document.v1.ReadVersionResponse
+	28, // 48: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
+	30, // 49: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
+	32, // 50: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
+	37, // [37:51] is the sub-list for method output_type
+	23, // [23:37] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_document_v1_document_proto_init() }
@@ -2172,13 +2333,14 @@ func file_signalbox_document_v1_document_proto_init() {
 		return
 	}
 	file_signalbox_document_v1_document_proto_msgTypes[19].OneofWrappers = []any{}
+	file_signalbox_document_v1_document_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_document_v1_document_proto_rawDesc), len(file_signalbox_document_v1_document_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,6 +30,8 @@ type Version struct {
 	Undoes, UndoneBy int64
 	// Undoable means that it is an operation with a known change that was not undone.
 	Undoable bool
+	// Added and Removed count words against the version before it, or are nil.
+	Added, Removed *int32
 }
 
 // Proto converts the version for other services.
@@ -41,6 +45,8 @@ func (v Version) Proto() *documentv1.Version {
 		Undoes:    v.Undoes,
 		UndoneBy:  v.UndoneBy,
 		Undoable:  v.Undoable,
+
+		WordsAdded: v.Added, WordsRemoved: v.Removed,
 	}
 }
 
@@ -90,6 +96,74 @@ func (s *Store) Versions(ctx context.Context, ws id.Workspace, doc id.Document, 
 		return nil, fmt.Errorf("read the versions of document %s: %w", doc, err)
 	}
 	return out, nil
+}
+
+// maxCompared bounds the Markdown in which words are counted.
+const maxCompared = 128 << 10
+
+// CountWords sets what each of the versions, consecutive and newest first, added and removed.
+func (s *Store) CountWords(ctx context.Context, ref Ref, all []Version) error {
+	if len(all) == 0 {
+		return nil
+	}
+	type text struct {
+		Version int64
+		Content *string
+	}
+	var texts []text // newest first, with the one before the last
+	b := &pgx.Batch{}
+	b.Queue(`SELECT version, CASE WHEN octet_length(content) <= @most THEN content END AS content FROM versions
+		WHERE workspace_id = @ws AND document_id = @id AND version <= @newest ORDER BY version DESC LIMIT @limit`,
+		pg.Args{"ws": ref.Workspace, "id": ref.Document, "newest": all[0].Version, "limit": len(all) + 1, "most": maxCompared}).Query(func(rows pgx.Rows) (err error) {
+		texts, err = pgx.CollectRows(rows, pgx.RowToStructByName[text])
+		return err
+	})
+	if err := s.db.ReadInWorkspace(ctx, ref.Workspace, b); err != nil {
+		return fmt.Errorf("read versions to compare: %w", err)
+	}
+	for i := range all {
+		at := slices.IndexFunc(texts, func(t text) bool { return t.Version == all[i].Version })
+		if at < 0 || texts[at].Content == nil {
+			continue // thinned meanwhile, or too large
+		}
+		before := new("")
+		if at+1 < len(texts) {
+			before = texts[at+1].Content
+		}
+		if before != nil {
+			added, removed := wordsChanged(*before, *texts[at].Content)
+			all[i].Added, all[i].Removed = &added, &removed
+		}
+	}
+	return nil
+}
+
+// wordsChanged counts the words that the second text has and the first lacks, and the reverse. A
+// word that has moved is neither.
+func wordsChanged(before, after string) (added, removed int32) {
+	left := map[string]int32{}
+	for w := range strings.FieldsSeq(before) {
+		left[w]++
+	}
+	for w := range strings.FieldsSeq(after) {
+		if left[w]--; left[w] < 0 {
+			added++
+		}
+	}
+	for _, n := range left {
+		removed += max(0, n)
+	}
+	return added, removed
+}
+
+// Compared returns a version with its content and that of the version before it, empty for
+// none, or a NotFound fault.
+func (s *Store) Compared(ctx context.Context, ref Ref, number int64) (old Old, before string, err error) {
+	old.Version, err = s.oneVersion(ctx, ref, number, `content, coalesce((
+		SELECT p.content FROM versions p
+		WHERE p.workspace_id = v.workspace_id AND p.document_id = v.document_id AND p.version < v.version
+		ORDER BY p.version DESC LIMIT 1), '')`, &old.Markdown, &before)
+	return old, before, err
 }
 
 // Version returns an old version, or a NotFound fault.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
@@ -75,6 +76,10 @@ func (a *API) documents() {
 	handle(a, op("list-document-versions", "GET /api/documents/{id}/versions", tag, "List a document's versions, newest first",
 		about("Each operation is a version, by the member or the agent's run that made it. Live typing becomes one version (write) "+
 			"for up to five minutes, attributed to the person who typed last.")), viewers, a.listVersions)
+	handle(a, op("get-document-version", "GET /api/documents/{id}/versions/{version}", tag, "Read a version, and the version before it"), viewers, a.getVersion)
+	handle(a, op("undo-run-in-document", "POST /api/documents/{id}/runs/{run}/undo", tag, "Undo what an agent's run has done to a document",
+		about("Undoes the run's operations that can be undone, newest first, and keeps what others wrote. Each becomes a version, which can be undone in turn. "+
+			"If it fails in between, repeat it: operations that are undone already are left alone.")), editors, a.undoRun)
 	register(a, op("restore-document-version", "POST /api/documents/{id}/versions/{version}/restore", tag, "Restore the content of an earlier version as a new version"), editors, a.restoreVersion)
 	register(a, op("undo-document-version", "POST /api/documents/{id}/versions/{version}/undo", tag, "Undo one operation and keep everything that was done since",
 		about("Undoing creates a new version, which can be undone in turn. 409 has the code ALREADY_UNDONE, "+
@@ -266,10 +271,82 @@ type versionsOutputBody struct {
 func (a *API) listVersions(ctx context.Context, in *struct {
 	DocumentPath
 	ServicePage
+	Words bool `query:"words" doc:"Count the words that each version added and removed."`
 },
 ) (*versionsOutputBody, error) {
-	res, err := a.cfg.Documents.Versions(ctx, &documentv1.VersionsRequest{Id: in.ID.String(), PageToken: in.Cursor, PageSize: in.Limit})
+	res, err := a.cfg.Documents.Versions(ctx, &documentv1.VersionsRequest{Id: in.ID.String(), PageToken: in.Cursor, PageSize: in.Limit, WithWords: in.Words})
 	return &versionsOutputBody{each(res.GetVersions(), viewVersion), orNull(res.GetNextPageToken())}, err
+}
+
+// VersionContent is a version with its content.
+type VersionContent struct {
+	Version DocumentVersion `json:"version"`
+	Content string          `json:"content" doc:"Markdown."`
+	Before  string          `json:"before" doc:"The Markdown of the version before it; empty for the first version that is kept."`
+}
+
+func (a *API) getVersion(ctx context.Context, in *struct {
+	DocumentPath
+	Version int64 `path:"version" minimum:"1"`
+},
+) (*VersionContent, error) {
+	res, err := a.cfg.Documents.ReadVersion(ctx, &documentv1.ReadVersionRequest{Id: in.ID.String(), Version: in.Version})
+	return answer(res, err, func(res *documentv1.ReadVersionResponse) VersionContent {
+		return VersionContent{viewVersion(res.GetVersion()), res.GetMarkdown(), res.GetBeforeMarkdown()}
+	})
+}
+
+// maxUndone bounds the versions in which the operations of a run are looked for.
+const maxUndone = 1000
+
+// RunUndone says what was undone of a run.
+type RunUndone struct {
+	Undone int `json:"undone" doc:"How many operations were undone by this request."`
+	Kept   int `json:"kept" doc:"How many operations of the run cannot be undone: it created the document, or history no longer has what is needed."`
+}
+
+func (a *API) undoRun(ctx context.Context, in *struct {
+	DocumentPath
+	Run ID[id.Run] `path:"run" format:"uuid" doc:"The run's id."`
+},
+) (*RunUndone, error) {
+	document, run := in.ID.String(), in.Run.String()
+	out := &RunUndone{}
+	var found []*documentv1.Version
+	for token, seen := "", 0; seen < maxUndone; {
+		res, err := a.cfg.Documents.Versions(ctx, &documentv1.VersionsRequest{Id: document, PageToken: token, PageSize: 100})
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range res.GetVersions() {
+			if v.GetAuthor().GetRunId() == run && v.GetUndoes() == 0 && v.GetUndoneBy() == 0 {
+				found = append(found, v)
+			}
+		}
+		seen += len(res.GetVersions())
+		if token = res.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	for _, v := range found {
+		if !v.GetUndoable() {
+			out.Kept++
+			continue
+		}
+		_, err := a.cfg.Documents.Undo(ctx, &documentv1.UndoRequest{Id: document, Version: v.GetVersion()})
+		if err == nil {
+			out.Undone++
+			continue
+		}
+		switch fault.From(err).Code {
+		case "ALREADY_UNDONE": // by somebody else, meanwhile
+		case "NOT_UNDOABLE", "HISTORY_THINNED":
+			out.Kept++
+		default:
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // VersionPath is the path of one version of a document, from which a new version is made.

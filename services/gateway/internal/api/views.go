@@ -254,12 +254,15 @@ type DocumentVersion struct {
 	Undoes    *int64  `json:"undoes" doc:"The version that this version undoes."`
 	UndoneBy  *int64  `json:"undone_by" doc:"The version that undoes this version."`
 	Undoable  bool    `json:"undoable" doc:"The version can be undone."`
+
+	WordsAdded   *int32 `json:"words_added" doc:"With words: how many words the version before it did not have. Null if one of the two is too large."`
+	WordsRemoved *int32 `json:"words_removed"`
 }
 
 func viewVersion(v *documentv1.Version) DocumentVersion {
 	return DocumentVersion{
 		v.GetVersion(), v.GetOperation(), v.GetName(), orNull(v.GetAuthor().GetMemberId()), orNull(v.GetAuthor().GetRunId()), stamp(v.GetCreatedAt()),
-		orNull(v.GetUndoes()), orNull(v.GetUndoneBy()), v.GetUndoable(),
+		orNull(v.GetUndoes()), orNull(v.GetUndoneBy()), v.GetUndoable(), v.WordsAdded, v.WordsRemoved,
 	}
 }
 

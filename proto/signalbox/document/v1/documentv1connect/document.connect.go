@@ -54,6 +54,9 @@ const (
 	// DocumentServiceVersionsProcedure is the fully-qualified name of the DocumentService's Versions
 	// RPC.
 	DocumentServiceVersionsProcedure = "/signalbox.document.v1.DocumentService/Versions"
+	// DocumentServiceReadVersionProcedure is the fully-qualified name of the DocumentService's
+	// ReadVersion RPC.
+	DocumentServiceReadVersionProcedure = "/signalbox.document.v1.DocumentService/ReadVersion"
 	// DocumentServiceRestoreProcedure is the fully-qualified name of the DocumentService's Restore RPC.
 	DocumentServiceRestoreProcedure = "/signalbox.document.v1.DocumentService/Restore"
 	// DocumentServiceUndoProcedure is the fully-qualified name of the DocumentService's Undo RPC.
@@ -88,6 +91,8 @@ type DocumentServiceClient interface {
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
+	// ReadVersion returns an old version with its content and that of the version before it.
+	ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error)
 	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	// Undo reverts one operation, however old: it removes what the operation inserted and is
@@ -177,6 +182,13 @@ func NewDocumentServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		readVersion: connect.NewClient[v1.ReadVersionRequest, v1.ReadVersionResponse](
+			httpClient,
+			baseURL+DocumentServiceReadVersionProcedure,
+			connect.WithSchema(documentServiceMethods.ByName("ReadVersion")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		restore: connect.NewClient[v1.RestoreRequest, v1.RestoreResponse](
 			httpClient,
 			baseURL+DocumentServiceRestoreProcedure,
@@ -200,19 +212,20 @@ func NewDocumentServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 
 // documentServiceClient implements DocumentServiceClient.
 type documentServiceClient struct {
-	create    *connect.Client[v1.CreateRequest, v1.CreateResponse]
-	get       *connect.Client[v1.GetRequest, v1.GetResponse]
-	list      *connect.Client[v1.ListRequest, v1.ListResponse]
-	rename    *connect.Client[v1.RenameRequest, v1.RenameResponse]
-	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	read      *connect.Client[v1.ReadRequest, v1.ReadResponse]
-	edit      *connect.Client[v1.EditRequest, v1.EditResponse]
-	append    *connect.Client[v1.AppendRequest, v1.AppendResponse]
-	replace   *connect.Client[v1.ReplaceRequest, v1.ReplaceResponse]
-	versions  *connect.Client[v1.VersionsRequest, v1.VersionsResponse]
-	restore   *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
-	undo      *connect.Client[v1.UndoRequest, v1.UndoResponse]
-	subscribe *connect.Client[v1.SubscribeRequest, v1.SubscribeResponse]
+	create      *connect.Client[v1.CreateRequest, v1.CreateResponse]
+	get         *connect.Client[v1.GetRequest, v1.GetResponse]
+	list        *connect.Client[v1.ListRequest, v1.ListResponse]
+	rename      *connect.Client[v1.RenameRequest, v1.RenameResponse]
+	delete      *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	read        *connect.Client[v1.ReadRequest, v1.ReadResponse]
+	edit        *connect.Client[v1.EditRequest, v1.EditResponse]
+	append      *connect.Client[v1.AppendRequest, v1.AppendResponse]
+	replace     *connect.Client[v1.ReplaceRequest, v1.ReplaceResponse]
+	versions    *connect.Client[v1.VersionsRequest, v1.VersionsResponse]
+	readVersion *connect.Client[v1.ReadVersionRequest, v1.ReadVersionResponse]
+	restore     *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
+	undo        *connect.Client[v1.UndoRequest, v1.UndoResponse]
+	subscribe   *connect.Client[v1.SubscribeRequest, v1.SubscribeResponse]
 }
 
 // Create calls signalbox.document.v1.DocumentService.Create.
@@ -305,6 +318,15 @@ func (c *documentServiceClient) Versions(ctx context.Context, req *v1.VersionsRe
 	return nil, err
 }
 
+// ReadVersion calls signalbox.document.v1.DocumentService.ReadVersion.
+func (c *documentServiceClient) ReadVersion(ctx context.Context, req *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error) {
+	response, err := c.readVersion.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Restore calls signalbox.document.v1.DocumentService.Restore.
 func (c *documentServiceClient) Restore(ctx context.Context, req *v1.RestoreRequest) (*v1.RestoreResponse, error) {
 	response, err := c.restore.CallUnary(ctx, connect.NewRequest(req))
@@ -353,6 +375,8 @@ type DocumentServiceHandler interface {
 	Replace(context.Context, *v1.ReplaceRequest) (*v1.ReplaceResponse, error)
 	// Versions returns a document's history, newest first.
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
+	// ReadVersion returns an old version with its content and that of the version before it.
+	ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error)
 	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	// Undo reverts one operation, however old: it removes what the operation inserted and is
@@ -438,6 +462,13 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	documentServiceReadVersionHandler := connect.NewUnaryHandlerSimple(
+		DocumentServiceReadVersionProcedure,
+		svc.ReadVersion,
+		connect.WithSchema(documentServiceMethods.ByName("ReadVersion")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	documentServiceRestoreHandler := connect.NewUnaryHandlerSimple(
 		DocumentServiceRestoreProcedure,
 		svc.Restore,
@@ -478,6 +509,8 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 			documentServiceReplaceHandler.ServeHTTP(w, r)
 		case DocumentServiceVersionsProcedure:
 			documentServiceVersionsHandler.ServeHTTP(w, r)
+		case DocumentServiceReadVersionProcedure:
+			documentServiceReadVersionHandler.ServeHTTP(w, r)
 		case DocumentServiceRestoreProcedure:
 			documentServiceRestoreHandler.ServeHTTP(w, r)
 		case DocumentServiceUndoProcedure:
@@ -531,6 +564,10 @@ func (UnimplementedDocumentServiceHandler) Replace(context.Context, *v1.ReplaceR
 
 func (UnimplementedDocumentServiceHandler) Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.Versions is not implemented"))
+}
+
+func (UnimplementedDocumentServiceHandler) ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.ReadVersion is not implemented"))
 }
 
 func (UnimplementedDocumentServiceHandler) Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error) {
