@@ -3,7 +3,7 @@ import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
 import { everywhere, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
-import { DocumentPage } from "./routes/document.tsx";
+import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
 import { DocumentsPage } from "./routes/documents.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
 import { InboxPage } from "./routes/inbox.tsx";
@@ -100,7 +100,14 @@ export function createConsole(queries: QueryClient) {
 		},
 	});
 	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });
-	const documents = createRoute({ getParentRoute: () => workspace, path: "/documents", component: DocumentsPage });
+	const documents = createRoute({
+		getParentRoute: () => workspace,
+		path: "/documents",
+		validateSearch: (s: Record<string, unknown>): { q?: string } => (typeof s.q === "string" && s.q ? { q: s.q } : {}),
+		component: function Documents() {
+			return <DocumentsPage search={documents.useSearch()} />;
+		},
+	});
 	const runs = createRoute({
 		getParentRoute: () => workspace,
 		path: "/runs",
@@ -129,9 +136,13 @@ export function createConsole(queries: QueryClient) {
 	const document = createRoute({
 		getParentRoute: () => workspace,
 		path: "/d/$id",
+		validateSearch: (s: Record<string, unknown>): DocumentSearch => ({
+			...(s.history === true ? { history: true } : {}),
+			...(typeof s.v === "number" && s.v > 0 ? { v: s.v } : {}),
+		}),
 		component: function Document() {
 			const { id } = document.useParams();
-			return <DocumentPage key={id} id={id} />;
+			return <DocumentPage key={id} id={id} search={document.useSearch()} />;
 		},
 	});
 	// Each of these is a chunk of its own, fetched when a link to it is pointed at.

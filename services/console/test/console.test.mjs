@@ -144,6 +144,21 @@ test("two people and the agent write in one document", async (t) => {
 		await s.getByText("Typed by one. Summary").waitFor();
 		await s.getByText("Typed by the other.").waitFor();
 	}
+	// The history tells who did what; undoing the agent's edits keeps what people wrote.
+	await other.getByRole("button", { name: "History" }).click();
+	const versions = other.getByRole("region", { name: "Versions" });
+	await versions.getByRole("link", { name: /Signalbox added to it/ }).click();
+	const version = other.getByRole("region", { name: "The version" });
+	await version.locator("ins").first().waitFor();
+	await other.getByRole("button", { name: "Undo its edits" }).click();
+	await other.getByText(/Undone: one change of this run/).waitFor();
+	await sheet.getByText("closing thought").waitFor({ state: "detached" });
+	await sheet.getByText("Typed by one. Summary").waitFor();
+	await versions.getByRole("link", { name: /created it/ }).click();
+	await other.getByRole("button", { name: "Restore this version" }).click();
+	await versions.getByRole("link", { name: /restored a version/ }).waitFor();
+	await sheet.getByText("Typed by one.").waitFor({ state: "detached" });
+	await theirs.getByRole("heading", { name: "Maps", exact: true }).waitFor();
 	const text = async (s) =>
 		(await s.evaluate((e) => [...e.children].map((c) => c.textContent).join("\n"))).replaceAll(/Member [0-9a-f]{4}/g, "");
 	assert.equal(await text(theirs), await text(sheet));
@@ -239,6 +254,27 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	await page.getByRole("button", { name: "To the end" }).click();
 	await page.getByText("Answer 4999.").waitFor();
 	assert.ok((await state()).lines < 100);
+});
+
+test("documents are made, found, renamed and deleted", async (t) => {
+	const page = await person(t);
+	await page.getByRole("link", { name: "Documents" }).first().click();
+	await page.getByRole("button", { name: "New document" }).click();
+	await page.keyboard.type("Timetable of ferries");
+	await page.keyboard.press("Enter");
+	await page.getByRole("textbox", { name: "Document" }).waitFor();
+	await page.getByRole("link", { name: "All documents" }).click();
+	await page.getByLabel("Search documents").fill("ferries");
+	await page.waitForURL(/q=ferries/);
+	await page.getByRole("button", { name: "Rename Timetable of ferries" }).click();
+	await page.getByLabel("Name", { exact: true }).fill("Ferries in winter");
+	await page.keyboard.press("Enter");
+	const link = page.getByRole("list", { name: "Documents" }).getByRole("link", { name: /Ferries in winter/ });
+	await link.waitFor();
+	await page.getByRole("button", { name: "Delete Ferries in winter" }).click();
+	await page.getByRole("button", { name: "Delete", exact: true }).click();
+	await link.waitFor({ state: "detached" });
+	await page.getByText("Nothing with “ferries”").waitFor();
 });
 
 test("a run is inspected by keyboard", async (t) => {
@@ -509,6 +545,20 @@ for (const [scheme, width] of [
 		await page.getByRole("main").getByRole("link", { name: "create a document about rivers" }).first().click();
 		await page.getByRole("grid").getByText("doc_create").click();
 		await check("run");
+		await page.goto(`${start}/documents`);
+		await page.getByRole("button", { name: "New document" }).click();
+		await page.getByRole("dialog").waitFor();
+		await check("documents, dialog");
+		await page.keyboard.press("Escape");
+		await page
+			.getByRole("list", { name: "Documents" })
+			.getByRole("link", { name: /Rivers/ })
+			.first()
+			.click();
+		await page.getByRole("button", { name: "History" }).click();
+		await page.getByRole("link", { name: /Signalbox created it/ }).click();
+		await page.getByRole("region", { name: "The version" }).locator("ins").first().waitFor();
+		await check("history");
 		for (const place of [
 			"inbox",
 			"sessions",

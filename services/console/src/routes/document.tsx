@@ -1,12 +1,22 @@
 import { useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
-import { ChevronLeft } from "lucide-react";
-import { useEffect } from "react";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { ChevronLeft, History as HistoryIcon } from "lucide-react";
+import { lazy, Suspense, useEffect } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
-import { Icon } from "../parts/controls.tsx";
+import { Icon, IconButton } from "../parts/controls.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
+
+const history = () => import("../document/History.tsx");
+const History = lazy(() => history().then((h) => ({ default: h.History })));
+const Compared = lazy(() => history().then((h) => ({ default: h.Compared })));
+
+export interface DocumentSearch {
+	history?: boolean;
+	/** The version that is compared with the one before it. */
+	v?: number;
+}
 
 /** A document's name, without its text, which the editor gets by itself. */
 export function useDocumentName(id: string) {
@@ -17,23 +27,51 @@ export function useDocumentName(id: string) {
 	});
 }
 
-/** A document by itself. */
-export function DocumentPage({ id }: { id: string }) {
+/** A document by itself, and its history. */
+export function DocumentPage({ id, search }: { id: string; search: DocumentSearch }) {
 	const { workspace } = useWorkspace();
+	const slug = slugOf(workspace);
+	const navigate = useNavigate();
 	const name = useDocumentName(id);
 	useEffect(() => {
 		document.title = `${name.data ?? "Document"} · Signalbox`;
 	}, [name.data]);
 	if (name.error) return <Failed error={name.error} onRetry={() => void name.refetch()} />;
+	const go = (next: DocumentSearch) => void navigate({ to: "/w/$slug/d/$id", params: { slug, id }, search: next, replace: true });
+	const open = search.history === true || search.v !== undefined;
 	return (
 		<section className={css.chat} aria-label="Document">
 			<header className={css.top}>
-				<Link to="/w/$slug/documents" params={{ slug: slugOf(workspace) }} aria-label="All documents" title="All documents">
+				<Link to="/w/$slug/documents" params={{ slug }} aria-label="All documents" title="All documents">
 					<Icon of={ChevronLeft} />
 				</Link>
-				<h1 className="cut font-mid">{name.data ?? ""}</h1>
+				<h1 className="cut flex-1 font-mid">{name.data ?? ""}</h1>
+				<IconButton
+					icon={HistoryIcon}
+					label="History"
+					aria-pressed={open}
+					onPointerEnter={() => void history()}
+					onClick={() => go(open ? {} : { history: true })}
+				/>
 			</header>
-			<DocumentPane id={id} />
+			<div className="flex min-h-0 flex-1">
+				<div className="flex min-h-0 min-w-0 flex-1 flex-col">
+					{/* The editor stays connected while a version is shown in its place. */}
+					<div className={search.v === undefined ? "contents" : "hidden"}>
+						<DocumentPane id={id} />
+					</div>
+					{search.v !== undefined && (
+						<Suspense>
+							<Compared key={search.v} id={id} version={search.v} onClose={() => go({ history: true })} />
+						</Suspense>
+					)}
+				</div>
+				{open && (
+					<Suspense>
+						<History id={id} {...(search.v === undefined ? {} : { chosen: search.v })} onClose={() => go({})} />
+					</Suspense>
+				)}
+			</div>
 		</section>
 	);
 }
