@@ -48,3 +48,44 @@ func TestOpenAIGoClient(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenAIChatProgram chats through the gateway with a program that people use, the agent pi, over
+// both of OpenAI's protocols. The second question goes on with the conversation that pi keeps.
+func TestOpenAIChatProgram(t *testing.T) {
+	t.Parallel()
+	needNode(t)
+	p := standalone.up(t).person(t)
+	providers := map[string]any{}
+	for _, protocol := range []string{"completions", "responses"} {
+		providers[protocol] = map[string]any{"baseUrl": p.url + "/v1", "api": "openai-" + protocol, "apiKey": p.apiKey(), "models": []any{map[string]any{"id": "workspace"}}}
+	}
+	models, err := json.Marshal(map[string]any{"providers": providers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for protocol := range providers {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "models.json"), models, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			pi, err := filepath.Abs("node/node_modules/.bin/pi")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ask := range []struct{ options, question, want string }{
+				{"", "what time is it?", "It is "},
+				{"--continue", `call the tool ls with {"path":"."}`, "models.json"}, // which pi runs
+			} {
+				args := append(strings.Fields("-p --provider "+protocol+" --model workspace --tools ls,read "+ask.options), ask.question)
+				cmd := exec.CommandContext(t.Context(), pi, args...)
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), "PI_CODING_AGENT_DIR="+dir, "PI_OFFLINE=1", "HOME="+dir)
+				out, err := cmd.CombinedOutput()
+				if err != nil || !strings.Contains(string(out), ask.want) {
+					t.Errorf("pi %q = %v %s, want %q", args, err, out, ask.want)
+				}
+			}
+		})
+	}
+}

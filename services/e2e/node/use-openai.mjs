@@ -54,15 +54,15 @@ await run(async () => {
   const { data: seen, response } = await client.chat.completions.create({ model, messages: [user([{ type: 'text', text: 'what is this?' }, image])] }).withResponse();
   assert.ok(seen.choices[0].message.content);
   const session = response.headers.get('x-session-id');
-  await client.chat.completions.create({ model, messages: [user('hello')] }, { headers: { 'x-session-id': session } });
+  await client.chat.completions.create({ model, messages: [user('what time is it?')] }, { headers: { 'x-session-id': session } });
   const stored = await (await fetch(`${gateway}/api/sessions/${session}`, { headers: { authorization: `Bearer ${apiKey}` } })).json();
-  assert.deepEqual(stored.messages.map((m) => m.role), ['user', 'assistant', 'user', 'assistant']);
+  assert.deepEqual(stored.messages.map((m) => m.role), ['user', 'assistant', 'user', 'assistant', 'tool', 'assistant']);
   assert.equal(stored.messages[0].content[1].mediaType, 'image/png');
   did('sends pictures');
 
   // The same key is the same run.
   const again = { headers: { 'idempotency-key': crypto.randomUUID() } };
-  const ids = await Promise.all([1, 2].map(() => client.chat.completions.create({ model, messages: [user('hello')] }, again).then((c) => c.id)));
+  const ids = await Promise.all([1, 2].map(() => client.chat.completions.create({ model, messages: [user('what time is it?')] }, again).then((c) => c.id)));
   assert.equal(ids[0], ids[1]);
   did('repeats a request');
 
@@ -77,7 +77,7 @@ await run(async () => {
   const messages = [where, asked.choices[0].message, { role: 'tool', tool_call_id: call.id, content: 'Paris' }];
   const told = await client.chat.completions.create({ model, messages, tools });
   assert.match(told.choices[0].message.content, /Paris/);
-  const more = await client.chat.completions.create({ model, messages: [...messages, told.choices[0].message, user('hello')] });
+  const more = await client.chat.completions.create({ model, messages: [...messages, told.choices[0].message, user('what time is it?')] });
   assert.equal(more.choices[0].finish_reason, 'stop');
   const ran = client.chat.completions.runTools({
     model,
@@ -117,12 +117,12 @@ async function responses({ client, model, did, fails, where, parameters }) {
   assert.equal(first.status, 'completed');
   assert.deepEqual(first.output.map((i) => i.type), ['mcp_call', 'message']);
   assert.deepEqual((await client.responses.retrieve(first.id)).output, first.output);
-  const stream = client.responses.stream({ model, input: 'hello', previous_response_id: first.id });
+  const stream = client.responses.stream({ model, input: 'what time is it?', previous_response_id: first.id });
   let text = '';
   stream.on('response.output_text.delta', (e) => (text += e.delta));
   const second = await stream.finalResponse();
   assert.equal(text, second.output_text);
-  await fails(409, 'invalid_request_error', client.responses.create({ model, input: 'hello', previous_response_id: first.id }));
+  await fails(409, 'invalid_request_error', client.responses.create({ model, input: 'what time is it?', previous_response_id: first.id }));
   await fails(404, 'invalid_request_error', client.responses.retrieve('resp_1'));
   did('responds');
 
@@ -170,7 +170,7 @@ async function responses({ client, model, did, fails, where, parameters }) {
   assert.ok(['queued', 'in_progress'].includes(long.status), long.status);
   assert.equal((await client.responses.cancel(long.id)).status, 'cancelled');
   assert.equal((await client.responses.retrieve(long.id)).status, 'cancelled');
-  let polled = await client.responses.create({ model, input: 'hello', background: true });
+  let polled = await client.responses.create({ model, input: 'what time is it?', background: true });
   while (polled.status === 'queued' || polled.status === 'in_progress') polled = await client.responses.retrieve(polled.id);
   assert.equal(polled.status, 'completed');
   did('works in the background');
