@@ -182,6 +182,9 @@ var services = map[string]map[string]any{
 	"tasks_list":       {"tasks": []any{map[string]any{"id": "t1", "title": "Buy tea", "status": "needsAction", "due": "2026-11-30"}, map[string]any{"id": "t2", "title": "Walk"}}},
 	"notion_search":    {"pages": []any{map[string]any{"id": "p1", "title": "Handbook", "url": "https://notion.example/p1"}}},
 	"notion_read_page": {"id": "p1", "title": "Handbook", "content": "# How we work"},
+	"browser_open":     {"url": "http://127.0.0.1:4711/", "title": "Library"},
+	"browser_click":    {"result": "Clicked: link", "url": "http://127.0.0.1:4711/books/tea", "title": "The Book of Tea"},
+	"browser_read":     {"url": "http://127.0.0.1:4711/", "title": "Library", "content": "[The Book of Tea] @1"},
 	"read_research":    {"ok": true, "content": "# Ideas", "bytes": 7},
 }
 

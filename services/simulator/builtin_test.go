@@ -15,6 +15,7 @@ func allTools() []string {
 	return []string{
 		"doc_create", "doc_read", "doc_edit", "doc_append", "doc_list", "doc_delete", "get_current_datetime", "calendar_list_events",
 		"tasks_list", "tasks_create", "tasks_complete", "notion_search", "notion_read_page", "read_research",
+		"browser_open", "browser_read", "browser_click",
 	}
 }
 
@@ -76,6 +77,10 @@ func TestBuiltin(t *testing.T) {
 			{say: "read the notion page handbook", tools: []string{"notion_search", "notion_read_page"}, want: "Handbook(?s).*How we work"},
 			{say: "what does our research say?", tools: []string{"read_research"}, want: "# Ideas"},
 			{say: "read research pricing/tiers.md", tools: []string{"read_research"}, want: "# Ideas"},
+		},
+		"pages": {
+			{say: "read http://127.0.0.1:4711/?q=tea", tools: []string{"browser_open", "browser_read"}, want: "\\*\\*Library\\*\\*(?s).*The Book of Tea"},
+			{say: "click @1 on http://127.0.0.1:4711", tools: []string{"browser_click", "browser_read"}, want: "The Book of Tea"},
 		},
 		"thinking": {{say: "think about habits", want: "thought about habits"}},
 		"counting": {{say: "count to 25", want: `^1 2 3 (?s).*\n21 22 23 24 25$`}},

@@ -21,6 +21,7 @@ import (
 	"signalbox.dev/services/gateway"
 	"signalbox.dev/services/simulator"
 	"signalbox.dev/services/simulator/apis"
+	"signalbox.dev/services/simulator/site"
 	"signalbox.dev/services/standalone/internal/datadir"
 	toolexecutor "signalbox.dev/services/tool-executor"
 )
@@ -163,11 +164,18 @@ func (s *stack) startServices(ctx context.Context) error {
 	if research == "" && simulated == "true" {
 		research = apis.Repo
 	}
+	pages := s.setting("TOOL_EXECUTOR_BROWSER", "local")
+	if simulated == "true" && pages == "local" {
+		if s.example, err = s.startExample(ctx); err != nil {
+			return err
+		}
+	}
 	var toolsConfig toolexecutor.Config
 	tools, err := s.start(ctx, subject.ToolExecutor, toolexecutor.Migrations(), &toolsConfig, map[string]string{
 		"DOCUMENT_SYNC_URL": documents, "CREDENTIAL_BROKER_URL": broker, "RESEARCH_REPO": research,
-		"TOOL_EXECUTOR_BROWSER": s.setting("TOOL_EXECUTOR_BROWSER", "local"),
+		"TOOL_EXECUTOR_BROWSER": pages,
 	}, func(r *resources) (runner, error) {
+		toolsConfig.LocalBrowser.Example = s.example
 		return toolexecutor.New(toolsConfig, toolexecutor.Deps{
 			Log: s.log(subject.ToolExecutor), DB: r.db, Bus: r.bus, Listener: r.listener, Verifier: r.verifier, Signer: r.signer, HTTP: r.client, Registerer: r.metrics,
 		})
@@ -184,7 +192,7 @@ func (s *stack) startServices(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pages, err := console.Handler()
+	screens, err := console.Handler()
 	if err != nil {
 		return err
 	}
@@ -195,7 +203,7 @@ func (s *stack) startServices(ctx context.Context) error {
 	}, func(r *resources) (runner, error) {
 		return gateway.New(gatewayConfig, gateway.Deps{
 			Log: s.log(subject.Gateway), DB: r.db, Bus: r.bus, Public: s.public, Ops: r.listener, Signer: r.signer, HTTP: r.client,
-			Registerer: r.metrics, Gatherer: s.registry, DiskFull: s.diskFull, Console: pages,
+			Registerer: r.metrics, Gatherer: s.registry, DiskFull: s.diskFull, Console: screens,
 		})
 	})
 	return err
@@ -220,6 +228,19 @@ func (s *stack) startSimulator(ctx context.Context, services string) (url string
 		return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: sim, Log: s.log("simulator"), Drain: simulatorDrain})
 	})
 	return "http://" + listener.Addr().String(), nil
+}
+
+// startExample starts the web site for trying the browser, and returns its host and port. It is on a
+// listener of its own because the browser may reach all of that.
+func (s *stack) startExample(ctx context.Context) (address string, err error) {
+	listener, err := httpserver.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	s.stage(ctx, "example", func(ctx context.Context) error {
+		return httpserver.Serve(ctx, httpserver.Config{Listener: listener, Handler: site.Handler(), Log: s.log("simulator"), Drain: simulatorDrain})
+	})
+	return listener.Addr().String(), nil
 }
 
 func (s *stack) startBroker(ctx context.Context, simulatorURL, simulated string) (url string, err error) {

@@ -41,6 +41,7 @@ type stack struct {
 
 	adminURL string // Postgres, as administrator
 	opsURL   string // health checks and metrics
+	example  string // host:port of pages for trying the browser; empty without them
 	// logins are the services' passwords at the private database, by role; nil if
 	// DATABASE_URL names a database, where services act as members of their roles.
 	logins map[string]conf.Secret

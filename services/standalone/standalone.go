@@ -122,6 +122,10 @@ func (s *stack) serve(ctx context.Context) error {
 }
 
 func (s *stack) printReady(url string) {
+	page := ""
+	if s.example != "" {
+		page = fmt.Sprintf("    bin/signalbox chat --data %s --preset browser \"read http://%s/\"\n", s.opts.Data, s.example)
+	}
 	fmt.Fprintf(s.opts.Out, `
 Signalbox is ready at %[1]s
 
@@ -133,7 +137,7 @@ Signalbox is ready at %[1]s
 
     bin/signalbox chat --data %[4]s
     bin/signalbox chat --data %[4]s --preset assistant "what is on my calendar this week?"
-
+%[8]s
   Or over HTTP (the token is good for %[5]s):
 
     export TOKEN=%[2]s
@@ -143,7 +147,7 @@ Signalbox is ready at %[1]s
 
 The API is described at %[1]s/docs (for programs at %[1]s/openapi.json), metrics are at %[6]s/metrics.
 Ctrl-C stops it.
-`, url, s.token.Token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL, s.token.Link)
+`, url, s.token.Token, s.identity.Workspace, s.opts.Data, lifetimeText, s.opsURL, s.token.Link, page)
 	if len(keysIn(s.opts.Environ)) == 0 {
 		fmt.Fprintln(s.opts.Out, "No credential in the environment: unless one is stored, the simulated provider answers.\nStore one with: bin/signalbox accounts add anthropic --data "+s.opts.Data)
 	}

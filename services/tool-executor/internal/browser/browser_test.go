@@ -273,6 +273,10 @@ func TestPrivatePagesNeedCare(t *testing.T) {
 	w := share(t, pages{"/": "here"})
 	_, err := w.service.Open(w.ctx, &browserv1.OpenRequest{Url: w.web.URL})
 	wantFault(t, "Open for a careless caller", err, fault.Conflict, "BROWSER_ALLOW_PRIVATE")
+	example := start(t, pages{"/": "here"}, func(s *browser.Settings) { s.Example, s.AllowPrivate = s.AllowPrivate, "" })
+	if _, err := example.service.Open(example.ctx, &browserv1.OpenRequest{Url: example.web.URL}); err != nil {
+		t.Errorf("Open of the example page: %v", err)
+	}
 }
 
 func TestScreenshot(t *testing.T) {

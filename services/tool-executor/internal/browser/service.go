@@ -86,8 +86,14 @@ func newService(settings Settings, log *slog.Logger, resolver *net.Resolver) (*S
 	if err != nil {
 		return nil, fmt.Errorf("BROWSER_ALLOW_PRIVATE: %w", err)
 	}
+	private := len(allowed) > 0
+	example, err := netguard.ParseAllowed(settings.Example)
+	if err != nil {
+		return nil, fmt.Errorf("the example page: %w", err)
+	}
+	allowed = append(allowed, example...)
 	s := &Service{
-		settings: settings, log: log, private: len(allowed) > 0, workspaces: map[id.Workspace]*workspace{},
+		settings: settings, log: log, private: private, workspaces: map[id.Workspace]*workspace{},
 		guard: netguard.New(netguard.Config{Allowed: allowed, MaxBody: maxBody, HeaderTimeout: navigateTime, Resolver: resolver}),
 	}
 	path, err := find(settings.Chromium)

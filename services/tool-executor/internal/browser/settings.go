@@ -15,6 +15,7 @@ type Settings struct {
 	Pages        int           `env:"BROWSER_PAGES" envDefault:"8" doc:"Most open pages of a workspace, one for each session. The page that was not used for the longest time is closed for a new one."`
 	Idle         time.Duration `env:"BROWSER_IDLE" envDefault:"10m" doc:"A page that no tool has used for this time is closed, and so is a browser without pages."`
 	AllowPrivate string        `env:"BROWSER_ALLOW_PRIVATE" doc:"Private addresses that pages may come from, separated by commas: ranges (10.1.0.0/16) and hosts with a port (10.1.2.3:8080, wiki.internal:80). Every page that a model opens can send requests there, and what pages say counts as private data (security.md). A browser service and its tool-executors need the same value. Empty: public addresses only."`
+	Example      string        // host:port of pages that may come from there too, and are no secret; not for operators
 	NoSandbox    bool          `env:"BROWSER_NO_SANDBOX" doc:"Run Chromium without its own sandbox, where the system does not allow it. Only for a container or machine that runs nothing else: a page that breaks out of Chromium is then in there."`
 }
 
