@@ -7,6 +7,7 @@ import { useActions } from "./actions.ts";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
 import { useLine } from "./live/line.ts";
+import { noticeOn, useCount, useNotices } from "./notices.tsx";
 import { Caps, Icon, IconButton } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
 import { Toast } from "./parts/Toast.tsx";
@@ -29,6 +30,7 @@ export function useSessions(search: { q?: string; archived?: boolean; state?: "r
 				(b) => b.sessions as Schemas["Session"][],
 			),
 		refetchInterval: 15_000,
+		refetchIntervalInBackground: noticeOn("waits") || noticeOn("ends"),
 	});
 }
 
@@ -40,6 +42,7 @@ export function useApprovals() {
 		queryFn: () =>
 			unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100 } } })).then((b) => b.approvals as Schemas["Approval"][]),
 		refetchInterval: 5_000,
+		refetchIntervalInBackground: noticeOn("waits"),
 	});
 }
 
@@ -62,6 +65,8 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const running = sessions.data?.filter((s) => s.state === "running").length ?? 0;
 	const waiting = useApprovals().data?.length ?? 0;
 	const line = useLine();
+	useCount(waiting);
+	useNotices(sessions.data);
 	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
 
 	const [overlay, setOverlay] = useState<"palette" | "keys">();

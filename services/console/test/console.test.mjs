@@ -115,8 +115,14 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
 	const other = await person(t);
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
+	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
+	await other.getByRole("button", { name: "Approve" }).waitFor();
+	await other.keyboard.press("a");
+	await other.getByText("Approved. Sent in 5 s.").waitFor();
+	await other.keyboard.press("ControlOrMeta+z");
 	await other.getByRole("button", { name: "Approve" }).click();
 	await other.getByText("Nothing waits for you").waitFor();
+	assert.equal(await other.title(), "Inbox · Signalbox");
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
 });
 

@@ -48,6 +48,8 @@ export interface Ask {
 	reason: string;
 	expiresAt?: string | undefined;
 	outcomeUnknown: boolean;
+	/** Tells this question from another about the same call. */
+	askedAt?: string;
 	decision?: { decision: string; by?: string | undefined; reason?: string | undefined };
 }
 

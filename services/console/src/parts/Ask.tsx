@@ -1,5 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
-import { useState } from "react";
+import { useEffect, useRef, useState } from "react";
+import { mac, useActions } from "../actions.ts";
 import { unwrap, useClient } from "../client.ts";
 import type { Call, Ask as Question } from "../live/conversation.ts";
 import { toolWords, until } from "../words.ts";
@@ -14,24 +15,85 @@ const remembered: Record<Remember, string> = {
 	workspace: "in the workspace",
 };
 
+type Answer = { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string };
+
+/** How long an answer can be taken back. */
+const grace = 5000;
+
 /**
  * The question whether a call may run, or whether one whose outcome is unknown has happened. Its
- * answer goes to the server at once; the event that confirms it replaces the card.
+ * answer goes to the server after 5 s, in which it can be taken back, or when the card leaves the
+ * page; the event that confirms it replaces the card. With `keys`, A and R answer.
  */
-export function Ask({ call, ask, session }: { call: Call; ask: Question; session: string }) {
+export function Ask({
+	call,
+	ask,
+	session,
+	keys = false,
+	onAnswered,
+}: {
+	call: Call;
+	ask: Question;
+	session: string;
+	keys?: boolean;
+	onAnswered?: () => void;
+}) {
 	const client = useClient();
 	const [refusing, setRefusing] = useState(false);
 	const [reason, setReason] = useState("");
 	const [remember, setRemember] = useState<Remember | "">("");
 	const answer = useMutation({
-		mutationFn: (body: { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string }) =>
+		mutationFn: (body: Answer) =>
 			unwrap(
 				client.api.POST("/api/sessions/{id}/approvals/{tool_call_id}", {
 					params: { path: { id: session, tool_call_id: call.id } },
-					body: { ...body, ...(remember && body.approved !== undefined ? { remember } : {}) },
+					body: {
+						...body,
+						...(ask.askedAt ? { asked_at: ask.askedAt } : {}),
+						...(remember && body.approved !== undefined ? { remember } : {}),
+					},
 				}),
 			),
+		onSuccess: () => onAnswered?.(),
 	});
+	const [given, setGiven] = useState<Answer>();
+	const send = useRef(answer.mutate);
+	useEffect(() => {
+		send.current = answer.mutate;
+	});
+	const back = useRef(false);
+	useEffect(() => {
+		if (!given) return;
+		back.current = false;
+		let sent = false;
+		const now = () => {
+			if (!sent && !back.current) send.current(given);
+			sent = true;
+		};
+		const t = setTimeout(() => {
+			now();
+			setGiven(undefined);
+		}, grace);
+		return () => {
+			clearTimeout(t);
+			now();
+		};
+	}, [given]);
+	const undo = () => {
+		back.current = true;
+		setGiven(undefined);
+	};
+	const open = !given && !answer.isPending && !answer.isSuccess && !ask.outcomeUnknown;
+	useActions(
+		given
+			? [{ name: "Take the answer back", keys: "mod+z", run: undo }]
+			: keys && open
+				? [
+						{ name: `Approve: ${toolWords(call.tool)}`, keys: "a", run: () => setGiven({ approved: true }) },
+						{ name: `Refuse: ${toolWords(call.tool)}`, keys: "r", run: () => setRefusing(true) },
+					]
+				: [],
+	);
 	const name = toolWords(call.tool);
 	return (
 		<section className={css.ask} aria-label={`Approval wanted: ${name}`}>
@@ -65,12 +127,22 @@ export function Ask({ call, ask, session }: { call: Call; ask: Question; session
 					{answer.error.message}
 				</p>
 			)}
-			{refusing ? (
+			{given || answer.isPending || answer.isSuccess ? (
+				<div className={css.footer} role="status">
+					<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
+					<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
+					{given && (
+						<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
+							Undo
+						</Button>
+					)}
+				</div>
+			) : refusing ? (
 				<form
 					className={css.footer}
 					onSubmit={(e) => {
 						e.preventDefault();
-						answer.mutate({ approved: false, reason });
+						setGiven({ approved: false, reason });
 					}}
 				>
 					<label className="sr" htmlFor={`why-${call.id}`}>
@@ -85,28 +157,22 @@ export function Ask({ call, ask, session }: { call: Call; ask: Question; session
 						autoFocus
 						maxLength={1000}
 					/>
-					<Button type="submit" busy={answer.isPending}>
-						Refuse
-					</Button>
+					<Button type="submit">Refuse</Button>
 					<Button look="quiet" onClick={() => setRefusing(false)}>
 						Back
 					</Button>
 				</form>
 			) : ask.outcomeUnknown ? (
 				<div className={css.footer}>
-					<Button busy={answer.isPending} onClick={() => answer.mutate({ outcome: "happened" })}>
-						It happened
-					</Button>
-					<Button disabled={answer.isPending} onClick={() => answer.mutate({ outcome: "repeat" })}>
-						It did not, do it
-					</Button>
+					<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
+					<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
 				</div>
 			) : (
 				<div className={css.footer}>
-					<Button look="primary" busy={answer.isPending} onClick={() => answer.mutate({ approved: true })}>
+					<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
 						Approve
 					</Button>
-					<Button disabled={answer.isPending} onClick={() => setRefusing(true)}>
+					<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
 						Refuse and say why
 					</Button>
 					<span className="flex-1" />
@@ -125,6 +191,12 @@ export function Ask({ call, ask, session }: { call: Call; ask: Question; session
 			)}
 		</section>
 	);
+}
+
+function answerWords(a: Answer, waits: boolean): string {
+	const what =
+		a.outcome === "happened" ? "It happened" : a.outcome === "repeat" ? "It did not, it is done now" : a.approved ? "Approved" : "Refused";
+	return waits ? `${what}. Sent in 5 s.` : `${what}.`;
 }
 
 /** The arguments in words: what is short as it is, what is long by its beginning. */

@@ -42,7 +42,7 @@ const Call = memo(function Call({ call, session }: { call: CallData; session: st
 	if (call.state === "asking" && call.ask && !call.ask.decision)
 		return (
 			<div className={css.call} data-live>
-				<Ask call={call} ask={call.ask} session={session} />
+				<Ask call={call} ask={call.ask} session={session} keys />
 			</div>
 		);
 	return (

@@ -1,48 +1,93 @@
 import { Link } from "@tanstack/react-router";
-import { useEffect } from "react";
+import { Bell } from "lucide-react";
+import { useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { useApprovals } from "../Frame.tsx";
+import { Notices } from "../notices.tsx";
 import { Ask } from "../parts/Ask.tsx";
-import { Blank } from "../parts/controls.tsx";
+import { Blank, IconButton, Segments } from "../parts/controls.tsx";
+import { useRows } from "../parts/rows.ts";
+import { usePeople } from "../people.ts";
+import { ago } from "../words.ts";
 import { Failed } from "./failed.tsx";
+import css from "./inbox.module.css";
 
-/** What waits for a person, oldest first. */
+/** What waits for a person, oldest first: what waits for the one who looks comes first. */
 export function InboxPage() {
 	const { workspace } = useWorkspace();
 	const approvals = useApprovals();
+	const { me, nameOf } = usePeople();
 	const slug = slugOf(workspace);
-	const n = approvals.data?.length ?? 0;
+	const list = useRef<HTMLOListElement>(null);
+	const [whose, setWhose] = useState<"all" | "mine">("all");
+	const [at, setAt] = useState("");
+	const [bell, setBell] = useState(false);
+	const all = approvals.data ?? [];
+	const mine = all.filter((a) => a.asked_for === me);
+	const shown = whose === "mine" ? mine : [...mine, ...all.filter((a) => a.asked_for !== me)];
+	const current = shown.find((a) => a.tool_call_id === at) ?? shown[0];
+	useRows(list);
 	useEffect(() => {
-		document.title = `${n ? `(${n}) ` : ""}Inbox · Signalbox`;
-	}, [n]);
+		document.title = "Inbox · Signalbox";
+	}, []);
 	if (approvals.error) return <Failed error={approvals.error} onRetry={() => void approvals.refetch()} />;
 	return (
 		<div className="scroll">
 			<div className="page">
-				<h1 className="mb-5 text-h2 font-bold">Inbox</h1>
-				{n === 0 && approvals.isSuccess && (
+				<header className={css.head}>
+					<h1 className="flex-1 text-h2 font-bold">Inbox</h1>
+					<Segments
+						label="Whose"
+						value={whose}
+						options={[
+							{ value: "all", text: `Everybody’s ${all.length}` },
+							{ value: "mine", text: `Mine ${mine.length}` },
+						]}
+						onChange={setWhose}
+					/>
+					<IconButton icon={Bell} label="Notifications" onClick={() => setBell(true)} />
+				</header>
+				{shown.length === 0 && approvals.isSuccess && (
 					<Blank line="clear" title="Nothing waits for you">
 						Agents go on by themselves. When one needs a yes, it is here and in the tab’s title.
 					</Blank>
 				)}
-				<ol className="grid max-w-160 gap-6">
-					{approvals.data?.map((a) => (
-						<li key={a.tool_call_id}>
-							<p className="mb-2 text-small text-ink-2">
-								in{" "}
-								<Link to="/w/$slug/s/$id" params={{ slug, id: a.session_id }}>
-									{a.session_title || "New session"}
-								</Link>
+				<ol className={css.list} ref={list}>
+					{shown.map((a) => (
+						<li key={a.tool_call_id} data-row={a.tool_call_id} tabIndex={-1} onFocus={() => setAt(a.tool_call_id)}>
+							<p className={css.where}>
+								<span className="cut">
+									{nameOf(a.asked_for)} in{" "}
+									<Link to="/w/$slug/s/$id" params={{ slug, id: a.session_id }}>
+										{a.session_title || "New session"}
+									</Link>
+								</span>
+								<time className="n" dateTime={a.asked_at}>
+									{ago(a.asked_at)}
+								</time>
 							</p>
 							<Ask
 								session={a.session_id}
 								call={{ id: a.tool_call_id, tool: a.tool_name, state: "asking", received: 0, args: a.args }}
-								ask={{ reason: a.reason, expiresAt: a.expires_at ?? undefined, outcomeUnknown: a.question === "outcome" }}
+								ask={{
+									reason: a.reason,
+									expiresAt: a.expires_at ?? undefined,
+									outcomeUnknown: a.question === "outcome",
+									askedAt: a.asked_at,
+								}}
+								keys={a === current}
+								onAnswered={() => void approvals.refetch()}
 							/>
 						</li>
 					))}
 				</ol>
+				{shown.length > 0 && (
+					<p className={css.keys}>
+						<kbd>J</kbd> <kbd>K</kbd> move, <kbd>A</kbd> approve, <kbd>R</kbd> refuse.
+					</p>
+				)}
 			</div>
+			{bell && <Notices onClose={() => setBell(false)} />}
 		</div>
 	);
 }
