@@ -19,7 +19,13 @@ const (
 	maxPixels = 1 << 21 // Full HD has less
 	// maxSide is the most pixels in a row that providers take, of many pictures.
 	maxSide = 2000
+	// maxScans bounds how often a JPEG draws all its pixels: a progressive one has about ten
+	// scans, and each takes time, however short it is.
+	maxScans = 64
 )
+
+// startOfScan is the marker before each scan of a JPEG. It cannot be in a scan's own data.
+var startOfScan = []byte{0xFF, 0xDA}
 
 // errNoPicture is what members and models read about data that is no picture.
 var errNoPicture = errors.New("it is not a valid PNG, JPEG or GIF")
@@ -30,7 +36,7 @@ var errNoPicture = errors.New("it is not a valid PNG, JPEG or GIF")
 func (c *client) pictureOf(data []byte) (tool.File, error) {
 	config, format, err := image.DecodeConfig(bytes.NewReader(data))
 	switch {
-	case err != nil || config.Width <= 0 || config.Height <= 0:
+	case err != nil || config.Width <= 0 || config.Height <= 0, format == "jpeg" && bytes.Count(data, startOfScan) > maxScans:
 		return tool.File{}, errNoPicture
 	case config.Width > maxPixels/config.Height:
 		return tool.File{}, fmt.Errorf("it has %d × %d pixels, and at most %d are shown", config.Width, config.Height, maxPixels)

@@ -10,6 +10,7 @@ import (
 	"image/png"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,6 +49,9 @@ func TestPictures(t *testing.T) {
 	small := asPNG(dot)
 	huge := encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, dot, nil) })
 	copy(huge[6:], []byte{0, 0x80, 0, 0x80}) // its size
+	plain := encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, dot, nil) })
+	scan := bytes.Index(plain, []byte{0xFF, 0xDA})
+	scans := slices.Concat(plain[:scan], bytes.Repeat(plain[scan:len(plain)-2], 65), plain[len(plain)-2:])
 	picture := func(label string, data []byte) sdk.Content { return &sdk.ImageContent{MIMEType: label, Data: data} }
 	for name, tt := range map[string]struct {
 		content []sdk.Content
@@ -57,7 +61,7 @@ func TestPictures(t *testing.T) {
 	}{
 		"PNG":        {content: []sdk.Content{picture("image/png", small)}, want: "image/png", same: small, says: "[the picture (image/png, "},
 		"mislabeled": {content: []sdk.Content{picture("text/html", small)}, want: "image/png", same: small, says: "text/html"},
-		"JPEG":       {content: []sdk.Content{picture("image/jpeg", encoded(t, func(b *bytes.Buffer) error { return jpeg.Encode(b, dot, nil) }))}, want: "image/jpeg"},
+		"JPEG":       {content: []sdk.Content{picture("image/jpeg", plain)}, want: "image/jpeg", same: plain},
 		"GIF":        {content: []sdk.Content{picture("image/gif", encoded(t, func(b *bytes.Buffer) error { return gif.Encode(b, dot, nil) }))}, want: "image/jpeg"},
 		"large":      {content: []sdk.Content{picture("image/png", asPNG(noise(900, 700)))}, want: "image/jpeg"},
 		"long":       {content: []sdk.Content{picture("image/png", asPNG(image.NewPaletted(image.Rect(0, 0, 5000, 1), dot.Palette)))}, want: "image/jpeg"},
@@ -65,6 +69,7 @@ func TestPictures(t *testing.T) {
 		"two":        {content: []sdk.Content{picture("image/png", []byte("no")), picture("image/png", small), picture("image/png", small)}, want: "image/png", same: small, says: "another picture"},
 		"no picture": {content: []sdk.Content{picture("image/png", []byte("<svg/>"))}, says: "not a valid PNG"},
 		"cut off":    {content: []sdk.Content{picture("image/png", asPNG(noise(99, 99))[:99])}, says: "not a valid PNG"},
+		"many scans": {content: []sdk.Content{picture("image/jpeg", scans)}, says: "not a valid PNG"},
 		"too many":   {content: []sdk.Content{picture("image/png", huge)}, says: "32768 × 32768 pixels"},
 		"sound":      {content: []sdk.Content{&sdk.AudioContent{MIMEType: "audio/wav", Data: small}}, says: "a sound (audio/wav, "},
 	} {
