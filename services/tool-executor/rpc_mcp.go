@@ -133,6 +133,9 @@ func serverMessage(n mcp.Server) *toolv1.McpServer {
 	if n.CheckedAt != nil {
 		m.CheckedAt = timestamppb.New(*n.CheckedAt)
 	}
+	if n.FailingSince != nil {
+		m.FailingSince = timestamppb.New(*n.FailingSince)
+	}
 	for _, t := range n.Listed() {
 		m.Tools = append(m.Tools, &toolv1.McpTool{
 			Name: t.Name, OriginalName: t.Definition.Name, Description: t.Definition.Description, Changed: t.Changed, Hash: t.Definition.Hash(), UnavailableReason: t.Unavailable,

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, clock, money, tellingArgument, tokens, toolWords, until } from "./words.ts";
+import { ago, clock, money, since, tellingArgument, tokens, toolWords, until } from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
@@ -28,5 +28,7 @@ test("figures", () => {
 	const now = Date.parse("2026-11-24T12:00:00Z");
 	expect(ago("2026-11-24T11:59:50Z", now)).toBe("now");
 	expect(ago("2026-11-24T11:48:00Z", now)).toBe("12 min");
+	expect(["2026-11-24T11:59:50Z", "2026-11-24T11:48:00Z"].map((at) => since(at, now))).toEqual(["just now", "for 12 min"]);
+	expect(since("2026-11-01T11:48:00Z", now)).toMatch(/^since .*1/);
 	expect(until("2026-11-25T11:48:00Z", now)).toBe("23 h 48 min");
 });

@@ -104,6 +104,12 @@ export function ago(at: string, now = Date.now()): string {
 	});
 }
 
+/** How long something is so: "just now", "for 12 min", then "since 13:02" and "since 3 Nov". */
+export function since(at: string, now = Date.now()): string {
+	const t = ago(at, now);
+	return t === "now" ? "just now" : t.endsWith(" min") ? `for ${t}` : `since ${t}`;
+}
+
 /** 14:31 */
 export function timeOfDay(at: string): string {
 	return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });

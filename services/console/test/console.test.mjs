@@ -435,7 +435,7 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await dialog.getByText("At most 28 lower-case letters").waitFor();
 	await dialog.getByLabel("Name", { exact: true }).fill("tracker");
 	await page.keyboard.press("Enter");
-	await page.getByRole("dialog", { name: "tracker" }).getByText("Down").waitFor();
+	await page.getByRole("dialog", { name: "tracker" }).getByText("Down just now").waitFor();
 	await page.keyboard.press("Escape");
 	await page
 		.getByRole("row", { name: /tracker/ })
@@ -457,7 +457,9 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await dialog.getByLabel("Label").fill("team key");
 	await dialog.getByRole("button", { name: "Add house" }).click();
 	await page.getByRole("row", { name: /team key API key · ends in 4Qx7 Ready/ }).waitFor();
+	const stored = page.waitForResponse(/\/api\/pools\//);
 	await page.getByRole("button", { name: "Hybrid" }).click();
+	await stored;
 	await page.getByText(/scores health, bucket and rest/).waitFor();
 	await page.reload();
 	await page.getByText(/scores health, bucket and rest/).waitFor();

@@ -47,8 +47,10 @@ type McpServer struct {
 	// The parameters resource_metadata and scope of the server's last challenge; may be empty.
 	ResourceMetadata string `protobuf:"bytes,21,opt,name=resource_metadata,json=resourceMetadata,proto3" json:"resource_metadata,omitempty"`
 	Scope            string `protobuf:"bytes,22,opt,name=scope,proto3" json:"scope,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// When the first of its failures in a row was noticed; absent if failure is empty.
+	FailingSince  *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *McpServer) Reset() {
@@ -170,6 +172,13 @@ func (x *McpServer) GetScope() string {
 		return x.Scope
 	}
 	return ""
+}
+
+func (x *McpServer) GetFailingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailingSince
+	}
+	return nil
 }
 
 // A tool as its server defines it.
@@ -1015,7 +1024,7 @@ var File_signalbox_tool_v1_mcp_proto protoreflect.FileDescriptor
 
 const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x03\n" +
+	"\x1bsignalbox/tool/v1/mcp.proto\x12\x11signalbox.tool.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\x04\n" +
 	"\tMcpServer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -1034,7 +1043,8 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\boperator\x18\v \x01(\bR\boperator\x12\"\n" +
 	"\rneeds_sign_in\x18\x14 \x01(\bR\vneedsSignIn\x12+\n" +
 	"\x11resource_metadata\x18\x15 \x01(\tR\x10resourceMetadata\x12\x14\n" +
-	"\x05scope\x18\x16 \x01(\tR\x05scope\"\xc1\x01\n" +
+	"\x05scope\x18\x16 \x01(\tR\x05scope\x12?\n" +
+	"\rfailing_since\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince\"\xc1\x01\n" +
 	"\aMcpTool\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\roriginal_name\x18\x02 \x01(\tR\foriginalName\x12 \n" +
@@ -1134,32 +1144,33 @@ var file_signalbox_tool_v1_mcp_proto_depIdxs = []int32{
 	17, // 0: signalbox.tool.v1.McpServer.created_at:type_name -> google.protobuf.Timestamp
 	17, // 1: signalbox.tool.v1.McpServer.checked_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.tool.v1.McpServer.tools:type_name -> signalbox.tool.v1.McpTool
-	0,  // 3: signalbox.tool.v1.ListServersResponse.servers:type_name -> signalbox.tool.v1.McpServer
-	0,  // 4: signalbox.tool.v1.CreateServerResponse.server:type_name -> signalbox.tool.v1.McpServer
-	0,  // 5: signalbox.tool.v1.TestServerResponse.server:type_name -> signalbox.tool.v1.McpServer
-	0,  // 6: signalbox.tool.v1.SignedInResponse.server:type_name -> signalbox.tool.v1.McpServer
-	0,  // 7: signalbox.tool.v1.ApproveToolsResponse.server:type_name -> signalbox.tool.v1.McpServer
-	16, // 8: signalbox.tool.v1.ListServerAuditResponse.changes:type_name -> signalbox.tool.v1.ServerChange
-	17, // 9: signalbox.tool.v1.ServerChange.at:type_name -> google.protobuf.Timestamp
-	2,  // 10: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
-	4,  // 11: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
-	6,  // 12: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
-	8,  // 13: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
-	10, // 14: signalbox.tool.v1.McpService.SignedIn:input_type -> signalbox.tool.v1.SignedInRequest
-	12, // 15: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
-	14, // 16: signalbox.tool.v1.McpService.ListServerAudit:input_type -> signalbox.tool.v1.ListServerAuditRequest
-	3,  // 17: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
-	5,  // 18: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
-	7,  // 19: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
-	9,  // 20: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
-	11, // 21: signalbox.tool.v1.McpService.SignedIn:output_type -> signalbox.tool.v1.SignedInResponse
-	13, // 22: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
-	15, // 23: signalbox.tool.v1.McpService.ListServerAudit:output_type -> signalbox.tool.v1.ListServerAuditResponse
-	17, // [17:24] is the sub-list for method output_type
-	10, // [10:17] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	17, // 3: signalbox.tool.v1.McpServer.failing_since:type_name -> google.protobuf.Timestamp
+	0,  // 4: signalbox.tool.v1.ListServersResponse.servers:type_name -> signalbox.tool.v1.McpServer
+	0,  // 5: signalbox.tool.v1.CreateServerResponse.server:type_name -> signalbox.tool.v1.McpServer
+	0,  // 6: signalbox.tool.v1.TestServerResponse.server:type_name -> signalbox.tool.v1.McpServer
+	0,  // 7: signalbox.tool.v1.SignedInResponse.server:type_name -> signalbox.tool.v1.McpServer
+	0,  // 8: signalbox.tool.v1.ApproveToolsResponse.server:type_name -> signalbox.tool.v1.McpServer
+	16, // 9: signalbox.tool.v1.ListServerAuditResponse.changes:type_name -> signalbox.tool.v1.ServerChange
+	17, // 10: signalbox.tool.v1.ServerChange.at:type_name -> google.protobuf.Timestamp
+	2,  // 11: signalbox.tool.v1.McpService.ListServers:input_type -> signalbox.tool.v1.ListServersRequest
+	4,  // 12: signalbox.tool.v1.McpService.CreateServer:input_type -> signalbox.tool.v1.CreateServerRequest
+	6,  // 13: signalbox.tool.v1.McpService.DeleteServer:input_type -> signalbox.tool.v1.DeleteServerRequest
+	8,  // 14: signalbox.tool.v1.McpService.TestServer:input_type -> signalbox.tool.v1.TestServerRequest
+	10, // 15: signalbox.tool.v1.McpService.SignedIn:input_type -> signalbox.tool.v1.SignedInRequest
+	12, // 16: signalbox.tool.v1.McpService.ApproveTools:input_type -> signalbox.tool.v1.ApproveToolsRequest
+	14, // 17: signalbox.tool.v1.McpService.ListServerAudit:input_type -> signalbox.tool.v1.ListServerAuditRequest
+	3,  // 18: signalbox.tool.v1.McpService.ListServers:output_type -> signalbox.tool.v1.ListServersResponse
+	5,  // 19: signalbox.tool.v1.McpService.CreateServer:output_type -> signalbox.tool.v1.CreateServerResponse
+	7,  // 20: signalbox.tool.v1.McpService.DeleteServer:output_type -> signalbox.tool.v1.DeleteServerResponse
+	9,  // 21: signalbox.tool.v1.McpService.TestServer:output_type -> signalbox.tool.v1.TestServerResponse
+	11, // 22: signalbox.tool.v1.McpService.SignedIn:output_type -> signalbox.tool.v1.SignedInResponse
+	13, // 23: signalbox.tool.v1.McpService.ApproveTools:output_type -> signalbox.tool.v1.ApproveToolsResponse
+	15, // 24: signalbox.tool.v1.McpService.ListServerAudit:output_type -> signalbox.tool.v1.ListServerAuditResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_tool_v1_mcp_proto_init() }

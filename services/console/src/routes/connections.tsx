@@ -10,7 +10,7 @@ import { Outside, Waiting } from "../parts/Elsewhere.tsx";
 import { Field, Loaded, Page, pageCss, Refused, sentence, Table } from "../parts/page.tsx";
 import { usePeople } from "../people.ts";
 import { useTools } from "../tools.ts";
-import { ago, providerName, toolWords } from "../words.ts";
+import { ago, providerName, since, toolWords } from "../words.ts";
 import css from "./connections.module.css";
 
 type Connection = Schemas["Connection"];
@@ -165,7 +165,7 @@ function Card({ connection: c, onConnect, onLeave }: { connection: Connection; o
 						See its account
 					</Link>
 				)}
-				{c.connected_at && <span className="n text-small text-ink-3">since {ago(c.connected_at)}</span>}
+				{c.connected_at && <span className="n text-small text-ink-3">{since(c.connected_at)}</span>}
 			</footer>
 		</section>
 	);
@@ -256,7 +256,7 @@ function ServerState({ server: s }: { server: Server }) {
 	if (s.failure)
 		return (
 			<Tag tone="stop" signal="failed">
-				Down
+				Down{s.down_since && ` ${since(s.down_since)}`}
 			</Tag>
 		);
 	if (changed(s).length > 0)

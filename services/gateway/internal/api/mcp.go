@@ -21,6 +21,7 @@ type McpServer struct {
 	CreatedAt   string    `json:"created_at" format:"date-time"`
 	CheckedAt   *string   `json:"checked_at" format:"date-time" doc:"When it was last asked for its tools."`
 	Failure     *string   `json:"failure" doc:"Explains why it cannot be used; null if it can."`
+	DownSince   *string   `json:"down_since" format:"date-time" doc:"When the first of its failures in a row was noticed; null if it can be used."`
 	NeedsSignIn bool      `json:"needs_sign_in" doc:"It uses OAuth, and an owner has to sign in to it: for the first time, because the sign-in has ended, or because it wants more permissions."`
 	SignInURL   *string   `json:"sign_in_url" doc:"Where an owner starts to sign in, with POST; null if it needs no sign-in." example:"/api/mcp-servers/0198a000-0000-7000-8000-000000000001/sign-in"`
 	Tools       []McpTool `json:"tools" nullable:"false"`
@@ -44,7 +45,7 @@ func viewMcpServer(m *toolv1.McpServer) McpServer {
 	return McpServer{
 		NeedsSignIn: m.GetNeedsSignIn(), SignInURL: signIn,
 		ID: m.GetId(), Name: m.GetName(), URL: m.GetUrl(), Credential: m.GetCredential(), Operator: m.GetOperator(), CreatedBy: orNull(m.GetCreatedBy()), CreatedAt: stamp(m.GetCreatedAt()),
-		CheckedAt: stampOrNull(m.GetCheckedAt()), Failure: orNull(m.GetFailure()),
+		CheckedAt: stampOrNull(m.GetCheckedAt()), Failure: orNull(m.GetFailure()), DownSince: stampOrNull(m.GetFailingSince()),
 		Tools: each(m.GetTools(), func(t *toolv1.McpTool) McpTool {
 			return McpTool{t.GetName(), t.GetOriginalName(), t.GetDescription(), t.GetChanged(), t.GetHash(), orNull(t.GetUnavailableReason())}
 		}),

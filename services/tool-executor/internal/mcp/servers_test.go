@@ -197,7 +197,7 @@ func TestTools(t *testing.T) {
 	w := newWorld(t, "")
 	g := newGoodServer(t)
 	s := w.create(t, "good", g.url)
-	if s.Failure != "" || len(s.Tools) != 2 {
+	if s.Failure != "" || s.FailingSince != nil || len(s.Tools) != 2 {
 		t.Fatalf("Create = failure %q, %d tools", s.Failure, len(s.Tools))
 	}
 	all := w.tools(t)
@@ -340,6 +340,10 @@ func TestDown(t *testing.T) {
 	s, err := w.servers.Test(t.Context(), w.ws, s.ID)
 	if err != nil || s.Failure == "" || len(s.Tools) != 2 {
 		t.Fatalf("Test of a server that is down = failure %q, %d tools, %v", s.Failure, len(s.Tools), err)
+	}
+	since := s.FailingSince
+	if s, err = w.servers.Test(t.Context(), w.ws, s.ID); err != nil || since == nil || s.FailingSince == nil || !s.FailingSince.Equal(*since) || s.CheckedAt.Equal(*since) {
+		t.Errorf("a second failure: failing since %v, checked at %v, %v, want it to have failed since %v", s.FailingSince, s.CheckedAt, err, since)
 	}
 	all := w.tools(t)
 	if a := all["mcp__good__echo"].Tool.Available(t.Context()); a.Available || !strings.Contains(a.Reason, "cannot be reached") {

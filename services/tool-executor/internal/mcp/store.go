@@ -34,6 +34,8 @@ type Server struct {
 	CheckedAt *time.Time
 	// Failure says why the server cannot be used; empty if it can.
 	Failure string
+	// FailingSince is when the first of the failures in a row was noticed; nil if it can be used.
+	FailingSince *time.Time
 	// SignIn says whether an owner has to sign in; empty if not. ResourceMetadata and Scope
 	// are what the server's last challenge said of it.
 	SignIn                  SignIn
@@ -72,13 +74,13 @@ const (
 // store reads and writes the table.
 type store struct{ db *pg.DB }
 
-const columns = `id, name, url, credential, operator, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, sign_in, resource_metadata, scope, xmin::text, next_check <= now()`
+const columns = `id, name, url, credential, operator, created_by, created_at, coalesce(tools, 'null'), coalesce(approved, '{}'), checked_at, failure, CASE WHEN failure <> '' THEN failing_since END, sign_in, resource_metadata, scope, xmin::text, next_check <= now()`
 
 func scan(ws id.Workspace) pgx.RowToFunc[Server] {
 	return func(r pgx.CollectableRow) (Server, error) {
 		s := Server{Workspace: ws}
 		var tools string
-		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.Operator, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.SignIn, &s.ResourceMetadata, &s.Scope, &s.version, &s.due)
+		err := r.Scan(&s.ID, &s.Name, &s.URL, &s.Credential, &s.Operator, &s.CreatedBy, &s.CreatedAt, &tools, &s.Approved, &s.CheckedAt, &s.Failure, &s.FailingSince, &s.SignIn, &s.ResourceMetadata, &s.Scope, &s.version, &s.due)
 		if err != nil {
 			return s, err
 		}
@@ -251,6 +253,7 @@ func (s store) failed(ctx context.Context, n Server, reason string) error {
 	err := s.db.InWorkspace(ctx, n.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
 			UPDATE mcp_servers SET checked_at = now(), failure = @reason, failures = failures + 1,
+				failing_since = CASE WHEN failures = 0 THEN now() ELSE coalesce(failing_since, now()) END,
 				next_check = now() + make_interval(secs => least(@longest, @first * power(2, least(failures, 20))))
 			WHERE workspace_id = @workspace AND id = @id`,
 			pg.Args{"workspace": n.Workspace, "id": n.ID, "reason": reason, "first": firstBackoff.Seconds(), "longest": longestBackof.Seconds()})

@@ -2398,6 +2398,11 @@ export interface components {
             created_by: string | null;
             /** @description Requests go through the credential broker, which adds the secret of the account of the provider mcp-<name>. */
             credential: boolean;
+            /**
+             * Format: date-time
+             * @description When the first of its failures in a row was noticed; null if it can be used.
+             */
+            down_since: string | null;
             /** @description Explains why it cannot be used; null if it can. */
             failure: string | null;
             /** Format: uuid */
