@@ -254,6 +254,19 @@ func (r *fakeRunner) imported(session string) string {
 	return text
 }
 
+// newest returns the id of the run that was submitted last.
+func (r *fakeRunner) newest() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var last *fakeRun
+	for _, run := range r.runs {
+		if last == nil || run.GetCreatedAt().AsTime().After(last.GetCreatedAt().AsTime()) {
+			last = run
+		}
+	}
+	return last.GetId()
+}
+
 // wasStopped reports whether a run was cancelled.
 func (r *fakeRunner) wasStopped(run string) bool {
 	r.mu.Lock()

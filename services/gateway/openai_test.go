@@ -1,6 +1,8 @@
 package gateway_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -173,6 +175,23 @@ func TestOpenAIStopsWhenTheClientLeaves(t *testing.T) {
 			s.cancel()
 			eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(run.GetId()) })
 		}
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := in.request(t, w.owner, "POST", "/v1/chat/completions", `{"model":"mine","messages":[{"role":"user","content":"hi"}]}`, nil).WithContext(ctx)
+		left := make(chan error, 1)
+		go func() {
+			res, err := in.http.Do(waiting)
+			if err == nil {
+				err = res.Body.Close()
+			}
+			left <- err
+		}()
+		var waited string
+		eventually(t, "the run is submitted", func() bool { waited = w.runner.newest(); return waited != "" && !w.runner.wasStopped(waited) })
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("the request that waits ends with %v", err)
+		}
+		eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(waited) })
 		kept := in.open(t, w.owner, "POST", "/v1/responses", `{"model":"mine","input":"hi","stream":true,"background":true}`)
 		run := w.runner.latest(t, kept.header.Get("X-Session-Id"), 1)
 		run.begin(t)
@@ -189,4 +208,35 @@ func TestOpenAIStopsWhenTheClientLeaves(t *testing.T) {
 			t.Error("a response in the background was stopped")
 		}
 	})
+}
+
+// Without its log a response can still be read, but not be resumed after an event.
+func TestResponsesOfALostLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	sent := in.open(t, w.owner, "POST", "/v1/responses", `{"model":"mine","input":"hi","stream":true}`)
+	session := sent.header.Get("X-Session-Id")
+	run := w.runner.latest(t, session, 1)
+	run.begin(t)
+	run.say(t, "a", "b")
+	run.step(t, "ab")
+	run.end(t)
+	eventChunks(t, sent)
+	w.wipe(t)
+	w.runner.forget(session)
+	late := w.gateway(t)
+	path := "/v1/responses/resp_" + strings.ReplaceAll(run.GetId(), "-", "")
+	got := call[object](t, late, w.owner, "GET", path, "", http.StatusOK)
+	if created, _ := got["created_at"].(float64); got["status"] != "completed" || !strings.Contains(fmt.Sprint(got["output"]), "text:ab") || created == 0 {
+		t.Errorf("the response is %v", got)
+	}
+	all := eventChunks(t, late.open(t, w.owner, "GET", path+"?stream=true", ""))
+	if !strings.Contains(all[len(all)-1], `"status":"completed"`) {
+		t.Errorf("the stream ends with %s", all[len(all)-1])
+	}
+	gone := call[object](t, late, w.owner, "GET", path+"?stream=true&starting_after=2", "", http.StatusGone)
+	if problem, _ := gone["error"].(object); problem["code"] != "stream_gone" {
+		t.Errorf("after an event: %v", gone)
+	}
 }

@@ -563,7 +563,7 @@ func (c *chunks) setHeaders(h http.Header, run string) {
 func (s *stream) rebuild(f feed.Follow) error {
 	r := f.Reader
 	if r.Skip > 0 || r.Part > 1 {
-		return &Error{status: http.StatusGone, Message: "the beginning of this run is no longer kept: read the session's messages, or resume without startIndex", Code: "STREAM_GONE"}
+		return &Error{status: http.StatusGone, Message: "the beginning of this run is no longer kept: read the session's messages, or begin at the first chunk", Code: "STREAM_GONE"}
 	}
 	snap, err := s.viewer.Snapshot(s.ctx)
 	if err != nil {
@@ -597,6 +597,9 @@ func (s *stream) rebuild(f feed.Follow) error {
 	}
 	r.Fold, r.Resumed = dialect.Private(r.Fold), resumed(s.run)
 	for _, e := range events {
+		if e.Time == nil {
+			e.Time = s.run.GetCreatedAt()
+		}
 		var none []dialect.Encoding
 		if s.opening, s.over = r.Next(s.opening, e, &none); s.over {
 			return nil
