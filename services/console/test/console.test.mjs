@@ -168,6 +168,13 @@ test("two people and the agent write in one document", async (t) => {
 	const text = async (s) =>
 		(await s.evaluate((e) => [...e.children].map((c) => c.textContent).join("\n"))).replaceAll(/Member [0-9a-f]{4}/g, "");
 	assert.equal(await text(theirs), await text(sheet));
+	// Deleted under an editor, the text stays and can be copied.
+	await other.getByRole("link", { name: "All documents" }).click();
+	await other.getByRole("button", { name: "Delete Maps" }).click();
+	await other.getByRole("button", { name: "Delete", exact: true }).click();
+	await page.getByText("This document was deleted.").waitFor();
+	await page.getByRole("button", { name: "Copy all" }).waitFor();
+	await sheet.getByRole("heading", { name: "Maps", exact: true }).waitFor();
 });
 
 test("the keyboard is enough: find, go, send, and turn the letters off", async (t) => {

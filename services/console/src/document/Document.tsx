@@ -2,8 +2,8 @@ import { Editor } from "@tiptap/core";
 import Collaboration from "@tiptap/extension-collaboration";
 import CollaborationCaret from "@tiptap/extension-collaboration-caret";
 import { Bold, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
-import { useEffect, useRef, useState } from "react";
-import { Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
+import { type MouseEvent, useEffect, useRef, useState } from "react";
+import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
 import { type Connected, type Line, useDocument } from "./connection.ts";
 import css from "./Document.module.css";
 import { schema } from "./schema.ts";
@@ -30,15 +30,41 @@ export default function Document({ id, me, readOnly }: { id: string; me: { id: s
 	return (
 		<div className={css.document}>
 			{told && (
-				<Notice tone={told[0]}>
-					<b className="font-bold">{told[1]}</b> {told[2]}
-				</Notice>
+				<div role="status">
+					<Notice tone={told[0]}>
+						<b className="font-bold">{told[1]}</b> {told[2]}
+						{line !== "lost" && (
+							<span className="mt-2 flex gap-2">
+								{line === "signed-out" && (
+									<a href="/sign-in" target="_blank" rel="noopener">
+										Sign in in another tab, then reload
+									</a>
+								)}
+								<CopyAll />
+							</span>
+						)}
+					</Notice>
+				</div>
 			)}
 			{readOnly && <Notice tone="plain">You are reading. Viewers cannot type here. You see every change as it happens.</Notice>}
 			{connected && (
 				<Sheet key={id} connected={connected} line={line} me={me} readOnly={readOnly || (told !== undefined && line !== "lost")} />
 			)}
 		</div>
+	);
+}
+
+/** Copies the text of the document that is on the page, also if the server has it no longer. */
+function CopyAll() {
+	const [copied, setCopied] = useState(false);
+	const copy = (e: MouseEvent<HTMLElement>) => {
+		const text = e.currentTarget.closest(`.${css.document}`)?.querySelector<HTMLElement>("[role=textbox]")?.innerText ?? "";
+		void navigator.clipboard.writeText(text).then(() => setCopied(true));
+	};
+	return (
+		<Button small onClick={copy}>
+			{copied ? "Copied" : "Copy all"}
+		</Button>
 	);
 }
 
