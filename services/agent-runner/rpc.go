@@ -75,7 +75,14 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	}
 	res := &agentv1.GetSessionResponse{Session: v.Session.Proto()}
 	for i := range v.Messages {
-		res.Messages = append(res.Messages, messageOf(session, &v.Messages[i], v.Runs[v.Messages[i].Run]))
+		m := messageOf(session, &v.Messages[i].Message, v.Runs[v.Messages[i].Run])
+		if p := v.Messages[i].Parent; p != nil {
+			m.ParentId = p.String()
+		}
+		for _, s := range v.Messages[i].Siblings {
+			m.Siblings = append(m.Siblings, s.String())
+		}
+		res.Messages = append(res.Messages, m)
 	}
 	for i := range v.Stopped {
 		res.StoppedRuns = append(res.StoppedRuns, v.Stopped[i].Proto())
@@ -91,6 +98,9 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	}
 	if v.Last != nil {
 		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Last.Ordinal, Number: v.Last.LastEvent}
+	}
+	if v.Switched > res.GetLastEvent().GetRunOrdinal() {
+		res.LastEvent = &agentv1.EventPosition{RunOrdinal: v.Switched}
 	}
 	return res, nil
 }
@@ -152,15 +162,22 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	if err != nil {
 		return nil, err
 	}
+	in := conversation.NewMessage{
+		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
+		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(), ResponseSchema: req.GetResponseSchemaJson(),
+		ClientTools: req.GetClientTools(), Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(),
+	}
+	if err := branches(req, &in); err != nil {
+		return nil, err
+	}
 	reservation := c.starter.reserve(actor.Workspace, session)
 	defer reservation.release(ctx)
 	// Submit completes even if the caller goes away, so that it is known whether the run
 	// was created and claimed.
-	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, conversation.NewMessage{
-		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
-		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(), ResponseSchema: req.GetResponseSchemaJson(),
-		ClientTools: req.GetClientTools(), Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), PreClaim: reservation.claimNew(),
-	})
+	if in.Edit == nil && in.Regenerate == nil {
+		in.PreClaim = reservation.claimNew()
+	}
+	out, err := c.store.Submit(context.WithoutCancel(ctx), actor, in)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +188,63 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 		c.nudge(ctx, out.Run.ID)
 	}
 	return &agentv1.SubmitResponse{Run: out.Run.Proto(), MessageId: out.Message.String(), Created: out.Created}, nil
+}
+
+// branches reads which branch a message begins.
+func branches(req *agentv1.SubmitRequest, in *conversation.NewMessage) error {
+	named := req.GetEdit().GetOf()
+	switch {
+	case req.GetEdit() != nil && req.GetRegenerate() != nil:
+		return fault.New(fault.Invalid, "want an edited message or one to answer again, not both")
+	case req.GetRegenerate() != nil:
+		named = req.GetRegenerate().GetOf()
+	case req.GetEdit() == nil:
+		return nil
+	}
+	of, err := conversation.RefOf(named)
+	if err != nil {
+		return err
+	}
+	if req.GetRegenerate() != nil {
+		in.Regenerate = &of
+		return nil
+	}
+	in.Edit, in.Content = &of, json.RawMessage(req.GetEdit().GetContentJson())
+	return nil
+}
+
+// SwitchBranch implements ConversationService.
+func (c *conversations) SwitchBranch(ctx context.Context, req *agentv1.SwitchBranchRequest) (*agentv1.SwitchBranchResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	of, err := conversation.RefOf(&agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.SwitchBranchResponse{}, c.store.Switch(ctx, actor, session, of.Message)
+}
+
+// ForkSession implements ConversationService.
+func (c *conversations) ForkSession(ctx context.Context, req *agentv1.ForkSessionRequest) (*agentv1.ForkSessionResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	fork := conversation.Fork{Session: session, Title: req.GetTitle(), IdempotencyKey: req.GetIdempotencyKey()}
+	if req.GetMessageId() != "" {
+		of, err := conversation.RefOf(&agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}})
+		if err != nil {
+			return nil, err
+		}
+		fork.Message = of.Message
+	}
+	s, err := c.store.Fork(ctx, actor, fork)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.ForkSessionResponse{Session: s.Proto()}, nil
 }
 
 // SendToolResult implements ConversationService.

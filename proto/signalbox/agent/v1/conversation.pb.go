@@ -103,7 +103,9 @@ type Session struct {
 	State string `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
 	// ListSessions only: the passage of the newest message that has the searched words. Empty if
 	// only the title has them.
-	Match         string `protobuf:"bytes,16,opt,name=match,proto3" json:"match,omitempty"`
+	Match string `protobuf:"bytes,16,opt,name=match,proto3" json:"match,omitempty"`
+	// The session that it was forked from, which may be deleted; empty if it was not.
+	ForkedFrom    string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -250,6 +252,13 @@ func (x *Session) GetMatch() string {
 	return ""
 }
 
+func (x *Session) GetForkedFrom() string {
+	if x != nil {
+		return x.ForkedFrom
+	}
+	return ""
+}
+
 // The names of the enabled tools, or prefixes that end in *, and with - in front those that are left
 // out; only such take them from the preset's, or for a run from the session's. May be empty.
 type ToolSelection struct {
@@ -317,7 +326,12 @@ type Message struct {
 	// The member who sent it; empty unless it is a user message.
 	CreatedBy string `protobuf:"bytes,12,opt,name=created_by,json=createdBy,proto3" json:"created_by,omitempty"`
 	// The run was stopped before the answer was complete.
-	Interrupted   bool `protobuf:"varint,13,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
+	Interrupted bool `protobuf:"varint,13,opt,name=interrupted,proto3" json:"interrupted,omitempty"`
+	// The message that it follows; empty for a session's first message, and while it is queued.
+	ParentId string `protobuf:"bytes,14,opt,name=parent_id,json=parentId,proto3" json:"parent_id,omitempty"`
+	// All messages that follow the same message, itself among them, oldest first. Empty if it is the
+	// only one.
+	Siblings      []string `protobuf:"bytes,15,rep,name=siblings,proto3" json:"siblings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +455,20 @@ func (x *Message) GetInterrupted() bool {
 		return x.Interrupted
 	}
 	return false
+}
+
+func (x *Message) GetParentId() string {
+	if x != nil {
+		return x.ParentId
+	}
+	return ""
+}
+
+func (x *Message) GetSiblings() []string {
+	if x != nil {
+		return x.Siblings
+	}
+	return nil
 }
 
 type CreateSessionRequest struct {
@@ -976,7 +1004,7 @@ func (x *GetSessionRequest) GetIdempotencyKey() string {
 type GetSessionResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	// In the order of the conversation.
+	// Those of the current branch, in the order of the conversation, and the queued ones.
 	Messages []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	// The active run or, if there is none, the first queued one.
 	ActiveRun *Run `protobuf:"bytes,3,opt,name=active_run,json=activeRun,proto3" json:"active_run,omitempty"`
@@ -1524,7 +1552,13 @@ type SubmitRequest struct {
 	// SUBMIT_MODE_STEER.
 	ResponseSchemaJson string `protobuf:"bytes,10,opt,name=response_schema_json,json=responseSchemaJson,proto3" json:"response_schema_json,omitempty"`
 	// Absent for the session's. Not with SUBMIT_MODE_STEER.
-	ClientTools   *ClientTools `protobuf:"bytes,11,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
+	ClientTools *ClientTools `protobuf:"bytes,11,opt,name=client_tools,json=clientTools,proto3" json:"client_tools,omitempty"`
+	// The content takes the place of this message: it becomes a sibling of it. It is a CONFLICT while
+	// a run of the session is active or queued.
+	Edit *Edit `protobuf:"bytes,12,opt,name=edit,proto3" json:"edit,omitempty"`
+	// Instead of content_json: the run answers an earlier message again. It is a CONFLICT while a run
+	// of the session is active or queued.
+	Regenerate    *Regenerate `protobuf:"bytes,13,opt,name=regenerate,proto3" json:"regenerate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1636,6 +1670,435 @@ func (x *SubmitRequest) GetClientTools() *ClientTools {
 	return nil
 }
 
+func (x *SubmitRequest) GetEdit() *Edit {
+	if x != nil {
+		return x.Edit
+	}
+	return nil
+}
+
+func (x *SubmitRequest) GetRegenerate() *Regenerate {
+	if x != nil {
+		return x.Regenerate
+	}
+	return nil
+}
+
+// An edited message. It has the content itself, so that a server which does not know edits refuses
+// the request.
+type Edit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Of    *MessageRef            `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	// As content_json.
+	ContentJson   string `protobuf:"bytes,2,opt,name=content_json,json=contentJson,proto3" json:"content_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Edit) Reset() {
+	*x = Edit{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Edit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Edit) ProtoMessage() {}
+
+func (x *Edit) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Edit.ProtoReflect.Descriptor instead.
+func (*Edit) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Edit) GetOf() *MessageRef {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Edit) GetContentJson() string {
+	if x != nil {
+		return x.ContentJson
+	}
+	return ""
+}
+
+type Regenerate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message to answer, or the answer to replace: the message before it that is the user's is
+	// answered. Absent: the last message of the user.
+	Of            *MessageRef `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Regenerate) Reset() {
+	*x = Regenerate{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Regenerate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Regenerate) ProtoMessage() {}
+
+func (x *Regenerate) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Regenerate.ProtoReflect.Descriptor instead.
+func (*Regenerate) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Regenerate) GetOf() *MessageRef {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+// Identifies a message of a session.
+type MessageRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to By:
+	//
+	//	*MessageRef_MessageId
+	//	*MessageRef_RunId
+	//	*MessageRef_IdempotencyKey
+	By isMessageRef_By `protobuf_oneof:"by"`
+	// If the message is on another branch and a sibling is on the current one, that sibling. An edit
+	// that changes nothing of it is the same message again: its newest run is returned.
+	Current       bool `protobuf:"varint,4,opt,name=current,proto3" json:"current,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MessageRef) Reset() {
+	*x = MessageRef{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MessageRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MessageRef) ProtoMessage() {}
+
+func (x *MessageRef) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MessageRef.ProtoReflect.Descriptor instead.
+func (*MessageRef) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *MessageRef) GetBy() isMessageRef_By {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+func (x *MessageRef) GetMessageId() string {
+	if x != nil {
+		if x, ok := x.By.(*MessageRef_MessageId); ok {
+			return x.MessageId
+		}
+	}
+	return ""
+}
+
+func (x *MessageRef) GetRunId() string {
+	if x != nil {
+		if x, ok := x.By.(*MessageRef_RunId); ok {
+			return x.RunId
+		}
+	}
+	return ""
+}
+
+func (x *MessageRef) GetIdempotencyKey() string {
+	if x != nil {
+		if x, ok := x.By.(*MessageRef_IdempotencyKey); ok {
+			return x.IdempotencyKey
+		}
+	}
+	return ""
+}
+
+func (x *MessageRef) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+type isMessageRef_By interface {
+	isMessageRef_By()
+}
+
+type MessageRef_MessageId struct {
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3,oneof"`
+}
+
+type MessageRef_RunId struct {
+	// The first message of the answer that this run gave.
+	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3,oneof"`
+}
+
+type MessageRef_IdempotencyKey struct {
+	// The key that it was submitted with.
+	IdempotencyKey string `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3,oneof"`
+}
+
+func (*MessageRef_MessageId) isMessageRef_By() {}
+
+func (*MessageRef_RunId) isMessageRef_By() {}
+
+func (*MessageRef_IdempotencyKey) isMessageRef_By() {}
+
+type SwitchBranchRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	MessageId     string                 `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchBranchRequest) Reset() {
+	*x = SwitchBranchRequest{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchBranchRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchBranchRequest) ProtoMessage() {}
+
+func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchBranchRequest.ProtoReflect.Descriptor instead.
+func (*SwitchBranchRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SwitchBranchRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *SwitchBranchRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+type SwitchBranchResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwitchBranchResponse) Reset() {
+	*x = SwitchBranchResponse{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwitchBranchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwitchBranchResponse) ProtoMessage() {}
+
+func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwitchBranchResponse.ProtoReflect.Descriptor instead.
+func (*SwitchBranchResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
+}
+
+type ForkSessionRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	// The last message to copy, of any branch. The whole answer that it belongs to is copied. Empty:
+	// the last message of the current branch.
+	MessageId string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// Empty for the session's.
+	Title          string `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
+	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ForkSessionRequest) Reset() {
+	*x = ForkSessionRequest{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkSessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkSessionRequest) ProtoMessage() {}
+
+func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkSessionRequest.ProtoReflect.Descriptor instead.
+func (*ForkSessionRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ForkSessionRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *ForkSessionRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *ForkSessionRequest) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *ForkSessionRequest) GetIdempotencyKey() string {
+	if x != nil {
+		return x.IdempotencyKey
+	}
+	return ""
+}
+
+type ForkSessionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForkSessionResponse) Reset() {
+	*x = ForkSessionResponse{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForkSessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForkSessionResponse) ProtoMessage() {}
+
+func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForkSessionResponse.ProtoReflect.Descriptor instead.
+func (*ForkSessionResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ForkSessionResponse) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
 type SubmitResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Run       *Run                   `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1648,7 +2111,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +2123,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +2136,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -1712,7 +2175,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +2187,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +2200,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -1807,7 +2270,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1819,7 +2282,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1832,7 +2295,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -1865,7 +2328,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +2340,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +2353,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -1931,7 +2394,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2406,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2419,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -1970,7 +2433,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\x97\x04\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xb8\x04\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -1991,9 +2454,11 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"updated_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12!\n" +
 	"\fclient_tools\x18\x0e \x03(\tR\vclientTools\x12\x14\n" +
 	"\x05state\x18\x0f \x01(\tR\x05state\x12\x14\n" +
-	"\x05match\x18\x10 \x01(\tR\x05match\"%\n" +
+	"\x05match\x18\x10 \x01(\tR\x05match\x12\x1f\n" +
+	"\vforked_from\x18\x11 \x01(\tR\n" +
+	"forkedFrom\"%\n" +
 	"\rToolSelection\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"\xcc\x03\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"\x85\x04\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -2013,7 +2478,9 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\tsimulated\x18\v \x01(\bR\tsimulated\x12\x1d\n" +
 	"\n" +
 	"created_by\x18\f \x01(\tR\tcreatedBy\x12 \n" +
-	"\vinterrupted\x18\r \x01(\bR\vinterruptedB\r\n" +
+	"\vinterrupted\x18\r \x01(\bR\vinterrupted\x12\x1b\n" +
+	"\tparent_id\x18\x0e \x01(\tR\bparentId\x12\x1a\n" +
+	"\bsiblings\x18\x0f \x03(\tR\bsiblingsB\r\n" +
 	"\v_step_indexB\f\n" +
 	"\n" +
 	"_tokens_inB\r\n" +
@@ -2098,7 +2565,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x15DeleteSessionResponse\"'\n" +
 	"\x15CompactSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x18\n" +
-	"\x16CompactSessionResponse\"\xd9\x03\n" +
+	"\x16CompactSessionResponse\"\xc7\x04\n" +
 	"\rSubmitRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12!\n" +
@@ -2112,7 +2579,40 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\btimezone\x18\t \x01(\tR\btimezone\x120\n" +
 	"\x14response_schema_json\x18\n" +
 	" \x01(\tR\x12responseSchemaJson\x12B\n" +
-	"\fclient_tools\x18\v \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\"t\n" +
+	"\fclient_tools\x18\v \x01(\v2\x1f.signalbox.agent.v1.ClientToolsR\vclientTools\x12,\n" +
+	"\x04edit\x18\f \x01(\v2\x18.signalbox.agent.v1.EditR\x04edit\x12>\n" +
+	"\n" +
+	"regenerate\x18\r \x01(\v2\x1e.signalbox.agent.v1.RegenerateR\n" +
+	"regenerate\"Y\n" +
+	"\x04Edit\x12.\n" +
+	"\x02of\x18\x01 \x01(\v2\x1e.signalbox.agent.v1.MessageRefR\x02of\x12!\n" +
+	"\fcontent_json\x18\x02 \x01(\tR\vcontentJson\"<\n" +
+	"\n" +
+	"Regenerate\x12.\n" +
+	"\x02of\x18\x01 \x01(\v2\x1e.signalbox.agent.v1.MessageRefR\x02of\"\x91\x01\n" +
+	"\n" +
+	"MessageRef\x12\x1f\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tH\x00R\tmessageId\x12\x17\n" +
+	"\x06run_id\x18\x02 \x01(\tH\x00R\x05runId\x12)\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tH\x00R\x0eidempotencyKey\x12\x18\n" +
+	"\acurrent\x18\x04 \x01(\bR\acurrentB\x04\n" +
+	"\x02by\"S\n" +
+	"\x13SwitchBranchRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\"\x16\n" +
+	"\x14SwitchBranchResponse\"\x91\x01\n" +
+	"\x12ForkSessionRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x14\n" +
+	"\x05title\x18\x03 \x01(\tR\x05title\x12'\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"L\n" +
+	"\x13ForkSessionResponse\x125\n" +
+	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"t\n" +
 	"\x0eSubmitResponse\x12)\n" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
@@ -2143,7 +2643,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x17SUBMIT_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SUBMIT_MODE_QUEUE\x10\x01\x12\x15\n" +
 	"\x11SUBMIT_MODE_STEER\x10\x02\x12\x16\n" +
-	"\x12SUBMIT_MODE_REJECT\x10\x032\x85\a\n" +
+	"\x12SUBMIT_MODE_REJECT\x10\x032\xc8\b\n" +
 	"\x13ConversationService\x12d\n" +
 	"\rCreateSession\x12(.signalbox.agent.v1.CreateSessionRequest\x1a).signalbox.agent.v1.CreateSessionResponse\x12f\n" +
 	"\fListSessions\x12'.signalbox.agent.v1.ListSessionsRequest\x1a(.signalbox.agent.v1.ListSessionsResponse\"\x03\x90\x02\x01\x12`\n" +
@@ -2154,7 +2654,9 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x06Submit\x12!.signalbox.agent.v1.SubmitRequest\x1a\".signalbox.agent.v1.SubmitResponse\x12g\n" +
 	"\x0eCompactSession\x12).signalbox.agent.v1.CompactSessionRequest\x1a*.signalbox.agent.v1.CompactSessionResponse\x12O\n" +
 	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponse\x12g\n" +
-	"\x0eSendToolResult\x12).signalbox.agent.v1.SendToolResultRequest\x1a*.signalbox.agent.v1.SendToolResultResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
+	"\x0eSendToolResult\x12).signalbox.agent.v1.SendToolResultRequest\x1a*.signalbox.agent.v1.SendToolResultResponse\x12a\n" +
+	"\fSwitchBranch\x12'.signalbox.agent.v1.SwitchBranchRequest\x1a(.signalbox.agent.v1.SwitchBranchResponse\x12^\n" +
+	"\vForkSession\x12&.signalbox.agent.v1.ForkSessionRequest\x1a'.signalbox.agent.v1.ForkSessionResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
 
 var (
 	file_signalbox_agent_v1_conversation_proto_rawDescOnce sync.Once
@@ -2169,7 +2671,7 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
@@ -2193,67 +2695,83 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*CompactSessionRequest)(nil),  // 19: signalbox.agent.v1.CompactSessionRequest
 	(*CompactSessionResponse)(nil), // 20: signalbox.agent.v1.CompactSessionResponse
 	(*SubmitRequest)(nil),          // 21: signalbox.agent.v1.SubmitRequest
-	(*SubmitResponse)(nil),         // 22: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 23: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 24: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 25: signalbox.agent.v1.CancelRequest
-	(*CancelResponse)(nil),         // 26: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
-	(*Run)(nil),                    // 28: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 29: signalbox.agent.v1.UnavailableTool
-	(*ToolCall)(nil),               // 30: signalbox.agent.v1.ToolCall
+	(*Edit)(nil),                   // 22: signalbox.agent.v1.Edit
+	(*Regenerate)(nil),             // 23: signalbox.agent.v1.Regenerate
+	(*MessageRef)(nil),             // 24: signalbox.agent.v1.MessageRef
+	(*SwitchBranchRequest)(nil),    // 25: signalbox.agent.v1.SwitchBranchRequest
+	(*SwitchBranchResponse)(nil),   // 26: signalbox.agent.v1.SwitchBranchResponse
+	(*ForkSessionRequest)(nil),     // 27: signalbox.agent.v1.ForkSessionRequest
+	(*ForkSessionResponse)(nil),    // 28: signalbox.agent.v1.ForkSessionResponse
+	(*SubmitResponse)(nil),         // 29: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 30: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 31: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 32: signalbox.agent.v1.CancelRequest
+	(*CancelResponse)(nil),         // 33: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 34: google.protobuf.Timestamp
+	(*Run)(nil),                    // 35: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 36: signalbox.agent.v1.UnavailableTool
+	(*ToolCall)(nil),               // 37: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	27, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	27, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	27, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	34, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	34, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	34, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
 	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
 	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	27, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	34, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
 	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	28, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	35, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
 	14, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	29, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	36, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
 	13, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	28, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
-	27, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	35, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	34, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 19: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 20: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	1,  // 21: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	2,  // 22: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	0,  // 23: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
 	6,  // 24: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	28, // 25: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	30, // 26: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	4,  // 27: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	9,  // 28: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	11, // 29: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	15, // 30: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	17, // 31: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	21, // 32: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	19, // 33: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	25, // 34: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	23, // 35: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	8,  // 36: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 37: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 38: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	16, // 39: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	18, // 40: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	22, // 41: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	20, // 42: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	26, // 43: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	24, // 44: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	36, // [36:45] is the sub-list for method output_type
-	27, // [27:36] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	22, // 25: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
+	23, // 26: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
+	24, // 27: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
+	24, // 28: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
+	1,  // 29: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	35, // 30: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	37, // 31: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	4,  // 32: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	9,  // 33: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	11, // 34: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	15, // 35: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	17, // 36: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	21, // 37: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	19, // 38: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	32, // 39: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	30, // 40: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	25, // 41: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	27, // 42: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	8,  // 43: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 44: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 45: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	16, // 46: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	18, // 47: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	29, // 48: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	20, // 49: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	33, // 50: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	31, // 51: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	26, // 52: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	28, // 53: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	43, // [43:54] is the sub-list for method output_type
+	32, // [32:43] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -2265,7 +2783,12 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[14].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[22].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[23].OneofWrappers = []any{
+		(*MessageRef_MessageId)(nil),
+		(*MessageRef_RunId)(nil),
+		(*MessageRef_IdempotencyKey)(nil),
+	}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[29].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -2275,7 +2798,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -61,6 +61,7 @@ type Event struct {
 	//	*Event_ToolClientRequest
 	//	*Event_Compaction
 	//	*Event_SessionTitle
+	//	*Event_BranchSwitched
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -316,6 +317,15 @@ func (x *Event) GetSessionTitle() *SessionTitle {
 	return nil
 }
 
+func (x *Event) GetBranchSwitched() *BranchSwitched {
+	if x != nil {
+		if x, ok := x.Body.(*Event_BranchSwitched); ok {
+			return x.BranchSwitched
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -396,6 +406,10 @@ type Event_SessionTitle struct {
 	SessionTitle *SessionTitle `protobuf:"bytes,28,opt,name=session_title,json=sessionTitle,proto3,oneof"`
 }
 
+type Event_BranchSwitched struct {
+	BranchSwitched *BranchSwitched `protobuf:"bytes,29,opt,name=branch_switched,json=branchSwitched,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -433,6 +447,8 @@ func (*Event_ToolClientRequest) isEvent_Body() {}
 func (*Event_Compaction) isEvent_Body() {}
 
 func (*Event_SessionTitle) isEvent_Body() {}
+
+func (*Event_BranchSwitched) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -1464,6 +1480,52 @@ func (x *SessionTitle) GetTitle() string {
 	return ""
 }
 
+// Another branch of the session's messages is the current one: readers read the session again. It
+// belongs to no run: run_id is empty, its ordinal is its own, and epoch and number are 0.
+type BranchSwitched struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SwitchedBy    string                 `protobuf:"bytes,1,opt,name=switched_by,json=switchedBy,proto3" json:"switched_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BranchSwitched) Reset() {
+	*x = BranchSwitched{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BranchSwitched) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BranchSwitched) ProtoMessage() {}
+
+func (x *BranchSwitched) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BranchSwitched.ProtoReflect.Descriptor instead.
+func (*BranchSwitched) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *BranchSwitched) GetSwitchedBy() string {
+	if x != nil {
+		return x.SwitchedBy
+	}
+	return ""
+}
+
 // The model call will be retried, not before a time that the provider gave, or the run is
 // parked until a person or a client has answered.
 type Waiting struct {
@@ -1482,7 +1544,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1556,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1569,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1562,7 +1624,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1636,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1649,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Done) GetText() string {
@@ -1657,7 +1719,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1731,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1744,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Error) GetMessage() string {
@@ -1703,7 +1765,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe3\v\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\f\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1737,7 +1799,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"compaction\x18\x1b \x01(\v2\x1c.signalbox.run.v1.CompactionH\x00R\n" +
 	"compaction\x12E\n" +
-	"\rsession_title\x18\x1c \x01(\v2\x1e.signalbox.run.v1.SessionTitleH\x00R\fsessionTitleB\x06\n" +
+	"\rsession_title\x18\x1c \x01(\v2\x1e.signalbox.run.v1.SessionTitleH\x00R\fsessionTitle\x12K\n" +
+	"\x0fbranch_switched\x18\x1d \x01(\v2 .signalbox.run.v1.BranchSwitchedH\x00R\x0ebranchSwitchedB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1823,7 +1886,10 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\"$\n" +
 	"\fSessionTitle\x12\x14\n" +
-	"\x05title\x18\x01 \x01(\tR\x05title\"\x91\x01\n" +
+	"\x05title\x18\x01 \x01(\tR\x05title\"1\n" +
+	"\x0eBranchSwitched\x12\x1f\n" +
+	"\vswitched_by\x18\x01 \x01(\tR\n" +
+	"switchedBy\"\x91\x01\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
@@ -1857,7 +1923,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1876,13 +1942,14 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*StepRetry)(nil),             // 14: signalbox.run.v1.StepRetry
 	(*Compaction)(nil),            // 15: signalbox.run.v1.Compaction
 	(*SessionTitle)(nil),          // 16: signalbox.run.v1.SessionTitle
-	(*Waiting)(nil),               // 17: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 18: signalbox.run.v1.Done
-	(*Error)(nil),                 // 19: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*BranchSwitched)(nil),        // 17: signalbox.run.v1.BranchSwitched
+	(*Waiting)(nil),               // 18: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 19: signalbox.run.v1.Done
+	(*Error)(nil),                 // 20: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	20, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	21, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1895,22 +1962,23 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	12, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
 	13, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
 	14, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	18, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	19, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	17, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	19, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	20, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	18, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
 	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
 	15, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
 	16, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
-	20, // 20: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	20, // 21: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	20, // 22: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
-	20, // 23: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	17, // 20: signalbox.run.v1.Event.branch_switched:type_name -> signalbox.run.v1.BranchSwitched
+	21, // 21: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	21, // 22: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 23: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	21, // 24: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -1938,6 +2006,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_ToolClientRequest)(nil),
 		(*Event_Compaction)(nil),
 		(*Event_SessionTitle)(nil),
+		(*Event_BranchSwitched)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1945,7 +2014,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

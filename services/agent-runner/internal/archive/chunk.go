@@ -113,7 +113,7 @@ func (b *batch) add(m *bus.Stored) error {
 
 func isEnd(e *runv1.Event) bool {
 	switch e.GetBody().(type) {
-	case *runv1.Event_Done, *runv1.Event_Error:
+	case *runv1.Event_Done, *runv1.Event_Error, *runv1.Event_BranchSwitched:
 		return true
 	}
 	return false

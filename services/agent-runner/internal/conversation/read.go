@@ -12,25 +12,39 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/branch"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
+// Message is a message of a session's current branch.
+type Message struct {
+	run.Message
+	// Parent is the message that it follows; nil for the first one, and while it is queued.
+	Parent *id.Message
+	// Siblings are all that follow the same message; nil if it is the only one.
+	Siblings []id.Message `db:"-"`
+}
+
 // View is a consistent snapshot of a session.
 type View struct {
-	Session  Session
-	Messages []run.Message
+	Session Session
+	// Messages are those of the current branch, in order, and then those that are queued.
+	Messages []Message
 	// Summary is what the model is told in place of the first messages, or nil.
 	Summary *run.Summary
 	// Runs has what the messages do not say about their runs.
 	Runs map[id.Run]RunOf
-	// Stopped are the runs that ended in another way than with a complete answer, in order.
+	// Stopped are the runs of the current branch that ended in another way than with a complete
+	// answer, in order.
 	Stopped []run.Run
 	// Active is the running run, or else the first queued one, or else nil.
 	Active *run.Run
 	// Last is the newest run that was ever claimed, or nil. Messages contains everything up
 	// to its last committed event.
 	Last *run.Run
+	// Switched is the ordinal of the newest event about a switch of the branch, or 0.
+	Switched int64
 }
 
 // RunOf is what a message's readers need of its run.
@@ -85,17 +99,23 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	if len(last) > 0 {
 		v.Last = &last[0]
 	}
+	if err := tx.QueryRow(ctx, `SELECT coalesce(switched, 0) FROM sessions WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Switched); err != nil {
+		return err
+	}
 	if !withMessages {
 		return nil
 	}
 	rows, err = tx.Query(ctx, `
-		SELECT `+run.MessageColumns+` FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session
+		SELECT `+run.MessageColumns+`, CASE WHEN position IS NOT NULL THEN lag(id) OVER (ORDER BY position) END AS parent FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND (position IS NULL OR `+branch.OnCurrent+`)
 		ORDER BY position NULLS LAST, created_at, id`, args)
 	if err != nil {
 		return err
 	}
-	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Message]); err != nil {
+	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[Message]); err != nil {
+		return err
+	}
+	if err := v.addSiblings(ctx, tx); err != nil {
 		return err
 	}
 	if err := tx.QueryRow(ctx, `SELECT `+run.NewestSummary+` FROM sessions s WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Summary); err != nil {
@@ -103,7 +123,8 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	}
 	rows, err = tx.Query(ctx, `
 		SELECT id, created_by, split_part(provider, '-', 1) = @simulator AS simulated FROM runs
-		WHERE workspace_id = @workspace AND session_id = @session`, args)
+		WHERE workspace_id = @workspace AND (session_id = @session
+			OR id IN (SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session))`, args)
 	if err != nil {
 		return err
 	}
@@ -116,8 +137,13 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 		v.Runs[r.ID] = r
 	}
 	rows, err = tx.Query(ctx, `
-		SELECT `+run.Columns+` FROM runs
+		SELECT `+run.Columns+` FROM runs r
 		WHERE workspace_id = @workspace AND session_id = @session AND (state IN ('failed', 'cancelled') OR state = 'done' AND finish_reason <> 'stop')
+			AND (EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user' AND `+branch.OnCurrent+`)
+				OR EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = r.user_message_id AND `+branch.OnCurrent+`)
+					AND NOT EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user')
+					AND NOT EXISTS (SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session
+						AND o.user_message_id = r.user_message_id AND o.ordinal > r.ordinal))
 		ORDER BY ordinal`, args)
 	if err != nil {
 		return err

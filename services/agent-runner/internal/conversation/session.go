@@ -46,6 +46,7 @@ type Session struct {
 	MaxSteps     *int     // nil: the preset's
 	ClientTools  []string // the names of the tools that clients run
 	Archived     bool
+	ForkedFrom   *id.Session
 	CreatedAt    time.Time
 	UpdatedAt    time.Time
 	State        run.State // of its open run, or idle
@@ -54,7 +55,7 @@ type Session struct {
 const idle run.State = "idle"
 
 const columns = `id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools, max_steps,
-	ARRAY(SELECT tool ->> 'name' FROM json_array_elements(client_tools) tool) AS client_tools, archived, created_at, updated_at,
+	ARRAY(SELECT tool ->> 'name' FROM json_array_elements(client_tools) tool) AS client_tools, archived, forked_from, created_at, updated_at,
 	` + state + ` AS state`
 
 // state is the state of a session: that of its open run, or idle. Each part has its own partial index.
@@ -70,6 +71,9 @@ func (s *Session) Proto() *agentv1.Session {
 	}
 	if s.Tools != nil {
 		out.Tools = &agentv1.ToolSelection{Names: s.Tools}
+	}
+	if s.ForkedFrom != nil {
+		out.ForkedFrom = s.ForkedFrom.String()
 	}
 	if s.MaxSteps != nil {
 		out.MaxSteps = int32(*s.MaxSteps)

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
+	"signalbox.dev/services/agent-runner/internal/branch"
 	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/preset"
@@ -45,6 +46,10 @@ type NewMessage struct {
 	IdempotencyKey string
 	Mode           Mode
 	Timezone       string
+	// Edit makes the message a sibling of another one. Regenerate, instead of Content, answers an
+	// earlier message again: the one that it names or, if that is not the user's, the user's newest
+	// before it. Either switches the branch, whatever Mode says, and is without PreClaim.
+	Edit, Regenerate *branch.Ref
 	// PreClaim, if it is not nil, claims the new run in the transaction that creates it,
 	// provided that no other run of the session comes first.
 	PreClaim *run.PreClaim
@@ -68,8 +73,10 @@ type Submitted struct {
 // of the active run (Steer). The caller wakes a runner if the result is First, unless
 // PreClaim has claimed the run. The sweeper finds a run whose wake-up was lost.
 func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Submitted, error) {
-	content, err := modelmsg.Input(n.Content, s.cfg.Content)
-	if err != nil {
+	var err error
+	if n.Regenerate != nil {
+		n.Content = nil
+	} else if n.Content, err = modelmsg.Input(n.Content, s.cfg.Content); err != nil {
 		return nil, err
 	}
 	if err := checkFields(nil, &n.Model, &n.Provider, nil, n.Tools); err != nil {
@@ -86,7 +93,6 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 			return nil, err
 		}
 	}
-	n.Content = content
 	if err := s.checkTools(ctx, n.Tools); err != nil {
 		return nil, err
 	}
@@ -103,23 +109,32 @@ func (s *Store) Submit(ctx context.Context, a identity.Actor, n NewMessage) (*Su
 		found submitState
 	)
 	err = s.db.ChangeInWorkspace(ctx, a.Workspace, queueSubmitState(a.Workspace, n, &found), func(b *pgx.Batch) (err error) {
-		out, err = s.submit(b, a, n, &found)
+		out, err = s.submit(ctx, b, a, n, &found)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("submit message: %w", err)
+	}
+	if n.branches() {
+		s.out.Poke() // the run waits for the event about the switch
 	}
 	return out, nil
 }
 
 // submit decides how to treat a message and queues the statements for it. Its result is
 // complete once they have run.
-func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState) (*Submitted, error) {
+func (s *Store) submit(ctx context.Context, b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState) (*Submitted, error) {
 	if len(found.session) == 0 {
 		return nil, notFound()
 	}
 	if found.same != nil {
-		return found.same.submitted(n)
+		return found.same.submitted(n, found.target)
+	}
+	if n.Edit != nil && n.Edit.Current && len(found.target) > 0 && found.target[0].Same {
+		return sameAgain(b, a, n, found.target[0].ID), nil
+	}
+	if n.branches() && len(found.open) > 0 {
+		return nil, runActive()
 	}
 	if found.size+int64(len(n.Content)) > int64(s.cfg.MaxBytes) {
 		// A session is read in one response and sent to a model in one request.
@@ -142,6 +157,11 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *subm
 			Message: fmt.Sprintf("%d messages of this workspace are waiting for an answer already: try again when some are answered, or cancel some", found.waiting),
 		}
 	}
+	if n.branches() {
+		if err := s.branch(ctx, b, a, &n, found); err != nil {
+			return nil, err
+		}
+	}
 	return enqueue(b, a, n, found, len(open) == 0), nil
 }
 
@@ -149,8 +169,9 @@ func (s *Store) submit(b *pgx.Batch, a identity.Actor, n NewMessage, found *subm
 type submitState struct {
 	session []lockedSession // empty if there is no such session
 	same    *duplicate      // the earlier message with the same idempotency key
-	size    int64           // bytes of the session's messages
-	raw     int64           // bytes of the providers' own blocks stored beside them
+	size    int64           // bytes of the session's messages, of all branches
+	read    int64           // bytes that a runner reads of the current branch
+	target  []branch.Target // what NewMessage.EditOf or Regenerate names; empty if there is none
 	open    []run.Run       // the session's runs that have not ended, in order
 	waiting int             // number of queued runs of the workspace
 }
@@ -171,7 +192,10 @@ type duplicate struct {
 	run     []run.Run // the run that answers it or that it steered
 }
 
-func (r *duplicate) submitted(n NewMessage) (*Submitted, error) {
+func (r *duplicate) submitted(n NewMessage, target []branch.Target) (*Submitted, error) {
+	if n.Regenerate != nil {
+		r.same = len(target) > 0 && target[0].Asked != nil && *target[0].Asked == r.message
+	}
 	if !r.same {
 		return nil, fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "this idempotency key was used with another message: use a new key for a new message")
 	}
@@ -187,15 +211,23 @@ func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Ba
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, client_tools, compact, `+preset.Own+` AS own_preset, `+run.NewestSummary+` AS summary FROM sessions s
+		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, client_tools, compact, `+preset.Own+` AS own_preset, `+run.NewestSummary+` AS summary,
+			`+branch.Elsewhere+` AS elsewhere
+		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))
 	if n.IdempotencyKey != "" {
-		queueDuplicate(b, args, &found.same)
+		queueDuplicate(b, args, n.Regenerate != nil, &found.same)
+	}
+	if n.branches() {
+		ref := *cmp.Or(n.Edit, n.Regenerate)
+		ref.Content = string(n.Content)
+		branch.QueueTarget(b, ws, n.Session, ref, &found.target)
 	}
 	b.Queue(`
-		SELECT coalesce(sum(octet_length(content::text)), 0), coalesce(sum(octet_length(raw)), 0) FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session`, args).
-		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size, &found.raw) })
+		SELECT coalesce(sum(octet_length(content::text)), 0),
+			coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)) FILTER (WHERE `+branch.OnCurrent+`), 0)
+		FROM messages WHERE workspace_id = @workspace AND session_id = @session`, args).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&found.size, &found.read) })
 	b.Queue(selectOpen, args).Query(pg.Collect(&found.open))
 	b.Queue(`SELECT count(*) FROM runs WHERE workspace_id = @workspace AND state = 'queued'`, args).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&found.waiting) })
@@ -218,12 +250,19 @@ func openRuns(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 	return pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
 }
 
-// queueDuplicate reads the message with an idempotency key and its run.
-func queueDuplicate(b *pgx.Batch, args pg.Args, into **duplicate) {
+// queueDuplicate reads the message with an idempotency key and its run, or the run that answers
+// one again.
+func queueDuplicate(b *pgx.Batch, args pg.Args, again bool, into **duplicate) {
 	var found duplicate
-	b.Queue(`
+	message, answer := `
 		SELECT id, content::text = @content FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`, args).
+		WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key`, `id = (
+			SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key)`
+	if again {
+		answer = `session_id = @session AND idempotency_key = @key`
+		message = `SELECT user_message_id, false FROM runs WHERE workspace_id = @workspace AND ` + answer
+	}
+	b.Queue(message, args).
 		Query(func(rows pgx.Rows) error {
 			if rows.Next() {
 				*into = &found
@@ -232,8 +271,7 @@ func queueDuplicate(b *pgx.Batch, args pg.Args, into **duplicate) {
 			return rows.Err()
 		})
 	b.Queue(`
-		SELECT `+run.Columns+` FROM runs WHERE workspace_id = @workspace AND id = (
-			SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session AND idempotency_key = @key)`, args).
+		SELECT `+run.Columns+` FROM runs WHERE workspace_id = @workspace AND `+answer, args).
 		Query(pg.Collect(&found.run))
 }
 
@@ -242,15 +280,17 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	session := found.session[0]
 	message, newRun := id.New[id.Message](), id.New[id.Run]()
 	title := ""
-	if session.TitleSource == "" {
+	if n.Regenerate != nil {
+		message = *found.target[0].Asked
+	} else if session.TitleSource == "" {
 		title = modelmsg.Title(n.Content)
 	}
 	args := pg.Args{
 		"run": newRun, "workspace": a.Workspace, "session": n.Session, "ordinal": session.NextOrdinal, "message": message,
 		"member": a.Member, "role": a.Role.String(), "provider": cmp.Or(n.Provider, session.Provider), "model": cmp.Or(n.Model, session.Model),
 		"tools": n.Tools, "timezone": n.Timezone, "stats": n.CollectToolStats, "schema": orNil(n.ResponseSchema), "title": title,
-		"clienttools": n.clientTools,
-		"state":       run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
+		"clienttools": n.clientTools, "key": nil,
+		"state": run.Queued, "epoch": 0, "event": -1, "runner": "", "lease": nil, "wall": nil, "joined": 0,
 	}
 	if n.clientTools != nil {
 		session.ClientTools = n.clientTools
@@ -263,16 +303,20 @@ func enqueue(b *pgx.Batch, a identity.Actor, n NewMessage, found *submitState, f
 	}
 	out := &Submitted{Message: message, Created: true, First: first}
 	asked := run.Message{ID: message, Run: newRun, Role: "user", Content: n.Content}
-	queueMessage(b, a, n, message, newRun, position).QueryRow(func(row pgx.Row) error { return row.Scan(&asked.CreatedAt) })
+	if n.Regenerate != nil {
+		args["key"] = orNil(n.IdempotencyKey)
+	} else {
+		queueMessage(b, a, n, message, newRun, position).QueryRow(func(row pgx.Row) error { return row.Scan(&asked.CreatedAt) })
+	}
 	b.Queue(`
 		INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
-			timezone, collect_tool_stats, response_schema, client_tools, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
+			timezone, collect_tool_stats, response_schema, client_tools, idempotency_key, created_at, epoch, fruitless, last_event, runner, lease_until, deadline, started_at)
 		VALUES (@run, @workspace, @session, @ordinal, @state, @message, @member, @role, @provider, @model, @tools,
-			@timezone, @stats, @schema::json, @clienttools::json, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
+			@timezone, @stats, @schema::json, @clienttools::json, @key, clock_timestamp(), @epoch::bigint, @epoch::bigint, @event, @runner, clock_timestamp() + @lease::interval,
 			clock_timestamp() + @wall::interval, CASE WHEN @epoch::bigint > 0 THEN clock_timestamp() END)
 		RETURNING `+run.Columns, args).Query(func(rows pgx.Rows) (err error) {
 		if out.Run, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run]); err == nil && preClaimed {
-			n.PreClaim.Created(out.Run, asked, session.Settings, found.size+found.raw+int64(len(n.Content)))
+			n.PreClaim.Created(out.Run, asked, session.Settings, found.read+int64(len(n.Content)))
 			// The caller sees the run as it was before its claim.
 			out.Run.State, out.Run.Epoch, out.Run.Fruitless, out.Run.LastEvent = run.Queued, 0, 0, -1
 			out.Run.StartedAt, out.Run.Deadline = nil, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"signalbox.dev/pkg/id"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
@@ -152,9 +153,40 @@ func system(in Input) []llm.SystemBlock {
 	}
 	return []llm.SystemBlock{
 		{Text: strings.Join(parts, "\n\n"), Cache: true},
-		{Text: "Today is " + date(in.Now, in.Run.Timezone) + "." + unavailable(in)},
+		{Text: "Today is " + date(in.Now, in.Run.Timezone) + "." + unavailable(in) + elsewhere(in)},
 	}
 }
+
+// elsewhere tells the model of calls whose effects it does not see in the conversation. What they
+// read and wrote, and names of tools that it does not have, may be of strangers, so it is not told.
+func elsewhere(in Input) string {
+	if len(in.Session.Elsewhere) == 0 {
+		return ""
+	}
+	var made []string
+	others := false
+	for _, c := range in.Session.Elsewhere {
+		if !slices.ContainsFunc(in.Tools, func(t *toolv1.Tool) bool { return t.GetName() == c.Tool }) {
+			others = true
+			continue
+		}
+		text := c.Tool
+		if d, err := id.Parse[id.Document](c.Document); err == nil {
+			text += " (document " + d.String() + ")"
+		}
+		if !slices.Contains(made, text) && len(made) < maxElsewhere {
+			made = append(made, text)
+		}
+	}
+	if others {
+		made = append(made, "calls of other tools")
+	}
+	return "\n\nOn other branches of this conversation, which you do not see, you have already done this, and it was not undone: " +
+		strings.Join(made, ", ") + ". Documents are as those left them: read one again before you rely on it or change it."
+}
+
+// maxElsewhere bounds the calls of other branches that the model is told of.
+const maxElsewhere = 20
 
 // unavailable tells the model of enabled tools that cannot be used, so that it can say so.
 func unavailable(in Input) string {

@@ -8,6 +8,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/branch"
 	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/preset"
 )
@@ -28,12 +29,14 @@ type Settings struct {
 	TitleSource string
 	// Summary stands for the first messages of the conversation; nil if there is none.
 	Summary *Summary
+	// Elsewhere are calls that are not in the conversation, whose effects remain.
+	Elsewhere []branch.Call
 }
 
 // maxHistory bounds the conversation that a run holds in memory, in bytes.
 const maxHistory = 64 << 20
 
-// history holds the rows of a conversation.
+// history holds the rows of a conversation, which is the session's current branch.
 type history struct {
 	messages []Message
 	settings []Settings
@@ -42,12 +45,13 @@ type history struct {
 
 // sizeOfMessages is the size of a conversation's messages in bytes.
 const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coalesce(octet_length(raw), 0)), 0) FROM messages
-	WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL)`
+	WHERE workspace_id = @workspace AND session_id = @session AND ` + branch.OnCurrent + `)`
 
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
 	b.Queue(`SELECT system_prompt, preset, tools, max_steps, title_source, compact, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
+			`+branch.Elsewhere+` AS elsewhere,
 			coalesce((SELECT client_tools FROM runs WHERE workspace_id = @workspace AND id = @run), client_tools) AS client_tools
 		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session`, args).Query(pg.Collect(&h.settings))
@@ -60,8 +64,8 @@ func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 // larger than maxHistory.
 func queueMessages(b *pgx.Batch, condition string, args pg.Args, into *[]Message) {
 	b.Queue(fmt.Sprintf(`SELECT %s FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND position IS NOT NULL AND %s AND %s <= %d
-		ORDER BY position`, MessageColumns, condition, sizeOfMessages, maxHistory), args).Query(pg.Collect(into))
+		WHERE workspace_id = @workspace AND session_id = @session AND %s AND %s AND %s <= %d
+		ORDER BY position`, MessageColumns, branch.OnCurrent, condition, sizeOfMessages, maxHistory), args).Query(pg.Collect(into))
 }
 
 // History returns the conversation, oldest message first, and the session's settings. The

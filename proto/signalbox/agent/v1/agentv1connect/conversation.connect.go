@@ -60,6 +60,12 @@ const (
 	// ConversationServiceSendToolResultProcedure is the fully-qualified name of the
 	// ConversationService's SendToolResult RPC.
 	ConversationServiceSendToolResultProcedure = "/signalbox.agent.v1.ConversationService/SendToolResult"
+	// ConversationServiceSwitchBranchProcedure is the fully-qualified name of the ConversationService's
+	// SwitchBranch RPC.
+	ConversationServiceSwitchBranchProcedure = "/signalbox.agent.v1.ConversationService/SwitchBranch"
+	// ConversationServiceForkSessionProcedure is the fully-qualified name of the ConversationService's
+	// ForkSession RPC.
+	ConversationServiceForkSessionProcedure = "/signalbox.agent.v1.ConversationService/ForkSession"
 )
 
 // ConversationServiceClient is a client for the signalbox.agent.v1.ConversationService service.
@@ -86,6 +92,11 @@ type ConversationServiceClient interface {
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
 	SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error)
+	// SwitchBranch makes the branch with a message the current one, up to the newest message there.
+	// It is a CONFLICT while a run of the session is active or queued.
+	SwitchBranch(context.Context, *v1.SwitchBranchRequest) (*v1.SwitchBranchResponse, error)
+	// ForkSession creates a session with a copy of the messages up to a message.
+	ForkSession(context.Context, *v1.ForkSessionRequest) (*v1.ForkSessionResponse, error)
 }
 
 // NewConversationServiceClient constructs a client for the signalbox.agent.v1.ConversationService
@@ -155,6 +166,18 @@ func NewConversationServiceClient(httpClient connect.HTTPClient, baseURL string,
 			connect.WithSchema(conversationServiceMethods.ByName("SendToolResult")),
 			connect.WithClientOptions(opts...),
 		),
+		switchBranch: connect.NewClient[v1.SwitchBranchRequest, v1.SwitchBranchResponse](
+			httpClient,
+			baseURL+ConversationServiceSwitchBranchProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("SwitchBranch")),
+			connect.WithClientOptions(opts...),
+		),
+		forkSession: connect.NewClient[v1.ForkSessionRequest, v1.ForkSessionResponse](
+			httpClient,
+			baseURL+ConversationServiceForkSessionProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("ForkSession")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -169,6 +192,8 @@ type conversationServiceClient struct {
 	compactSession *connect.Client[v1.CompactSessionRequest, v1.CompactSessionResponse]
 	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
 	sendToolResult *connect.Client[v1.SendToolResultRequest, v1.SendToolResultResponse]
+	switchBranch   *connect.Client[v1.SwitchBranchRequest, v1.SwitchBranchResponse]
+	forkSession    *connect.Client[v1.ForkSessionRequest, v1.ForkSessionResponse]
 }
 
 // CreateSession calls signalbox.agent.v1.ConversationService.CreateSession.
@@ -252,6 +277,24 @@ func (c *conversationServiceClient) SendToolResult(ctx context.Context, req *v1.
 	return nil, err
 }
 
+// SwitchBranch calls signalbox.agent.v1.ConversationService.SwitchBranch.
+func (c *conversationServiceClient) SwitchBranch(ctx context.Context, req *v1.SwitchBranchRequest) (*v1.SwitchBranchResponse, error) {
+	response, err := c.switchBranch.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ForkSession calls signalbox.agent.v1.ConversationService.ForkSession.
+func (c *conversationServiceClient) ForkSession(ctx context.Context, req *v1.ForkSessionRequest) (*v1.ForkSessionResponse, error) {
+	response, err := c.forkSession.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // ConversationServiceHandler is an implementation of the signalbox.agent.v1.ConversationService
 // service.
 type ConversationServiceHandler interface {
@@ -277,6 +320,11 @@ type ConversationServiceHandler interface {
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
 	SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error)
+	// SwitchBranch makes the branch with a message the current one, up to the newest message there.
+	// It is a CONFLICT while a run of the session is active or queued.
+	SwitchBranch(context.Context, *v1.SwitchBranchRequest) (*v1.SwitchBranchResponse, error)
+	// ForkSession creates a session with a copy of the messages up to a message.
+	ForkSession(context.Context, *v1.ForkSessionRequest) (*v1.ForkSessionResponse, error)
 }
 
 // NewConversationServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -342,6 +390,18 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 		connect.WithSchema(conversationServiceMethods.ByName("SendToolResult")),
 		connect.WithHandlerOptions(opts...),
 	)
+	conversationServiceSwitchBranchHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceSwitchBranchProcedure,
+		svc.SwitchBranch,
+		connect.WithSchema(conversationServiceMethods.ByName("SwitchBranch")),
+		connect.WithHandlerOptions(opts...),
+	)
+	conversationServiceForkSessionHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceForkSessionProcedure,
+		svc.ForkSession,
+		connect.WithSchema(conversationServiceMethods.ByName("ForkSession")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/signalbox.agent.v1.ConversationService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ConversationServiceCreateSessionProcedure:
@@ -362,6 +422,10 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 			conversationServiceCancelHandler.ServeHTTP(w, r)
 		case ConversationServiceSendToolResultProcedure:
 			conversationServiceSendToolResultHandler.ServeHTTP(w, r)
+		case ConversationServiceSwitchBranchProcedure:
+			conversationServiceSwitchBranchHandler.ServeHTTP(w, r)
+		case ConversationServiceForkSessionProcedure:
+			conversationServiceForkSessionHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -405,4 +469,12 @@ func (UnimplementedConversationServiceHandler) Cancel(context.Context, *v1.Cance
 
 func (UnimplementedConversationServiceHandler) SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.SendToolResult is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) SwitchBranch(context.Context, *v1.SwitchBranchRequest) (*v1.SwitchBranchResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.SwitchBranch is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) ForkSession(context.Context, *v1.ForkSessionRequest) (*v1.ForkSessionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.ForkSession is not implemented"))
 }
