@@ -50,7 +50,9 @@ type fakeRunner struct {
 	streams  int64    // number of times that the log was lost
 	listed   int      // number of pages read from the record
 	results  []string // of client tools
-	stopped  []string // runs that were cancelled
+	// submitted are the requests to Submit, in order.
+	submitted []*agentv1.SubmitRequest
+	stopped   []string // runs that were cancelled
 }
 
 type fakeSession struct {
@@ -308,6 +310,10 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 	if err != nil {
 		return nil, err
 	}
+	r.submitted = append(r.submitted, proto.CloneOf(req))
+	if key := req.GetEdit().GetOf().GetIdempotencyKey(); key != "" && r.keys[s.GetId()+key] == "" {
+		return nil, fault.New(fault.NotFound, "this session has no such message")
+	}
 	if old := r.runs[r.keys[s.GetId()+req.GetIdempotencyKey()]]; old != nil && req.GetIdempotencyKey() != "" {
 		return &agentv1.SubmitResponse{Run: proto.CloneOf(old.Run), MessageId: old.message.GetId()}, nil
 	}
@@ -317,7 +323,7 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 			active = run
 		}
 	}
-	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: req.GetContentJson(), CreatedAt: r.now(), CreatedBy: sender.Member.String()}
+	m := &agentv1.Message{Id: uuid.NewString(), SessionId: s.GetId(), Role: "user", ContentJson: cmp.Or(req.GetContentJson(), req.GetEdit().GetContentJson(), `""`), CreatedAt: r.now(), CreatedBy: sender.Member.String()}
 	if active != nil && req.GetMode() == agentv1.SubmitMode_SUBMIT_MODE_REJECT {
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
 	}
@@ -346,6 +352,28 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 		r.mu.Lock()
 	}
 	return res, nil
+}
+
+// SwitchBranch changes nothing.
+func (r *fakeRunner) SwitchBranch(ctx context.Context, req *agentv1.SwitchBranchRequest) (*agentv1.SwitchBranchResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	return &agentv1.SwitchBranchResponse{}, err
+}
+
+// ForkSession returns a session without copying anything.
+func (r *fakeRunner) ForkSession(ctx context.Context, req *agentv1.ForkSessionRequest) (*agentv1.ForkSessionResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	fork := proto.CloneOf(s.Session)
+	fork.Id, fork.ForkedFrom, fork.Title = uuid.NewString(), s.GetId(), cmp.Or(req.GetTitle(), fork.GetTitle())
+	r.sessions[fork.GetId()] = &fakeSession{Session: fork}
+	return &agentv1.ForkSessionResponse{Session: proto.CloneOf(fork)}, nil
 }
 
 func (r *fakeRunner) Cancel(ctx context.Context, req *agentv1.CancelRequest) (*agentv1.CancelResponse, error) {

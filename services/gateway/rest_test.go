@@ -207,7 +207,7 @@ func TestSessions(t *testing.T) {
 	}
 	want := object{
 		"workspace_id": w.workspace.String(), "created_by": w.owner.member.String(), "title": "T", "model": "claude-sonnet-4-5-20250929",
-		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "client_tools": []any{}, "archived": false, "state": "idle",
+		"provider": "anthropic", "system_prompt": "be kind", "preset": "workspace", "tools": []any{}, "max_steps": 7.0, "client_tools": []any{}, "archived": false, "forked_from": nil, "state": "idle",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("session differs (-want +got):\n%s", diff)

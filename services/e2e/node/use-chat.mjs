@@ -163,6 +163,38 @@ await run(async () => {
   page.unmount();
   did('runs a tool in the page');
 
+  // Other answers and another version of a message, from the page that said it and from one that has loaded it.
+  const tree = newChat('tree');
+  page = chat(tree);
+  await ask(page, { text: short });
+  for (const options of [() => undefined, (messageId) => ({ messageId })]) {
+    const before = page.chat.messages[1].id;
+    await page.chat.regenerate(options(before));
+    const { status, error, messages } = await page.until(idle);
+    assert.equal(status, 'ready', String(error));
+    assert.equal(messages.length, 2);
+    assert.notEqual(messages[1].id, before);
+  }
+  await ask(page, { text: 'hello', messageId: page.chat.messages[0].id });
+  await page.chat.regenerate({ messageId: page.chat.messages[0].id });
+  const edited = await page.until(idle);
+  assert.deepEqual(edited.messages.map((m) => m.parts.find((p) => p.type === 'text').text.slice(0, 5)), ['hello', 'Hello']);
+  const session = `/api/sessions/${sessions.get(tree)}`;
+  let { messages: branch } = await call(session);
+  assert.deepEqual(branch.map((m) => m.siblings?.length), [2, 2]);
+  assert.deepEqual((await stored(tree)).map((m) => m.id), [branch[0].id, edited.messages[1].id]);
+  page.unmount();
+  ({ messages: branch } = await call(`${session}/leaf`, { method: 'PUT', body: JSON.stringify({ message_id: branch[0].siblings[0] }) }));
+  assert.deepEqual(branch.map((m) => m.siblings?.length), [2, 3, undefined, undefined]);
+  page = chat(tree, { messages: await stored(tree) });
+  await ask(page, { text: 'hello again', messageId: page.chat.messages[0].id });
+  await page.chat.regenerate();
+  await page.until(idle);
+  ({ messages: branch } = await call(session));
+  assert.deepEqual(branch.map((m) => [m.content, m.siblings?.length]).map(([c, n]) => [typeof c === 'string' ? c : '', n]), [['hello again', 3], ['', 2]]);
+  page.unmount();
+  did('edits and regenerates');
+
   // Stop.
   const stopped = newChat('stopped');
   page = chat(stopped);

@@ -229,14 +229,14 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 	if len(t.turns) == 0 || t.turns[len(t.turns)-1].role != "user" {
 		return nil, invalid("messages: want one of the user at the end, results of tool calls, or resume")
 	}
-	send := sendInput{Body: SendMessage{Content: t.turns[len(t.turns)-1].content, IdempotencyKey: "ag-ui:" + b.RunID}}
+	send := SendMessage{Content: t.turns[len(t.turns)-1].content, IdempotencyKey: "ag-ui:" + b.RunID}
 	for _, tool := range b.Tools {
 		if len(tool.Parameters) == 0 {
 			tool.Parameters = json.RawMessage(`{"type":"object"}`)
 		}
-		send.Body.ClientTools = append(send.Body.ClientTools, ClientTool{tool.Name, tool.Description, tool.Parameters})
+		send.ClientTools = append(send.ClientTools, ClientTool{tool.Name, tool.Description, tool.Parameters})
 	}
-	req, err := send.submission()
+	req, err := send.submission(idempotencyKey{})
 	if err != nil {
 		return nil, err
 	}

@@ -106,6 +106,7 @@ func New(cfg Config) (*API, error) {
 	a.huma.UseMiddleware(a.guard)
 	a.sessions()
 	a.messages()
+	a.branches()
 	a.chats()
 	a.openAIOperations()
 	a.agui()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -42,8 +43,8 @@ type ChatMessage struct {
 	ID        string            `json:"id" maxLength:"200" doc:"The chat: a session's id, or a text of the client's choice, with which the first message creates a session of the caller."`
 	Messages  []json.RawMessage `json:"messages,omitempty" doc:"UIMessages. Only the last one is read: the session has the others."`
 	Message   json.RawMessage   `json:"message,omitempty" doc:"The last message, for clients that send only that."`
-	Trigger   string            `json:"trigger,omitempty" enum:"submit-message,regenerate-message" doc:"regenerate-message is not supported yet."`
-	MessageID string            `json:"messageId,omitempty" doc:"The message that is continued with answers to approval requests and results of client tools."`
+	Trigger   string            `json:"trigger,omitempty" enum:"submit-message,regenerate-message" doc:"regenerate-message answers an earlier message of the user again; the answers before it stay."`
+	MessageID string            `json:"messageId,omitempty" maxLength:"200" doc:"The answer to replace, or the message to answer again; absent with regenerate-message: the last one. With submit-message: the message of the user that the last message replaces, or the assistant's that is continued with answers to approval requests and results of client tools."`
 
 	Preset   string   `json:"preset,omitempty" doc:"The preset of a new session."`
 	Model    string   `json:"model,omitempty" doc:"Absent: the session's model."`
@@ -194,8 +195,11 @@ func (a *API) chat(ctx context.Context, in *chatInput) (*reply, error) {
 	if err := checkClientID("id", b.ID); err != nil {
 		return nil, err
 	}
+	if err := checkClientID("messageId", b.MessageID); err != nil {
+		return nil, err
+	}
 	if b.Trigger == "regenerate-message" {
-		return nil, fault.Coded(fault.Invalid, "NOT_SUPPORTED", "trigger: regenerate-message is not supported yet: send the message again")
+		return a.chatRegenerate(ctx, in)
 	}
 	m, err := b.last()
 	if err != nil {
@@ -214,23 +218,16 @@ func (a *API) chat(ctx context.Context, in *chatInput) (*reply, error) {
 // key, so that a request that is repeated replays the run.
 func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*reply, error) {
 	b := &in.Body
-	if _, err := id.Parse[id.Message](m.ID); err == nil && m.ID == b.MessageID {
-		return nil, fault.Coded(fault.Invalid, "NOT_SUPPORTED", "messageId: editing an earlier message is not supported yet: send a new one")
-	}
 	content, err := m.content()
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains([]string{"", "continue", "stop"}, b.OnDisconnect) {
-		return nil, invalid("on_disconnect: %q is unknown: use continue or stop", clip(b.OnDisconnect))
+	send := b.send(content)
+	edits := m.ID != "" && m.ID == b.MessageID
+	if m.ID != "" && !edits {
+		send.IdempotencyKey = chatKey + m.ID
 	}
-	send := sendInput{Body: SendMessage{
-		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone, ClientTools: b.ClientTools,
-	}}
-	if m.ID != "" {
-		send.Body.IdempotencyKey = chatKey + m.ID
-	}
-	req, err := send.submission()
+	req, err := send.submission(idempotencyKey{})
 	if err != nil {
 		return nil, err
 	}
@@ -239,6 +236,71 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return nil, err
 	}
 	req.SessionId = session.String()
+	if !edits {
+		return a.chatRun(ctx, in, req)
+	}
+	edit := proto.CloneOf(req)
+	edit.Edit, edit.ContentJson = &agentv1.Edit{Of: chatRef(m.ID, "user"), ContentJson: req.GetContentJson()}, ""
+	res, err := a.chatRun(ctx, in, edit)
+	if fault.KindOf(err) == fault.NotFound { // the message never arrived
+		req.IdempotencyKey = chatKey + m.ID
+		return a.chatRun(ctx, in, req)
+	}
+	return res, err
+}
+
+// send returns the message that the request asks for.
+func (b *ChatMessage) send(content Content) *SendMessage {
+	return &SendMessage{
+		Content: content, Model: b.Model, Provider: b.Provider, Tools: b.Tools, Mode: b.Mode, Timezone: b.Timezone, ClientTools: b.ClientTools,
+	}
+}
+
+// chatRegenerate has a message of the user answered again, and streams the run.
+func (a *API) chatRegenerate(ctx context.Context, in *chatInput) (*reply, error) {
+	b := &in.Body
+	role := "assistant"
+	if m, err := b.last(); err == nil && m.ID == b.MessageID {
+		role = m.Role
+	}
+	req, err := b.send(Content{}).request(idempotencyKey{})
+	if err != nil {
+		return nil, err
+	}
+	found, err := a.findChat(ctx, b.ID)
+	if err != nil {
+		return nil, err
+	}
+	req.SessionId, req.Regenerate = found.GetSession().GetId(), &agentv1.Regenerate{Of: chatRef(b.MessageID, role)}
+	return a.chatRun(ctx, in, req)
+}
+
+// chatRef names a message of a chat: by a stored id or, for an answer, that of its run, or by the id
+// that the client chose. A client that has edited a message still has its first id, so that the
+// id stands for whichever sibling is current.
+func chatRef(text, role string) *agentv1.MessageRef {
+	_, err := id.Parse[id.Message](text)
+	switch {
+	case text == "":
+		return nil
+	case err == nil && role == "assistant":
+		return &agentv1.MessageRef{By: &agentv1.MessageRef_RunId{RunId: text}}
+	case err == nil:
+		return &agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: text}, Current: true}
+	}
+	return &agentv1.MessageRef{By: &agentv1.MessageRef_IdempotencyKey{IdempotencyKey: chatKey + text}, Current: true}
+}
+
+// chatRun submits a message and streams the run.
+func (a *API) chatRun(ctx context.Context, in *chatInput, req *agentv1.SubmitRequest) (*reply, error) {
+	b := &in.Body
+	if !slices.Contains([]string{"", "continue", "stop"}, b.OnDisconnect) {
+		return nil, invalid("on_disconnect: %q is unknown: use continue or stop", clip(b.OnDisconnect))
+	}
+	session, err := parseID[id.Session]("session", req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
 		return nil, err
@@ -579,10 +641,15 @@ func (s *stream) rebuild(f feed.Follow) error {
 		return fmt.Errorf("read a snapshot: %w", err)
 	}
 	var stored []dialect.Stored
+	answered := false
 	for _, m := range history.Messages {
-		if m.RunID != nil && *m.RunID == s.run.GetId() {
+		if of := m.RunID != nil && *m.RunID == s.run.GetId(); of || m.ID == s.run.GetUserMessageId() {
+			answered = answered || of && m.Role == "assistant"
 			stored = append(stored, dialect.Stored{ID: m.ID, Role: m.Role, RunID: *m.RunID, Content: m.Content, Simulated: m.Simulated, Model: s.run.GetModel()})
 		}
+	}
+	if !answered && hasEnded(s.run) && s.run.GetSteps() > 0 {
+		return &Error{status: http.StatusGone, Message: "this answer is on another branch, and its stream is no longer kept: switch to its branch and read the session's messages", Code: "STREAM_GONE"}
 	}
 	waits := int64(-1)
 	if s.run.GetState() == agentv1.RunState_RUN_STATE_WAITING {

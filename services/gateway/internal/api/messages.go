@@ -35,6 +35,8 @@ type SendMessage struct {
 	ResponseFormat *ResponseFormat `json:"response_format,omitempty" doc:"The form of the final answer; free text if absent. Not with the mode steer."`
 
 	ClientTools []ClientTool `json:"client_tools,omitempty" nullable:"true" maxItems:"64" doc:"Tools that clients run. Absent: the session's. Not with the mode steer."`
+
+	EditOf string `json:"edit_of,omitempty" format:"uuid" doc:"A message of the user that this one is another version of. It becomes a sibling of that message, and the current branch ends with it. 409 while a run of the session is active or queued, whatever the mode."`
 }
 
 // ResponseFormat asks for an answer that is JSON of a given schema. An answer that is not is
@@ -126,12 +128,30 @@ func quality(accept, mediaType string) float64 {
 	return best
 }
 
-// submission validates a message and returns the request for agent-runner.
-func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
-	b := &in.Body
+// submission validates a message and returns the request for agent-runner. header is the key of the
+// header Idempotency-Key.
+func (b *SendMessage) submission(header idempotencyKey) (*agentv1.SubmitRequest, error) {
 	if err := b.Content.check(); err != nil {
 		return nil, err
 	}
+	req, err := b.request(header)
+	if err != nil || b.EditOf == "" {
+		return req, err
+	}
+	of, err := parseID[id.Message]("edit_of", b.EditOf)
+	if err != nil {
+		return nil, err
+	}
+	if b.Mode == "steer" {
+		return nil, invalid("edit_of is not possible with the mode steer: an edited message gets a run of its own")
+	}
+	req.Edit = &agentv1.Edit{Of: &agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: of.String()}}, ContentJson: req.GetContentJson()}
+	req.ContentJson = ""
+	return req, nil
+}
+
+// request is submission without the content's validation.
+func (b *SendMessage) request(header idempotencyKey) (*agentv1.SubmitRequest, error) {
 	if err := checkSessionFields(nil, &b.Model, &b.Provider, nil, b.Tools); err != nil {
 		return nil, err
 	}
@@ -139,7 +159,7 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 	if err := key.UnmarshalText([]byte(b.IdempotencyKey)); err != nil {
 		return nil, invalid("idempotency_key: %v", err)
 	}
-	if in.Key.text != "" && key.text != "" && in.Key != key {
+	if header.text != "" && key.text != "" && header != key {
 		return nil, invalid("idempotency_key: differs from the header Idempotency-Key: send one of them")
 	}
 	name := cmp.Or(b.Mode, "queue")
@@ -158,8 +178,8 @@ func (in *sendInput) submission() (*agentv1.SubmitRequest, error) {
 		return nil, invalid("client_tools is not possible with the mode steer: the run has the tools that it was started with")
 	}
 	return &agentv1.SubmitRequest{
-		SessionId: in.ID.String(), ClientTools: declared(b.ClientTools), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
-		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(in.Key.text, key.text), Mode: mode, Timezone: b.Timezone, ResponseSchemaJson: schema,
+		ClientTools: declared(b.ClientTools), ContentJson: string(b.Content.RawMessage), Model: b.Model, Provider: b.Provider, Tools: selection(b.Tools),
+		CollectToolStats: b.CollectToolStats, IdempotencyKey: cmp.Or(header.text, key.text), Mode: mode, Timezone: b.Timezone, ResponseSchemaJson: schema,
 	}, nil
 }
 
@@ -174,11 +194,17 @@ func checkTimezone(s string) error {
 }
 
 func (a *API) sendMessage(ctx context.Context, in *sendInput) (*reply, error) {
-	req, err := in.submission()
+	req, err := in.Body.submission(in.Key)
 	if err != nil {
 		return nil, err
 	}
-	switch deliveryOf(in.Accept, in.Prefer) {
+	req.SessionId = in.ID.String()
+	return a.deliver(ctx, req, deliveryOf(in.Accept, in.Prefer))
+}
+
+// deliver submits a message and answers in the form that its sender wants.
+func (a *API) deliver(ctx context.Context, req *agentv1.SubmitRequest, form delivery) (*reply, error) {
+	switch form {
 	case async:
 		return a.sendAsync(ctx, req)
 	case waited:

@@ -430,8 +430,8 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 		}
 		return a.readPart(ctx, r, run, of.Part, 0)
 	}
-	send := sendInput{Body: SendMessage{Content: t.turns[len(t.turns)-1].content, ResponseFormat: r.format, ClientTools: r.tools, IdempotencyKey: r.key}}
-	req, err := send.submission()
+	send := SendMessage{Content: t.turns[len(t.turns)-1].content, ResponseFormat: r.format, ClientTools: r.tools, IdempotencyKey: r.key}
+	req, err := send.submission(idempotencyKey{})
 	if err != nil {
 		return nil, err
 	}

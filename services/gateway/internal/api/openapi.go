@@ -169,6 +169,7 @@ func describe(doc *huma.OpenAPI) {
 var tags = []*huma.Tag{
 	{Name: "Sessions", Description: "Conversations with an agent."},
 	{Name: "Messages", Description: "Messages of a session: send, watch, stop."},
+	{Name: "Branches", Description: "Versions of messages and of answers: make another one, switch, fork."},
 	{Name: "Chat", Description: "The protocol of the AI SDK's useChat (versions 5 to 7)."},
 	{Name: "OpenAI", Description: "The protocols of OpenAI's API, for programs that speak them. Models are presets."},
 	{Name: "AG-UI", Description: "The Agent-User Interaction Protocol, version 1.0."},

@@ -34,6 +34,7 @@ type Session struct {
 	MaxSteps     *int32    `json:"max_steps" doc:"Null: the preset's limit."`
 	ClientTools  []string  `json:"client_tools" nullable:"false" doc:"Names of the tools that clients run."`
 	Archived     bool      `json:"archived"`
+	ForkedFrom   *string   `json:"forked_from" format:"uuid" doc:"The session that it is a fork of, which may be deleted."`
 	CreatedAt    string    `json:"created_at" format:"date-time"`
 	UpdatedAt    string    `json:"updated_at" format:"date-time"`
 
@@ -45,7 +46,7 @@ func viewSession(s *agentv1.Session) Session {
 	v := Session{
 		ID: s.GetId(), WorkspaceID: s.GetWorkspaceId(), CreatedBy: s.GetCreatedBy(), Title: orNull(s.GetTitle()),
 		Model: s.GetModel(), Provider: s.GetProvider(), SystemPrompt: orNull(s.GetSystemPrompt()), Preset: s.GetPreset(),
-		MaxSteps: orNull(s.GetMaxSteps()), ClientTools: append([]string{}, s.GetClientTools()...), Archived: s.GetArchived(), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
+		MaxSteps: orNull(s.GetMaxSteps()), ClientTools: append([]string{}, s.GetClientTools()...), Archived: s.GetArchived(), ForkedFrom: orNull(s.GetForkedFrom()), CreatedAt: stamp(s.GetCreatedAt()), UpdatedAt: stamp(s.GetUpdatedAt()),
 		State: cmp.Or(s.GetState(), "idle"), Match: s.GetMatch(),
 	}
 	if s.GetTools() != nil {

@@ -32,6 +32,8 @@ type Message struct {
 	TokensOut *int64          `json:"tokens_out"`
 	Model     *string         `json:"model"`
 	Simulated bool            `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
+	ParentID  *string         `json:"parent_id" format:"uuid" doc:"The message that this one follows; null for the first one, and while it is queued."`
+	Siblings  []string        `json:"siblings,omitempty" nullable:"false" doc:"Ids of all messages that follow the same message, this one among them, oldest first: versions of an edited message, or answers. Absent if it is the only one."`
 
 	CreatedBy   *string `json:"created_by" format:"uuid" doc:"The member who sent a user message; null for other messages."`
 	Interrupted bool    `json:"interrupted,omitempty" doc:"The run was stopped before the answer was complete."`
@@ -42,7 +44,7 @@ func viewMessage(m *agentv1.Message) Message {
 		ID: m.GetId(), SessionID: m.GetSessionId(), Role: m.GetRole(), Content: json.RawMessage(m.GetContentJson()),
 		CreatedAt: stamp(m.GetCreatedAt()), RunID: orNull(m.GetRunId()), StepIndex: m.StepIndex,
 		TokensIn: m.TokensIn, TokensOut: m.TokensOut, Model: orNull(m.GetModel()), Simulated: m.GetSimulated(),
-		CreatedBy: orNull(m.GetCreatedBy()), Interrupted: m.GetInterrupted(),
+		ParentID: orNull(m.GetParentId()), Siblings: m.GetSiblings(), CreatedBy: orNull(m.GetCreatedBy()), Interrupted: m.GetInterrupted(),
 	}
 }
 

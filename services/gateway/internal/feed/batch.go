@@ -13,7 +13,7 @@ const (
 	everything outcome = iota // the viewer has all frames
 	more                      // the batch is full
 	over                      // the followed run has ended
-	atHole                    // the next frame is a hole
+	atHole                    // the next frame is a hole, or stands for another branch
 	behind                    // the next frame was evicted from the ring
 	slow                      // the viewer is too far behind
 	lost                      // the topic is closed
@@ -67,9 +67,14 @@ func (v *Viewer) take(buf []byte, frames []*frame) (int, []byte, outcome) {
 			continue
 		case f.kind == hole && v.follow.Reader != nil && v.continuesWith(frames[i+1:]):
 			continue
-		case f.kind == hole && len(buf) > start:
+		case f.kind == switched && (v.follow.Run != 0 || v.follow.Reader != nil || v.knowsSwitch(f)):
+			if !v.has(f) {
+				v.last = f.pos
+			}
+			continue
+		case (f.kind == hole || f.kind == switched) && len(buf) > start:
 			return i, buf, more // the frames before the hole go out first
-		case f.kind == hole:
+		case f.kind == hole, f.kind == switched:
 			return i, buf, atHole
 		}
 		wanted := v.wants(f)
@@ -150,6 +155,11 @@ func (v *Viewer) knows(f *frame) bool {
 		return !f.time.After(v.lastSnapshot.taken)
 	}
 	return f.place <= v.lastSnapshot.until
+}
+
+// knowsSwitch reports whether the viewer has read the session after the switch to another branch.
+func (v *Viewer) knowsSwitch(f *frame) bool {
+	return v.has(f) || v.lastSnapshot != nil && (f.place <= v.lastSnapshot.until || v.lastSnapshot.contents.covers(f))
 }
 
 // collect is nextBatch for callers that may block: it reads the log and the record, and

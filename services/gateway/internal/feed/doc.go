@@ -109,6 +109,13 @@
 // hole is appended to the ring. A viewer that reaches a hole gets a snapshot of the session
 // and then the events which the snapshot does not contain.
 //
+// # Branches
+//
+// When another branch of a session's messages becomes the current one, what viewers show is no
+// longer the conversation. The event that says so is a frame of its own, and viewers of the session
+// get a snapshot in its place, as at a hole. Viewers of one run pass over it, and so do those with
+// a Reader, whose chunks are each run's own.
+//
 // # Failure
 //
 // If the gateway dies, connections are lost and nothing else. Connections are cut, never

@@ -27,6 +27,8 @@ const (
 	runStart
 	runEnd
 	hole // events are missing here
+	// switched stands for another branch of the session. Viewers of the session get a snapshot.
+	switched
 )
 
 // frame is an encoded event or a hole. Frames in a ring or a tail are shared and, apart from folds,
@@ -48,6 +50,10 @@ type frame struct {
 // newFrame encodes e. It returns nil if the dialect does not have the event.
 func newFrame(d dialect.Dialect, e *runv1.Event, at place, now time.Time) *frame {
 	f := &frame{place: at, pos: Position{e.GetRunOrdinal(), e.GetNumber()}, event: e, data: d.Append(nil, e), time: now}
+	if e.GetBranchSwitched() != nil {
+		f.kind = switched
+		return f
+	}
 	if len(f.data) == 0 {
 		return nil
 	}

@@ -1153,6 +1153,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/sessions/{id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Copy a session up to a message
+         * @description The new session has the same settings, and copies of the messages of one branch. Their runs remain those of the original.
+         */
+        post: operations["fork-session"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/sessions/{id}/leaf": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Switch to another branch
+         * @description The branch with the given message becomes the current one, up to the newest message there. Viewers of the session get a snapshot. 409 while a run of the session is active or queued.
+         */
+        put: operations["switch-branch"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/sessions/{id}/messages": {
         parameters: {
             query?: never;
@@ -1167,6 +1207,26 @@ export interface paths {
          * @description Streams the run's events up to its end. A run does not stop when its viewer disconnects: resume with GET /api/runs/{id}/events or GET /api/sessions/{id}/events and the last event's id.
          */
         post: operations["send-message"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/sessions/{id}/regenerate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Have a message answered again, and watch the answer
+         * @description The new answer becomes a sibling of the others, and the current branch ends with it. Documents and what tools have done outside stay as they are; the model is told which calls other branches have made. 409 while a run of the session is active or queued. The answer has the forms of POST /api/sessions/{id}/messages.
+         */
+        post: operations["regenerate"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1843,7 +1903,7 @@ export interface components {
             id: string;
             /** @description The last message, for clients that send only that. */
             message?: unknown;
-            /** @description The message that is continued with answers to approval requests and results of client tools. */
+            /** @description The answer to replace, or the message to answer again; absent with regenerate-message: the last one. With submit-message: the message of the user that the last message replaces, or the assistant's that is continued with answers to approval requests and results of client tools. */
             messageId?: string;
             /** @description UIMessages. Only the last one is read: the session has the others. */
             messages?: unknown[] | null;
@@ -1871,7 +1931,7 @@ export interface components {
             /** @description Absent: the session's tools. */
             tools?: string[] | null;
             /**
-             * @description regenerate-message is not supported yet.
+             * @description regenerate-message answers an earlier message of the user again; the answers before it stay.
              * @enum {string}
              */
             trigger?: "submit-message" | "regenerate-message";
@@ -2263,6 +2323,15 @@ export interface components {
         };
         /** @description The data of one event; its `event:` line is the same as `type`. */
         Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
+        Fork: {
+            /**
+             * Format: uuid
+             * @description The last message to copy, of any branch; of an answer, all messages are copied. Absent: the last message of the current branch.
+             */
+            message_id?: string;
+            /** @description Absent: the session's title. */
+            title?: string;
+        };
         FunctionStruct: {
             arguments: string;
             name: string;
@@ -2324,6 +2393,13 @@ export interface components {
             keys: components["schemas"]["Key"][];
             /** @description Null at the end. */
             next_cursor: string | null;
+        };
+        Leaf: {
+            /**
+             * Format: uuid
+             * @description A message of the branch.
+             */
+            message_id: string;
         };
         LoggedOut: {
             account: components["schemas"]["Account"];
@@ -2487,12 +2563,19 @@ export interface components {
             /** @description The run was stopped before the answer was complete. */
             interrupted?: boolean;
             model: string | null;
+            /**
+             * Format: uuid
+             * @description The message that this one follows; null for the first one, and while it is queued.
+             */
+            parent_id: string | null;
             /** @enum {string} */
             role: "user" | "assistant" | "tool" | "system";
             /** Format: uuid */
             run_id: string | null;
             /** Format: uuid */
             session_id: string;
+            /** @description Ids of all messages that follow the same message, this one among them, oldest first: versions of an edited message, or answers. Absent if it is the only one. */
+            siblings?: string[];
             /** @description The simulator wrote the message, not a model. */
             simulated?: boolean;
             /** Format: int32 */
@@ -2760,6 +2843,31 @@ export interface components {
             /** @enum {string} */
             type: "reasoning-delta";
         };
+        Regenerate: {
+            /** @description Tools that clients run. Absent: the session's. */
+            client_tools?: components["schemas"]["ClientTool"][] | null;
+            collect_tool_stats?: boolean;
+            /** @description The same as the header Idempotency-Key. */
+            idempotency_key?: string;
+            /**
+             * Format: uuid
+             * @description The message of the user to answer, or a message of the answer to replace. Absent: the last message of the user.
+             */
+            message_id?: string;
+            /** @description Absent: the session's model. */
+            model?: string;
+            /** @description Absent: the session's provider. */
+            provider?: string;
+            /** @description The form of the final answer; free text if absent. */
+            response_format?: components["schemas"]["ResponseFormat"];
+            /**
+             * @description The sender's IANA timezone.
+             * @example Europe/Paris
+             */
+            timezone?: string;
+            /** @description Absent: the session's tools. */
+            tools?: string[] | null;
+        };
         ResponseFormat: {
             /** @description A JSON Schema without references outside of it, of 64 KiB at most. The provider of a model that can enforces it if each of its objects requires all of its properties and allows no additional ones. */
             schema: unknown;
@@ -2955,6 +3063,11 @@ export interface components {
                 /** @enum {string} */
                 type: "file";
             })[];
+            /**
+             * Format: uuid
+             * @description A message of the user that this one is another version of. It becomes a sibling of that message, and the current branch ends with it. 409 while a run of the session is active or queued, whatever the mode.
+             */
+            edit_of?: string;
             /** @description The same as the header Idempotency-Key. */
             idempotency_key?: string;
             /**
@@ -3004,6 +3117,11 @@ export interface components {
             created_at: string;
             /** Format: uuid */
             created_by: string;
+            /**
+             * Format: uuid
+             * @description The session that it is a fork of, which may be deleted.
+             */
+            forked_from: string | null;
             /** Format: uuid */
             id: string;
             /** @description With q: the passage of the newest message that has its words; absent if only the title has them. */
@@ -14071,6 +14189,330 @@ export interface operations {
             };
         };
     };
+    "fork-session": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating the call with the same key returns the first call's result and changes nothing more. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The session's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Fork"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "switch-branch": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The session's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Leaf"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionDetails"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     "send-message": {
         parameters: {
             query?: never;
@@ -14091,6 +14533,197 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["SendMessage"];
+            };
+        };
+        responses: {
+            /** @description Server-sent events. Each step has any number of deltas, then each tool-call-complete with its tool-result, then step-complete. A run ends with one done or one error. If the connection ends before that, resume with the last id. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SendResult"];
+                    /**
+                     * @example retry: 1000
+                     *     :
+                     *     event: text-delta
+                     *     data: {"type":"text-delta","delta":"Hello"}
+                     *     id: 1-2
+                     *
+                     *     event: step-complete
+                     *     data: {"type":"step-complete","stepIndex":0,"tokensIn":12,"tokensOut":3,"finishReason":"stop"}
+                     *     id: 1-3
+                     *
+                     *     event: done
+                     *     data: {"type":"done","text":"Hello","totalTokensIn":12,"totalTokensOut":3,"steps":1,"finishReason":"stop","runId":"0193a1b2-7c3d-7e4f-8a5b-6c7d8e9f0a1b"}
+                     *     id: 1-4
+                     */
+                    "text/event-stream": string;
+                };
+            };
+            /** @description The run, which continues; with the header Prefer: respond-async. */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        run: components["schemas"]["Run"];
+                    };
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    regenerate: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Repeating the call with the same key returns the first call's result and changes nothing more. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description respond-async: answer at once; the run continues without a viewer. */
+                Prefer?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The session's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["Regenerate"];
             };
         };
         responses: {
