@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
+
+	"signalbox.dev/services/gateway/internal/store"
 )
 
 // Config is every setting of the gateway. Load it with conf.Load.
@@ -41,6 +44,8 @@ type Config struct {
 
 	JWT       JWTConfig
 	DevSecret conf.Secret `env:"GATEWAY_DEV_SECRET" doc:"Enables the development issuer: the gateway accepts tokens signed with this secret (32 bytes or more). Not for production."`
+
+	OIDC OIDCConfig
 
 	MemberPerMinute    int `env:"GATEWAY_MEMBER_REQUESTS_PER_MINUTE" envDefault:"1200" doc:"Requests per minute of one person."`
 	MemberBurst        int `env:"GATEWAY_MEMBER_REQUESTS_BURST" envDefault:"400" doc:"Requests that one person may make at once, above the rate."`
@@ -81,6 +86,18 @@ type JWTConfig struct {
 	Audience string      `env:"GATEWAY_JWT_AUDIENCE" envDefault:"authenticated" doc:"Audience (aud) of access tokens."`
 }
 
+// OIDCConfig configures the sign-in at an OpenID Connect provider.
+type OIDCConfig struct {
+	Issuer       string        `env:"GATEWAY_OIDC_ISSUER" doc:"Issuer of an OpenID Connect provider at which people sign in to the console, such as https://accounts.google.com. Empty: no such sign-in."`
+	ClientID     string        `env:"GATEWAY_OIDC_CLIENT_ID" doc:"The gateway's client id at the provider."`
+	ClientSecret conf.Secret   `env:"GATEWAY_OIDC_CLIENT_SECRET" doc:"The gateway's client secret at the provider; empty for a public client."`
+	RedirectURL  string        `env:"GATEWAY_OIDC_REDIRECT_URL" doc:"Where the provider sends browsers back, as registered there: https://<this server>/api/sign-in/oidc/callback."`
+	Name         string        `env:"GATEWAY_OIDC_NAME" envDefault:"your company" doc:"What people call the provider: the sign-in page says Continue with <name>."`
+	Domains      []string      `env:"GATEWAY_OIDC_DOMAINS" doc:"Whose people may sign in without an invitation, separated by commas: a domain of e-mail addresses, such as example.com, or a domain whose people join a workspace when they first sign in, such as example.com=<workspace id>:editor."`
+	Session      time.Duration `env:"GATEWAY_OIDC_SESSION" envDefault:"168h" doc:"How long a person stays signed in before the provider is asked again."`
+	TrustEmail   bool          `env:"GATEWAY_OIDC_TRUST_EMAIL" doc:"Accept e-mail addresses that the provider does not call verified. Only for a provider whose administrators alone set addresses, such as a single-tenant Microsoft Entra ID."`
+}
+
 // FeedConfig overrides the feed's defaults in tests. A zero field keeps its default.
 type FeedConfig struct {
 	Linger, Heartbeat, Silence, Pace, Idle, MaxBehind, Recheck time.Duration
@@ -118,8 +135,22 @@ func (c Config) Validate() error {
 	if c.NATSPartitions < 1 || c.NATSPartitions > subject.MaxPartitions {
 		complain("EVENT_PARTITIONS is %d: want 1 to %d", c.NATSPartitions, subject.MaxPartitions)
 	}
-	if c.JWT.Secret == "" && c.JWT.JWKSURL == "" && c.DevSecret == "" {
-		complain("no access tokens would be accepted: set GATEWAY_JWT_SECRET, GATEWAY_JWKS_URL or, for development, GATEWAY_DEV_SECRET")
+	if c.JWT.Secret == "" && c.JWT.JWKSURL == "" && c.DevSecret == "" && c.OIDC.Issuer == "" {
+		complain("nobody could sign in: set GATEWAY_JWT_SECRET, GATEWAY_JWKS_URL, GATEWAY_OIDC_ISSUER or, for development, GATEWAY_DEV_SECRET")
+	}
+	if c.OIDC.Issuer != "" {
+		if c.OIDC.ClientID == "" {
+			complain("GATEWAY_OIDC_CLIENT_ID is not set: set it to the gateway's client id at %s", c.OIDC.Issuer)
+		}
+		if u, err := url.Parse(c.OIDC.RedirectURL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.Path != OIDCCallbackPath {
+			complain("GATEWAY_OIDC_REDIRECT_URL is %q: want https://<this server>%s", c.OIDC.RedirectURL, OIDCCallbackPath)
+		}
+		if c.OIDC.Session <= 0 || c.OIDC.Session > 90*24*time.Hour {
+			complain("GATEWAY_OIDC_SESSION is %s: want up to 2160h", c.OIDC.Session)
+		}
+	}
+	if _, err := c.OIDC.domains(); err != nil {
+		complain("%w", err)
 	}
 	if (c.JWT.Secret != "" || c.JWT.JWKSURL != "") && c.JWT.Issuer == "" {
 		complain("GATEWAY_JWT_ISSUER is not set: set it to the issuer (iss) of the access tokens")
@@ -174,6 +205,27 @@ func (c Config) trustedProxies() (all []netip.Prefix, err error) {
 	}
 	return all, nil
 }
+
+// domains parses Domains.
+func (c OIDCConfig) domains() (all []store.Domain, err error) {
+	for _, text := range c.Domains {
+		name, rule, joins := strings.Cut(strings.TrimSpace(text), "=")
+		d := store.Domain{Name: strings.ToLower(name)}
+		if joins {
+			workspace, role, _ := strings.Cut(rule, ":")
+			if d.Workspace, err = id.Parse[id.Workspace](workspace); err == nil {
+				d.Role, err = identity.ParseRole(role)
+			}
+		}
+		if err != nil || !domainForm.MatchString(d.Name) {
+			return nil, fmt.Errorf("GATEWAY_OIDC_DOMAINS has %q: want a domain such as example.com, or example.com=<workspace id>:<owner, editor or viewer>", text)
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+var domainForm = regexp.MustCompile(`^([a-z0-9-]+\.)+[a-z0-9-]+$`)
 
 // credentialBroker returns the URL of credential-broker.
 func (c Config) credentialBroker() string {

@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,7 @@ import (
 	"signalbox.dev/services/gateway/internal/feed"
 	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/mcpserver"
+	"signalbox.dev/services/gateway/internal/oidc"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -66,6 +68,9 @@ const Name = "gateway"
 
 // CallbackPath is the page to which providers can redirect browsers after a sign-in.
 const CallbackPath = api.CallbackPath
+
+// OIDCCallbackPath is where an OpenID Connect provider sends browsers back.
+const OIDCCallbackPath = api.OIDCCallbackPath
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -163,7 +168,12 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
+	company, err := s.company()
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
 	s.api, err = api.New(api.Config{
+		Company:       company,
 		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Audit: peers.audit, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
@@ -180,6 +190,22 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// company returns the sign-in at the OpenID Connect provider; nil without one.
+func (s *Service) company() (*api.Company, error) {
+	c := s.cfg.OIDC
+	if c.Issuer == "" {
+		return nil, nil //nolint:nilnil // as api.Config has it
+	}
+	domains, err := c.domains()
+	if err != nil {
+		return nil, err
+	}
+	provider := oidc.New(oidc.Config{
+		Issuer: c.Issuer, ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: c.RedirectURL, TrustEmail: c.TrustEmail, Log: s.deps.Log,
+	})
+	return &api.Company{Name: c.Name, Provider: provider, Secure: strings.HasPrefix(c.RedirectURL, "https://"), Domains: domains, Lifetime: c.Session}, nil
 }
 
 // peers are clients of the services that the gateway calls.

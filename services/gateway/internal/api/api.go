@@ -63,6 +63,8 @@ type Config struct {
 	// ReturnPaths are the paths to which a browser may be redirected after a sign-in; the
 	// first is the default. Without any the browser is shown a page.
 	ReturnPaths []string
+	// Company is the sign-in at an OpenID Connect provider; nil without one.
+	Company *Company
 	// KeepConnections serves all streams through net/http, even if the feed could hijack
 	// their connections.
 	KeepConnections bool
@@ -122,6 +124,8 @@ func New(cfg Config) (*API, error) {
 	a.documents()
 	a.workspaces()
 	a.browser()
+	a.company()
+	a.invitations()
 	a.keys()
 	a.accounts()
 	a.connections()

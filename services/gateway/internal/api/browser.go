@@ -119,8 +119,12 @@ func (p *PageInput) Resolve(hc huma.Context) []error {
 // cookie returns a cookie for the page's host alone. Over HTTPS its name has the prefix that keeps
 // other hosts of the domain from setting it; a browser always tells the origin of a POST.
 func (p PageInput) cookie(value string, lifetime time.Duration) string {
+	return sessionCookieFor(strings.HasPrefix(p.Origin, "https://"), value, lifetime)
+}
+
+func sessionCookieFor(https bool, value string, lifetime time.Duration) string {
 	c := http.Cookie{Name: sessionCookie, Value: value, Path: "/", MaxAge: int(lifetime.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode}
-	if strings.HasPrefix(p.Origin, "https://") {
+	if https {
 		c.Name, c.Secure = hostPrefix+c.Name, true
 	}
 	return c.String()
@@ -174,11 +178,14 @@ func (a *API) signOut(ctx context.Context, in *PageInput) (*cookieOutput[Success
 type meOutputBody struct {
 	MemberID string `json:"member_id" format:"uuid"`
 	Browser  bool   `json:"browser" doc:"The caller is signed in with a browser."`
+	Name     string `json:"name,omitempty" doc:"As the company's sign-in page has it."`
+	Email    string `json:"email,omitempty"`
 }
 
 func (a *API) me(ctx context.Context, _ *struct{}) (*meOutputBody, error) {
 	caller := callerOf(ctx)
-	return &meOutputBody{caller.Member.String(), caller.Session() != store.BrowserSessionID{}}, nil
+	p, err := a.cfg.Store.Person(ctx, caller.Member)
+	return &meOutputBody{caller.Member.String(), caller.Session() != store.BrowserSessionID{}, p.Name, p.Email}, err
 }
 
 type browserSessionsOutputBody struct {

@@ -34,7 +34,7 @@ func HideToken(next http.Handler) http.Handler {
 			return
 		}
 		q := r.URL.Query()
-		if r.URL.Path == CallbackPath {
+		if r.URL.Path == CallbackPath || r.URL.Path == OIDCCallbackPath {
 			next.ServeHTTP(w, hideRedirect(r, q))
 			return
 		}

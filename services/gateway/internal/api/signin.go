@@ -97,22 +97,10 @@ func cookieName(state string) string {
 
 // callback completes a sign-in in the browser that started it.
 func (a *API) callback(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet { // the pattern GET matches HEAD too
-		(&Error{status: http.StatusMethodNotAllowed, Message: "use GET", header: http.Header{"Allow": {"GET"}}}).write(w)
-		return
-	}
 	answer, _ := r.Context().Value(redirectKey{}).(SignInAnswer)
 	in, done, err := a.complete(r, answer)
 	if err != nil {
-		e := a.failure(r.Context(), "sign-in-callback", err)
-		if wait := e.header.Get("Retry-After"); wait != "" {
-			w.Header().Set("Retry-After", wait)
-		}
-		text := sentence(e.Message)
-		if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
-			text += " To try again, reload this page."
-		}
-		show(w, e.status, page{Title: "That did not work", Text: text, Link: in.ReturnTo})
+		a.refusePage(w, r, err, page{Link: in.ReturnTo, Again: "To try again, reload this page."})
 		return
 	}
 	if in.ReturnTo != "" {
@@ -125,6 +113,19 @@ func (a *API) callback(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	show(w, http.StatusOK, page{Title: "Done", Text: done + " You can close this page."})
+}
+
+// refusePage shows an error. Of the page it uses where to go on, and what may help later.
+func (a *API) refusePage(w http.ResponseWriter, r *http.Request, err error, p page) {
+	e := a.failure(r.Context(), "sign-in-callback", err)
+	if wait := e.header.Get("Retry-After"); wait != "" {
+		w.Header().Set("Retry-After", wait)
+	}
+	p.Title, p.Text = "That did not work", sentence(e.Message)
+	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
+		p.Text += " " + p.Again
+	}
+	show(w, e.status, p)
 }
 
 // complete completes a sign-in and returns the sentence to show.
@@ -179,6 +180,7 @@ func sentence(message string) string {
 type page struct {
 	Title, Text string
 	Link        string // where to continue; may be empty
+	Again       string // what to do if the cause passes
 }
 
 var pages = template.Must(template.New("page").Parse(`<!doctype html>
@@ -200,29 +202,46 @@ func show(w http.ResponseWriter, status int, p page) {
 
 // describeCallback mounts the page and adds it to the OpenAPI document.
 func (a *API) describeCallback() {
-	a.mux.HandleFunc("GET "+CallbackPath, a.callback)
-	text := func(name, about string, limit int) *huma.Param {
-		return &huma.Param{Name: name, In: "query", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &limit}, Description: about}
-	}
-	html := map[string]*huma.MediaType{"text/html": {Schema: &huma.Schema{Type: huma.TypeString}}}
-	a.huma.OpenAPI().AddOperation(&huma.Operation{
-		OperationID: "sign-in-callback", Method: http.MethodGet, Path: CallbackPath,
-		Tags: []string{"Connections"}, Summary: "Complete a connection or a sign-in: the page to which a provider redirects the browser",
+	a.browserPage(CallbackPath, a.callback, huma.Operation{
+		OperationID: "sign-in-callback",
+		Tags:        []string{"Connections"}, Summary: "Complete a connection or a sign-in: the page to which a provider redirects the browser",
 		Description: "For browsers only. Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.",
 		Parameters: []*huma.Param{
-			text("state", "The state that was sent to the provider.", maxState), text("code", "The code that the provider issued.", maxCode), text("error", "The provider's error, if it issued no code.", maxErrorCode),
-			text("iss", "The authorization server's issuer, if it names itself (RFC 9207).", maxIssuer),
+			textParam("state", "The state that was sent to the provider.", maxState), textParam("code", "The code that the provider issued.", maxCode), textParam("error", "The provider's error, if it issued no code.", maxErrorCode),
+			textParam("iss", "The authorization server's issuer, if it names itself (RFC 9207).", maxIssuer),
 		},
-		Metadata: map[string]any{accessKey: access{page: true}},
 		Responses: map[string]*huma.Response{
-			"200": {Description: "Complete; the page says so.", Content: html},
+			"200": {Description: "Complete; the page says so."},
 			"303": {Description: "Complete; redirects to the path that was given at the start, with the provider's name in the parameter connected or signed_in."},
-			"400": {Description: "The parameters are not those of a provider's redirect.", Content: html},
-			"403": {Description: "This browser did not start the sign-in, or the member no longer has the role.", Content: html},
-			"409": {Description: "Declined, expired, or refused by the provider; the page says what to do.", Content: html},
-			"429": {Description: "Too many requests; Retry-After says how long to wait before reloading the page.", Content: html},
-			"500": {Description: "An internal error, which is logged and not shown.", Content: html},
-			"503": {Description: "The provider or a service is unavailable; reloading the page may work later.", Content: html},
+			"400": {Description: "The parameters are not those of a provider's redirect."},
+			"403": {Description: "This browser did not start the sign-in, or the member no longer has the role."},
+			"409": {Description: "Declined, expired, or refused by the provider; the page says what to do."},
+			"429": {Description: "Too many requests; Retry-After says how long to wait before reloading the page."},
+			"500": {Description: "An internal error, which is logged and not shown."},
+			"503": {Description: "The provider or a service is unavailable; reloading the page may work later."},
 		},
 	})
+}
+
+func textParam(name, about string, limit int) *huma.Param {
+	return &huma.Param{Name: name, In: "query", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: &limit}, Description: about}
+}
+
+// browserPage mounts a page that a browser is sent to, and adds it to the OpenAPI document.
+func (a *API) browserPage(path string, h http.HandlerFunc, op huma.Operation) {
+	a.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet { // the pattern GET matches HEAD too
+			(&Error{status: http.StatusMethodNotAllowed, Message: "use GET", header: http.Header{"Allow": {"GET"}}}).write(w)
+			return
+		}
+		h(w, r)
+	})
+	op.Method, op.Path = http.MethodGet, path
+	op.Metadata = map[string]any{accessKey: access{page: true}}
+	for status, answer := range op.Responses {
+		if status != "303" {
+			answer.Content = map[string]*huma.MediaType{"text/html": {Schema: &huma.Schema{Type: huma.TypeString}}}
+		}
+	}
+	a.huma.OpenAPI().AddOperation(&op)
 }

@@ -25,12 +25,14 @@ func viewWorkspace(w store.Workspace) Workspace {
 // Member is a person's membership.
 type Member struct {
 	MemberID  string `json:"member_id" format:"uuid"`
+	Name      string `json:"name,omitempty" doc:"As the company's sign-in page has it."`
+	Email     string `json:"email,omitempty"`
 	Role      string `json:"role" enum:"owner,editor,viewer"`
 	CreatedAt string `json:"created_at" format:"date-time"`
 }
 
 func viewMember(m store.Member) Member {
-	return Member{m.ID.String(), m.Role.String(), timeStamp(m.CreatedAt)}
+	return Member{m.ID.String(), m.Name, m.Email, m.Role.String(), timeStamp(m.CreatedAt)}
 }
 
 // WorkspacePath is the path of one workspace.

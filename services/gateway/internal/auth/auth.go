@@ -103,7 +103,7 @@ type Principal struct {
 func (a *Authenticator) Authenticate(ctx context.Context, from netip.Addr, token string) (Caller, error) {
 	p, err := a.authenticate(ctx, token)
 	if err != nil {
-		return Caller{}, a.failed(from, token != "", err)
+		return Caller{}, a.Failed(from, token != "", err)
 	}
 	if wait, ok := a.members.Take(p.Member, time.Now()); !ok {
 		return Caller{}, tooMany(wait, "you make")
@@ -116,13 +116,14 @@ func (a *Authenticator) Authenticate(ctx context.Context, from netip.Addr, token
 func (a *Authenticator) UseLink(ctx context.Context, from netip.Addr, key conf.Secret) (id.Member, error) {
 	m, err := a.cfg.Members.UseLink(ctx, key)
 	if err != nil {
-		return m, a.failed(from, true, err)
+		return m, a.Failed(from, true, err)
 	}
 	return m, nil
 }
 
-// failed counts a credential that was not valid, and returns the error to answer with.
-func (a *Authenticator) failed(from netip.Addr, presented bool, err error) error {
+// Failed counts a presented credential that was not valid against the client's address, and
+// returns the error to answer with.
+func (a *Authenticator) Failed(from netip.Addr, presented bool, err error) error {
 	if presented && fault.KindOf(err) == fault.Unauthenticated {
 		if wait, ok := a.failures.Take(httpserver.Network(from), time.Now()); !ok {
 			return limited(wait, "too many tokens or keys from your address were not valid")

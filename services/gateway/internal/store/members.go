@@ -15,6 +15,8 @@ import (
 // Member is a person's membership in a workspace.
 type Member struct {
 	ID        id.Member
+	Name      string // of Person; may be empty
+	Email     string // of Person; may be empty
 	Role      identity.Role
 	CreatedAt time.Time
 }
@@ -22,8 +24,12 @@ type Member struct {
 // Position returns the member's place in a list.
 func (m Member) Position() Position { return Position{m.CreatedAt, m.ID.UUID} }
 
+const memberColumns = `member_id,
+	coalesce((SELECT p.name FROM people p WHERE p.member_id = members.member_id), ''),
+	coalesce((SELECT p.email FROM people p WHERE p.member_id = members.member_id), ''), role, created_at`
+
 func scanMember(row pgx.CollectableRow) (m Member, err error) {
-	err = row.Scan(&m.ID, scanRole{&m.Role}, &m.CreatedAt)
+	err = row.Scan(&m.ID, &m.Name, &m.Email, scanRole{&m.Role}, &m.CreatedAt)
 	return m, err
 }
 
@@ -31,7 +37,7 @@ func scanMember(row pgx.CollectableRow) (m Member, err error) {
 func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) (out []Member, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		out, err = collect(ctx, tx, scanMember, `
-			SELECT member_id, role, created_at FROM members
+			SELECT `+memberColumns+` FROM members
 			WHERE workspace_id = @workspace AND (created_at, member_id) > (@after, @id)
 			ORDER BY created_at, member_id LIMIT @limit`, p.args(pg.Args{"workspace": ws}))
 		return err
@@ -49,7 +55,7 @@ func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, rol
 			return err
 		}
 		out, err = collectOne(ctx, tx, scanMember, `
-			SELECT member_id, role, created_at FROM members WHERE workspace_id = @workspace AND member_id = @member`, args)
+			SELECT `+memberColumns+` FROM members WHERE workspace_id = @workspace AND member_id = @member`, args)
 		if err == nil && out.Role != role {
 			return fault.New(fault.Conflict, "this person is already a member with the role %s: change it with PATCH", out.Role)
 		}
@@ -68,7 +74,7 @@ func (s *Store) SetRole(ctx context.Context, ws id.Workspace, m id.Member, role 
 		}
 		out, err = collectOne(ctx, tx, scanMember, `
 			UPDATE members SET role = @role WHERE workspace_id = @workspace AND member_id = @member
-			RETURNING member_id, role, created_at`, pg.Args{"workspace": ws, "member": m, "role": role.String()})
+			RETURNING `+memberColumns, pg.Args{"workspace": ws, "member": m, "role": role.String()})
 		if pg.NoRows(err) {
 			return fault.New(fault.NotFound, "no such member")
 		}

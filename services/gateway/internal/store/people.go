@@ -1,0 +1,155 @@
+package store
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
+)
+
+// Bounds of invitations.
+const (
+	maxInvitations = 1000 // per workspace
+	// InvitationDays is how long an invitation is valid.
+	InvitationDays = 30
+)
+
+// Person is somebody whom the OpenID Connect provider has identified.
+type Person struct {
+	Member id.Member
+	Email  string // in lower case; empty unless it is verified
+	Name   string // may be empty
+}
+
+// Domain admits everybody whose e-mail address is in a domain.
+type Domain struct {
+	Name string // in lower case
+	// Workspace is the one that they join with Role when they sign in for the first time. Zero:
+	// they may sign in, and join none.
+	Workspace id.Workspace
+	Role      identity.Role
+}
+
+// Admit records a person who signs in, and makes them a member of the workspaces that have
+// invited them and, the first time, of those of their domain. A person who is then in no
+// workspace and in no domain is Forbidden, and is not recorded.
+func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
+	// AsSystem: the invitations are of many workspaces.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		args := pg.Args{"member": p.Member, "email": p.Email, "name": p.Name, "days": InvitationDays}
+		var first, admitted bool
+		if err := tx.QueryRow(ctx, `
+			INSERT INTO people (member_id, email, name) VALUES (@member, @email, @name)
+			ON CONFLICT (member_id) DO UPDATE SET email = excluded.email, name = excluded.name
+			RETURNING xmax = 0`, args).Scan(&first); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `
+			WITH invited AS (DELETE FROM invitations WHERE email = @email AND @email <> '' RETURNING workspace_id, role, created_at)
+			INSERT INTO members (workspace_id, member_id, role)
+			SELECT workspace_id, @member, role FROM invited WHERE created_at > now() - make_interval(days => @days)
+			ON CONFLICT DO NOTHING`, args); err != nil {
+			return err
+		}
+		_, domain, _ := strings.Cut(p.Email, "@")
+		for _, d := range domains {
+			if d.Name != domain || domain == "" {
+				continue
+			}
+			admitted = true
+			if d.Workspace == (id.Workspace{}) || !first {
+				continue
+			}
+			if _, err := tx.Exec(ctx, `
+				INSERT INTO members (workspace_id, member_id, role)
+				SELECT workspace_id, @member, @role FROM workspaces WHERE workspace_id = @workspace ON CONFLICT DO NOTHING`,
+				pg.Args{"workspace": d.Workspace, "member": p.Member, "role": d.Role.String()}); err != nil {
+				return err
+			}
+		}
+		if admitted {
+			return nil
+		}
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM members WHERE member_id = @member)`, args).Scan(&admitted); err != nil || admitted {
+			return err
+		}
+		if p.Email == "" {
+			return fault.Coded(fault.Forbidden, "NOT_INVITED", "you are in no workspace, and your company's sign-in page does not confirm your e-mail address: ask the operator")
+		}
+		return fault.Coded(fault.Forbidden, "NOT_INVITED", "nobody has invited %s to a workspace yet: ask an owner of one to invite this address, and sign in again", p.Email)
+	})
+	return wrap(err, "admit a person")
+}
+
+// Person returns what is known about a person. It returns a zero Person if they have not signed
+// in at the OpenID Connect provider.
+func (s *Store) Person(ctx context.Context, m id.Member) (p Person, err error) {
+	err = s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT member_id, email, name FROM people WHERE member_id = @member`, pg.Args{"member": m}).Scan(&p.Member, &p.Email, &p.Name)
+	})
+	if pg.NoRows(err) {
+		return Person{}, nil
+	}
+	return p, wrap(err, "look up a person")
+}
+
+// Invitation makes whoever signs in with an e-mail address a member.
+type Invitation struct {
+	Email     string // in lower case
+	Role      identity.Role
+	CreatedBy id.Member
+	CreatedAt time.Time
+}
+
+func scanInvitation(row pgx.CollectableRow) (i Invitation, err error) {
+	err = row.Scan(&i.Email, scanRole{&i.Role}, &i.CreatedBy, &i.CreatedAt)
+	return i, err
+}
+
+// Invite invites an e-mail address to a workspace. Inviting it again renews the invitation, with
+// the new role.
+func (s *Store) Invite(ctx context.Context, ws id.Workspace, i Invitation) (out Invitation, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		out, err = collectOne(ctx, tx, scanInvitation, `
+			WITH expired AS (DELETE FROM invitations WHERE workspace_id = @workspace AND email <> @email AND created_at < now() - make_interval(days => @days))
+			INSERT INTO invitations (workspace_id, email, role, created_by)
+			SELECT @workspace, @email, @role, @member
+			WHERE (SELECT count(*) FROM invitations WHERE workspace_id = @workspace AND email <> @email) < @most
+			ON CONFLICT (workspace_id, email) DO UPDATE SET role = excluded.role, created_by = excluded.created_by, created_at = clock_timestamp()
+			RETURNING email, role, created_by, created_at`, pg.Args{
+			"workspace": ws, "email": i.Email, "role": i.Role.String(), "member": i.CreatedBy, "days": InvitationDays, "most": maxInvitations,
+		})
+		if pg.NoRows(err) {
+			return fault.New(fault.Conflict, "the workspace has %d open invitations, which is the limit: withdraw some first", maxInvitations)
+		}
+		return err
+	})
+	return out, wrap(err, "invite")
+}
+
+// Invitations returns a workspace's valid invitations, in the order of their addresses.
+func (s *Store) Invitations(ctx context.Context, ws id.Workspace) (out []Invitation, err error) {
+	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		out, err = collect(ctx, tx, scanInvitation, `
+			SELECT email, role, created_by, created_at FROM invitations
+			WHERE workspace_id = @workspace AND created_at > now() - make_interval(days => @days) ORDER BY email LIMIT @most`,
+			pg.Args{"workspace": ws, "days": InvitationDays, "most": maxInvitations})
+		return err
+	})
+	return out, wrap(err, "list invitations")
+}
+
+// Withdraw deletes an invitation.
+func (s *Store) Withdraw(ctx context.Context, ws id.Workspace, email string) error {
+	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		return deleteOne(ctx, tx, "invitation", `DELETE FROM invitations WHERE workspace_id = @workspace AND email = @email`,
+			pg.Args{"workspace": ws, "email": email})
+	})
+	return wrap(err, "withdraw an invitation")
+}
