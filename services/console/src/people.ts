@@ -15,6 +15,8 @@ export function usePeople() {
 			),
 		staleTime: 300_000,
 	});
-	const nameOf = (id: string | null | undefined): string => (!id ? "Signalbox" : id === me ? "You" : `Member ${id.slice(-4)}`);
+	const known = new Map(members.data?.map((m) => [m.member_id, m.name || m.email]));
+	const nameOf = (id: string | null | undefined): string =>
+		!id ? "Signalbox" : id === me ? "You" : known.get(id) || `Member ${id.slice(-4)}`;
 	return { members, me, nameOf };
 }

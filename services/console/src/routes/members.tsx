@@ -2,7 +2,7 @@ import type { Schemas } from "@signalbox/client";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Plus, UserMinus } from "lucide-react";
 import { type FormEvent, useState } from "react";
-import { unwrap, useWorkspace } from "../client.ts";
+import { everywhere, unwrap, useWorkspace } from "../client.ts";
 import { Button, Face, IconButton } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { CopyButton, Field, Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/page.tsx";
@@ -78,7 +78,7 @@ export function MembersPage() {
 										<Face name={nameOf(m.member_id)} id={m.member_id} />
 										<div className={pageCss.pair}>
 											<span className="font-mid">{nameOf(m.member_id)}</span>
-											<code className={css.id}>{m.member_id}</code>
+											{m.email ? <span className={css.id}>{m.email}</span> : <code className={css.id}>{m.member_id}</code>}
 										</div>
 									</div>
 								</td>
@@ -121,6 +121,7 @@ export function MembersPage() {
 					</Table>
 				)}
 			</Loaded>
+			{owner && <Invitations />}
 			<dl className={css.roles}>
 				{Object.values(roles).map(([name, may]) => (
 					<div key={name}>
@@ -154,6 +155,42 @@ export function MembersPage() {
 	);
 }
 
+/** Who has been invited, and has not signed in yet. */
+function Invitations() {
+	const { client, workspace } = useWorkspace();
+	const queries = useQueryClient();
+	const path = { id: workspace.id };
+	const open = useQuery({
+		queryKey: [workspace.id, "invitations"],
+		queryFn: () => unwrap(client.api.GET("/api/workspaces/{id}/invitations", { params: { path } })).then((b) => b.invitations),
+	});
+	const withdraw = useMutation({
+		mutationFn: (email: string) =>
+			unwrap(client.api.DELETE("/api/workspaces/{id}/invitations/{email}", { params: { path: { ...path, email } } })),
+		onSettled: () => queries.invalidateQueries({ queryKey: [workspace.id, "invitations"] }),
+	});
+	if (!open.data?.length) return <Refused error={open.error} />;
+	return (
+		<section className="mt-8">
+			<h2 className="mb-2 font-bold">Invited</h2>
+			<Refused error={withdraw.error} />
+			<Table label="Invited" head={["E-mail address", "Role", ["Until", "wide"], ["Withdraw", "sr"]]}>
+				{open.data.map((i) => (
+					<tr key={i.email}>
+						<td>{i.email}</td>
+						<td>{roles[i.role][0]}</td>
+						<td className={`${pageCss.wide} text-small text-ink-2`}>{new Date(i.expires_at).toLocaleDateString()}</td>
+						<td data-right>
+							<IconButton icon={UserMinus} label={`Withdraw the invitation of ${i.email}`} onClick={() => withdraw.mutate(i.email)} />
+						</td>
+					</tr>
+				))}
+			</Table>
+		</section>
+	);
+}
+
+const address = /^[^\s@]+@[^\s@]+\.[^\s@]+$/;
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 function Add({ onClose, me }: { onClose: () => void; me: string | undefined }) {
@@ -162,26 +199,34 @@ function Add({ onClose, me }: { onClose: () => void; me: string | undefined }) {
 	const [id, setId] = useState("");
 	const [role, setRole] = useState<Role>("editor");
 	const [problem, setProblem] = useState("");
+	const company = useQuery({
+		queryKey: ["sign-in"],
+		queryFn: () => unwrap(everywhere.api.GET("/api/sign-in")).then((b) => b.company),
+	}).data;
+	const whom = id.trim().toLowerCase();
+	const invites = Boolean(company) && address.test(whom);
 	const add = useMutation({
-		mutationFn: () =>
-			unwrap(
-				client.api.POST("/api/workspaces/{id}/members", {
-					params: { path: { id: workspace.id } },
-					body: { member_id: id.trim().toLowerCase(), role },
-				}),
-			),
+		mutationFn: async () => {
+			const params = { path: { id: workspace.id } };
+			if (invites) await unwrap(client.api.POST("/api/workspaces/{id}/invitations", { params, body: { email: whom, role } }));
+			else await unwrap(client.api.POST("/api/workspaces/{id}/members", { params, body: { member_id: whom, role } }));
+		},
 		onSuccess: async () => {
-			await queries.invalidateQueries({ queryKey: [workspace.id, "members"] });
+			await queries.invalidateQueries({ queryKey: [workspace.id, invites ? "invitations" : "members"] });
 			onClose();
 		},
 	});
 	const submit = (e: FormEvent) => {
 		e.preventDefault();
-		const wrong = !id.trim()
-			? "Paste the id of the person."
-			: !uuid.test(id.trim())
-				? "This is not an id. An id has 32 digits in five groups, such as 0198a000-0000-7000-8000-000000000001."
-				: id.trim().toLowerCase() === me
+		const wrong = !whom
+			? company
+				? "Who is it? Give an e-mail address, or the id of the person."
+				: "Paste the id of the person."
+			: !uuid.test(whom) && !invites
+				? company
+					? "This is neither an e-mail address nor an id."
+					: "This is not an id. An id has 32 digits in five groups, such as 0198a000-0000-7000-8000-000000000001."
+				: whom === me
 					? "This is your own id. You are a member already."
 					: "";
 		setProblem(wrong);
@@ -195,18 +240,22 @@ function Add({ onClose, me }: { onClose: () => void; me: string | undefined }) {
 				<>
 					<Button onClick={onClose}>Cancel</Button>
 					<Button type="submit" form="add-member" look="primary" busy={add.isPending}>
-						Add
+						{invites ? "Invite" : "Add"}
 					</Button>
 				</>
 			}
 		>
 			<form id="add-member" className="grid gap-4" onSubmit={submit} noValidate>
 				<Field
-					label="Id of the person"
+					label={company ? "E-mail address, or id of the person" : "Id of the person"}
 					problem={problem}
-					hint="The sub claim of their access token. Who is signed in finds it here, in any workspace."
+					hint={
+						company
+							? `Who signs in with ${company.name} and this address joins. No e-mail is sent: tell them.`
+							: "The sub claim of their access token. Who is signed in finds it here, in any workspace."
+					}
 				>
-					{(c) => <input {...c} value={id} onChange={(e) => setId(e.target.value)} autoComplete="off" spellCheck={false} maxLength={64} />}
+					{(c) => <input {...c} value={id} onChange={(e) => setId(e.target.value)} autoComplete="off" spellCheck={false} maxLength={254} />}
 				</Field>
 				<fieldset className={css.pick}>
 					<legend className="font-mid">Role</legend>

@@ -1,4 +1,4 @@
-import { useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { everywhere, unwrap } from "../client.ts";
@@ -44,6 +44,10 @@ export function SignInPage({ problem = "" }: { problem?: string }) {
 	const [token, setToken] = useState("");
 	const [error, setError] = useState(problem);
 	const [busy, setBusy] = useState(false);
+	const company = useQuery({
+		queryKey: ["sign-in"],
+		queryFn: () => unwrap(everywhere.api.GET("/api/sign-in")).then((b) => b.company),
+	}).data;
 	useEffect(() => {
 		document.title = "Sign in · Signalbox";
 	}, []);
@@ -67,12 +71,26 @@ export function SignInPage({ problem = "" }: { problem?: string }) {
 				<div>
 					<h1 className="text-h1 font-bold">Sign in</h1>
 					<p className="mt-1 mb-6 text-ink-2">
-						Open the link that <code>signalbox up</code> printed, or paste a token.
+						{company ? (
+							"With your company's account, or with a token."
+						) : (
+							<>
+								Open the link that <code>signalbox up</code> printed, or paste a token.
+							</>
+						)}
 					</p>
 					{error && (
 						<div className="mb-4" role="alert">
 							<Notice tone="stop">{error.charAt(0).toUpperCase() + error.slice(1)}.</Notice>
 						</div>
+					)}
+					{company && (
+						<>
+							<a className={css.company} href={company.path}>
+								Continue with {company.name}
+							</a>
+							<p className={css.or}>or</p>
+						</>
 					)}
 					<label className="font-mid" htmlFor="token">
 						Token
@@ -90,7 +108,7 @@ export function SignInPage({ problem = "" }: { problem?: string }) {
 					<p id="token-hint" className="mt-1 mb-4 text-small text-ink-3">
 						An access token, or what <code>signalbox token</code> prints.
 					</p>
-					<Button type="submit" look="primary" busy={busy} disabled={!token.trim()}>
+					<Button type="submit" look={company ? "plain" : "primary"} busy={busy} disabled={!token.trim()}>
 						Sign in
 					</Button>
 				</div>

@@ -71,6 +71,7 @@ func (a *API) company() {
 		Responses: map[string]*huma.Response{
 			"303": {Description: "Redirects to the sign-in page."},
 			"404": {Description: "This server has no company sign-in."},
+			"500": {Description: "An internal error, which is logged and not shown."},
 			"503": {Description: "The sign-in page does not answer."},
 		},
 	})
@@ -87,6 +88,7 @@ func (a *API) company() {
 			"401": {Description: "This browser did not begin the sign-in, or the provider does not confirm it."},
 			"403": {Description: "The person is in no workspace, and nobody has invited them."},
 			"404": {Description: "This server has no company sign-in."},
+			"500": {Description: "An internal error, which is logged and not shown."},
 			"429": {Description: "Too many sign-ins from the address failed; Retry-After says how long to wait."},
 			"503": {Description: "The provider or a service is unavailable."},
 		},
