@@ -345,7 +345,7 @@ func TestConfigValidate(t *testing.T) {
 		env  []string
 		says string
 	}{
-		"nobody":      {nil, "no access tokens would be accepted"},
+		"nobody":      {nil, "nobody could sign in"},
 		"short":       {[]string{"GATEWAY_DEV_SECRET=short"}, "32 bytes"},
 		"no issuer":   {[]string{"GATEWAY_JWT_SECRET=" + testSecret}, "GATEWAY_JWT_ISSUER"},
 		"bad URL":     {[]string{"GATEWAY_DEV_SECRET=" + devSecret.Reveal(), "AGENT_RUNNER_URL=runner"}, "AGENT_RUNNER_URL"},

@@ -2,21 +2,26 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import AxeBuilder from "@axe-core/playwright";
+import { freePort, startCompany } from "./company.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
 let provider;
 let signalbox;
 let browser;
+let company;
 before(async () => {
 	provider = await startProvider();
-	signalbox = await startSignalbox(provider.environment);
+	const port = await freePort();
+	company = await startCompany(`http://127.0.0.1:${port}`);
+	signalbox = await startSignalbox(port, { ...provider.environment, ...company.environment });
 	browser = await startBrowser();
 });
 after(async () => {
 	await browser?.close();
 	await signalbox?.stop();
 	provider?.stop();
+	company?.stop();
 });
 
 /** Opens a page as a person who is signed in. It fails the test if a script or the policy complains. */
@@ -59,6 +64,40 @@ test("a link signs in once", async () => {
 	await other.getByText("This link was used before").waitFor();
 	await page.context().close();
 	await other.context().close();
+});
+
+test("who is invited signs in with the company's account", async (t) => {
+	const owner = await person(t);
+	const context = await browser.newContext();
+	t.after(() => context.close());
+	const page = await context.newPage();
+	page.setDefaultTimeout(20_000);
+	const signIn = async () => {
+		await page.goto(`${signalbox.url}/sign-in`);
+		await page.getByRole("link", { name: "Continue with Acme" }).click();
+	};
+	await signIn();
+	await page.locator("[name=login]").fill("ines");
+	await page.locator("[name=password]").fill("any");
+	await page.getByRole("button", { name: "Sign-in" }).click();
+	await page.getByRole("button", { name: "Continue" }).click();
+	await page.getByText("Nobody has invited ines@example.com").waitFor();
+
+	await owner.goto(`${owner.url().split("/").slice(0, 5).join("/")}/members`);
+	await owner.getByRole("button", { name: "Add member" }).click();
+	await owner.getByLabel("E-mail address, or id of the person").fill("Ines@example.com");
+	await owner.getByRole("button", { name: "Invite", exact: true }).click();
+	await owner.getByRole("region", { name: "Invited" }).getByText("ines@example.com").waitFor();
+
+	await signIn(); // Acme remembers her
+	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
+	const cookies = await context.cookies(signalbox.url);
+	assert.deepEqual(
+		cookies.filter((c) => c.name.startsWith("signalbox")).map((c) => [c.name, c.httpOnly, c.sameSite]), // Acme's are of the same host
+		[["signalbox_session", true, "Strict"]],
+	);
+	await owner.reload();
+	await owner.getByRole("row", { name: /Ines ines@example.com/ }).waitFor();
 });
 
 test("an agent answers, calls a tool, and the page survives a reload", async (t) => {

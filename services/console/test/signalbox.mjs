@@ -10,12 +10,15 @@ import { find } from "../../e2e/browser/chromium/find.mjs";
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "../../..");
 const program = path.join(process.env.SIGNALBOX_E2E_BIN ?? path.join(root, "bin"), "signalbox");
 
-/** Starts Signalbox with additional settings. Its links sign in once each. */
-export async function startSignalbox(settings = {}) {
+/** Starts Signalbox at a port, with additional settings. Its links sign in once each. */
+export async function startSignalbox(port = 0, settings = {}) {
 	const data = mkdtempSync(path.join(tmpdir(), "signalbox-console-"));
 	const inherited = Object.entries(process.env).filter(([name]) => !/_API_KEY$|^DATABASE_URL$|^NATS_URL$/.test(name));
 	const environment = { ...Object.fromEntries(inherited), ...settings };
-	const child = spawn(program, ["up", "--data", data, "--http", "127.0.0.1:0"], { stdio: ["ignore", "pipe", "pipe"], env: environment });
+	const child = spawn(program, ["up", "--data", data, "--http", `127.0.0.1:${port}`], {
+		stdio: ["ignore", "pipe", "pipe"],
+		env: environment,
+	});
 	let said = "";
 	const link = await new Promise((resolve, reject) => {
 		child.stdout.on("data", (d) => {
