@@ -218,13 +218,13 @@ test("two people and the agent write in one document", async (t) => {
 
 test("the keyboard is enough: find, go, send, and turn the letters off", async (t) => {
 	const page = await person(t);
-	await page.keyboard.type("create a document about keys");
+	await page.keyboard.type("create a document about tides");
 	await page.keyboard.press("Enter");
-	await page.getByText("Done. I wrote Keys").waitFor();
+	await page.getByText("Done. I wrote Tides").waitFor();
 	await page.keyboard.press("ControlOrMeta+k");
-	await page.getByRole("combobox", { name: "Search and commands" }).fill("about keys");
+	await page.getByRole("combobox", { name: "Search and commands" }).fill("about tides");
 	await page
-		.getByRole("option", { name: /create a document about keys/ })
+		.getByRole("option", { name: /create a document about tides/ })
 		.first()
 		.waitFor();
 	await page.keyboard.press("Escape");
@@ -238,8 +238,8 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.keyboard.press("s");
 	await page.getByRole("heading", { name: "Sessions" }).waitFor();
 	await page.keyboard.press("/");
-	await page.keyboard.type("wrote keys");
-	const row = page.locator("[data-row]").filter({ hasText: "create a document about keys" });
+	await page.keyboard.type("wrote tides");
+	const row = page.locator("[data-row]").filter({ hasText: "create a document about tides" });
 	await row.filter({ hasText: "I wrote" }).locator("mark").first().waitFor();
 	await page.keyboard.press("Escape");
 	await page.keyboard.press("j");
