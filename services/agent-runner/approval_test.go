@@ -140,6 +140,9 @@ func TestApprovalIsForOneQuestion(t *testing.T) {
 	if err := w.decide(session, "call_0", yes, func(r *agentv1.DecideRequest) { r.AskedAt = timestamppb.Now() }); fault.From(err).Code != "APPROVAL_CHANGED" {
 		t.Errorf("an answer to no question = %v, want APPROVAL_CHANGED", err)
 	}
+	if err := w.decide(session, "call_0", yes, func(r *agentv1.DecideRequest) { r.RunId = session }); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("an answer about another run's call = %v, want %v", err, fault.NotFound)
+	}
 	if n := w.tools.timesRan("call_0"); n != 1 {
 		t.Errorf("the calls ran %d times, want the first one only", n)
 	}

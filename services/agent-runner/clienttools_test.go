@@ -85,8 +85,15 @@ func TestClientTool(t *testing.T) {
 			t.Errorf("SendToolResult with %s = %v, want %v", what, tt.err, tt.want)
 		}
 	}
-	if _, err := w.send(session, "d", "!no sensor"); err != nil {
-		t.Fatal(err)
+	other := &agentv1.SendToolResultRequest{SessionId: session, ToolCallId: "d", RunId: session, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: "1"}}
+	if _, err := w.conversations.SendToolResult(w.as(identity.Editor), other); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a result for another run's call = %v, want %v", err, fault.NotFound)
+	}
+	// A front end that repeats its message has the error as viewers saw it.
+	for _, message := range []string{"!no sensor", "!no sensor", "!the client reports: no sensor"} {
+		if _, err := w.send(session, "d", message); err != nil {
+			t.Fatalf("SendToolResult(%q) = %v", message, err)
+		}
 	}
 	events = append(events, v.until(parked)...)
 	if err := w.decide(session, "c", agentv1.Decision_DECISION_APPROVED); err != nil {
@@ -156,6 +163,43 @@ func TestClientToolInTimeLateAndStopped(t *testing.T) {
 	}
 	if _, err := w.send(session, "d", "1"); fault.From(err).Code != "RUN_ENDED" {
 		t.Errorf("a result after the end = %v, want RUN_ENDED", err)
+	}
+}
+
+// A result that was accepted counts, although the run is stopped before its step has ended.
+func TestStopKeepsClientResult(t *testing.T) {
+	t.Parallel()
+	w := asking(t)
+	began := make(chan struct{})
+	w.tools.add("read", func(ctx context.Context, _ *toolv1.Call) string {
+		close(began)
+		<-ctx.Done()
+		return `{"result":"late"}`
+	})
+	w.model.then(calls([3]string{"a", "read", "{}"}, [3]string{"b", "locate", "{}"}, [3]string{"c", "locate", "{}"}))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go", declares(locate))
+	<-began
+	if _, err := w.send(session, "b", `"Paris"`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(lines(v.until(isEnd)), "\n")
+	if !strings.Contains(got, `result b {"output":"Paris"} false`) || !strings.Contains(got, "result c {\"error\":\"the run was stopped before a client") || !strings.Contains(got, "done cancelled") {
+		t.Errorf("want the result of b, which was accepted, and none of c:\n%s", got)
+	}
+	var told string
+	for _, m := range w.look(session).GetMessages() {
+		if m.GetRole() == "tool" {
+			told = m.GetContentJson()
+		}
+	}
+	if !strings.Contains(told, "Paris") {
+		t.Errorf("the next model call is told %s, want the result", told)
 	}
 }
 

@@ -257,6 +257,9 @@ func (c *conversations) SendToolResult(ctx context.Context, req *agentv1.SendToo
 	if in.Error == "" && len(in.Output) == 0 {
 		return nil, fault.New(fault.Invalid, "output: want either output or error, and neither empty")
 	}
+	if in.Run, err = optionalRun(req.GetRunId()); err != nil {
+		return nil, err
+	}
 	run, call, err := c.store.SendResult(ctx, actor, in)
 	if err != nil {
 		return nil, err
@@ -264,6 +267,18 @@ func (c *conversations) SendToolResult(ctx context.Context, req *agentv1.SendToo
 	c.log.InfoContext(ctx, "tool call answered by a client", "workspace", actor.Workspace, "session", session, "run", run, "key", call.Key,
 		"tool", call.ToolName, "ok", in.Error == "", "bytes", len(*call.Result), "member", actor.Member)
 	return &agentv1.SendToolResultResponse{RunId: run.String(), ToolCall: callOf(run, call)}, nil
+}
+
+// optionalRun returns nil for an empty id.
+func optionalRun(s string) (*id.Run, error) {
+	if s == "" {
+		return nil, nil //nolint:nilnil // none is given
+	}
+	r, err := id.Parse[id.Run](s)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "run_id: %v", err)
+	}
+	return &r, nil
 }
 
 func modeOf(m agentv1.SubmitMode) conversation.Mode {

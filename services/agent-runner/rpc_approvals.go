@@ -41,6 +41,9 @@ func (p *approvals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*ag
 	if at := req.GetAskedAt(); at != nil {
 		answer.AskedAt = new(at.AsTime())
 	}
+	if answer.Run, err = optionalRun(req.GetRunId()); err != nil {
+		return nil, err
+	}
 	decided, err := p.store.Decide(ctx, actor, answer)
 	if err != nil {
 		return nil, err

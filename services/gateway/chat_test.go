@@ -7,8 +7,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -176,11 +178,13 @@ func TestChatApproval(t *testing.T) {
 	run := w.runner.latest(t, session, 1)
 	run.begin(t)
 	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
-	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	until := timestamppb.New(time.UnixMilli(1700000000123))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, ExpiresAt: until}}}))
+	run.set(func() { run.asked = waitingCall(session); run.asked.ExpiresAt = until })
 	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
 	run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber()) })
 	run.publish(t, parked)
-	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"approvalId":"c1"`) || !strings.HasSuffix(sent.text(), "data: {\"type\":\"finish\",\"finishReason\":\"tool-calls\"}\n\ndata: [DONE]\n\n") {
+	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"approvalId":"c1~1700000000123"`) || !strings.HasSuffix(sent.text(), "data: {\"type\":\"finish\",\"finishReason\":\"tool-calls\"}\n\ndata: [DONE]\n\n") {
 		t.Fatalf("stream = %v\n%s\nwant one that ends at the question", err, sent.text())
 	}
 	// A client that comes now sees the question.
@@ -188,10 +192,11 @@ func TestChatApproval(t *testing.T) {
 	if err := late.ended(t); err != nil || chunkText(t, late) != chunkText(t, sent) {
 		t.Errorf("a late viewer gets %v\n%s\nwant\n%s", err, late.text(), sent.text())
 	}
-	body := func(answer string) string {
+	about := func(id, answer string) string {
 		return fmt.Sprintf(`{"id":"c","messageId":%[1]q,"messages":[{"id":%[1]q,"role":"assistant","parts":[{"type":"step-start"},
-			{"type":"tool-send","toolCallId":"c1","state":"approval-responded","input":{"forged":true},"approval":{"id":"c1"%s}}]}]}`, run.GetId(), answer)
+			{"type":"tool-send","toolCallId":"c1","state":"approval-responded","input":{"forged":true},"approval":{"id":%q%s}}]}]}`, run.GetId(), id, answer)
 	}
+	body := func(answer string) string { return about("c1~1700000000123", answer) }
 	key, _ := call[object](t, in, w.owner, "POST", "/api/keys", `{"name":"k","role":"editor"}`, http.StatusCreated)["secret"].(string)
 	byKey := person{token: key, workspace: w.workspace}
 	for name, tt := range map[string]struct {
@@ -208,6 +213,12 @@ func TestChatApproval(t *testing.T) {
 	} {
 		if got := in.send(t, in.request(t, tt.who, "POST", tt.url, body(tt.answer), nil)); got.status != tt.want || !strings.Contains(got.body, tt.says) {
 			t.Errorf("%s: %d %s, want %d with %q", name, got.status, got.body, tt.want, tt.says)
+		}
+	}
+	// An old tab answers an earlier question about a call with this id.
+	for _, earlier := range []string{"c1~1600000000000", "c1", "c1~1700000000123~outcome"} {
+		if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat?ui=6", about(earlier, `,"approved":true`), nil)); got.status != http.StatusConflict || !strings.Contains(got.body, "APPROVAL_CHANGED") {
+			t.Errorf("the answer to the question %s = %d %s, want 409", earlier, got.status, got.body)
 		}
 	}
 	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING }) // as Decide does
@@ -268,15 +279,20 @@ func TestChatClientTool(t *testing.T) {
 	if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", answer("", result), nil)); got.status != http.StatusBadRequest || !strings.Contains(got.body, "answers nothing") {
 		t.Errorf("the result of another tool = %d %s, want 400", got.status, got.body)
 	}
+	const locate = `"client_tools":[{"name":"locate","input_schema":{}}],`
+	late := strings.Replace(result, `{"city":"Paris"}`, `"late"`, 1)
+	if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", answer(locate, late), nil)); got.status != http.StatusConflict || !strings.Contains(got.body, "RESULT_EXPIRED") {
+		t.Errorf("a late result = %d %s, want 409", got.status, got.body)
+	}
 	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING })
-	on := in.open(t, w.owner, "POST", "/api/chat", answer(`"client_tools":[{"name":"locate","input_schema":{}}],`, result))
+	on := in.open(t, w.owner, "POST", "/api/chat", answer(locate, late+","+result)) // the late one does not keep the other from being heard
 	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "locate", ResultJson: `{"output":{"city":"Paris"}}`}}}))
 	run.step(t, "")
 	run.end(t)
 	if err := on.ended(t); err != nil || !strings.Contains(on.text(), `"tool-output-available","toolCallId":"c1","output":{"city":"Paris"}`) || strings.Contains(on.text(), "tool-input") {
 		t.Errorf("the continuation = %v\n%s", err, on.text())
 	}
-	if got := w.runner.sent(); got != `c1 {"city":"Paris"}` {
+	if got := w.runner.sent(); got != `c1 {"city":"Paris"} `+run.GetId() {
 		t.Errorf("the results sent are %q", got)
 	}
 }

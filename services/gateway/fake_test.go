@@ -69,6 +69,7 @@ type fakeRun struct {
 	session *fakeSession
 	*agentv1.Run
 	message *agentv1.Message
+	asked   *agentv1.Approval // a question about the call c1
 	epoch   int64
 	next    int64
 	calls   []*agentv1.ToolCall
@@ -226,7 +227,10 @@ func (r *fakeRunner) SendToolResult(ctx context.Context, req *agentv1.SendToolRe
 	if req.GetToolCallId() != "c1" {
 		return nil, fault.New(fault.NotFound, "no such call")
 	}
-	r.results = append(r.results, req.GetToolCallId()+" "+req.GetOutputJson()+req.GetError())
+	if req.GetOutputJson() == `"late"` {
+		return nil, fault.Coded(fault.Conflict, "RESULT_EXPIRED", "no client has sent the result in time")
+	}
+	r.results = append(r.results, strings.TrimSpace(req.GetToolCallId()+" "+req.GetOutputJson()+req.GetError()+" "+req.GetRunId()))
 	result := req.GetOutputJson()
 	if req.GetError() != "" {
 		result = "!" + req.GetError()
@@ -409,6 +413,9 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 		res.ToolCalls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "doc_read", ArgsJson: `{"id":"x"}`, Phase: "done", Outcome: &toolv1.Outcome{
 			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{"id":"x"}`, DurationMs: 12, Summary: "x",
 		}}}
+	}
+	if run.asked != nil {
+		res.ToolCalls = append(res.ToolCalls, &agentv1.ToolCall{ToolCallId: "c1", ToolName: "send", ArgsJson: "{}", Approval: run.asked})
 	}
 	res.Steps = []*agentv1.Step{{FinishReason: "stop", Usage: run.GetUsage(), Wasted: &agentv1.Usage{InputTokens: 20, OutputTokens: 4, Estimated: true}}}
 	return res, nil
@@ -697,6 +704,9 @@ func (fakeApprovals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*a
 		return nil, fault.New(fault.NotFound, "no such call")
 	}
 	p := waitingCall(req.GetSessionId())
+	if at := req.GetAskedAt(); at != nil && !at.AsTime().Equal(p.GetAskedAt().AsTime()) || req.GetRunId() == noone[:35]+"1" {
+		return nil, fault.Coded(fault.Conflict, "APPROVAL_CHANGED", "another question was asked about this call")
+	}
 	p.Decision, p.DecisionReason = req.GetDecision(), req.GetReason()+" "+req.GetRemember().String()
 	return &agentv1.DecideResponse{Approval: p}, nil
 }

@@ -677,6 +677,8 @@ func TestApprovals(t *testing.T) {
 	}
 	path := "/api/sessions/" + session + "/approvals/c1"
 	call[object](t, in, viewer, "POST", path, `{"approved":true}`, http.StatusForbidden)
+	call[object](t, in, w.owner, "POST", path, `{"approved":true,"run_id":"`+noone[:35]+`1"}`, http.StatusConflict)
+	call[object](t, in, w.owner, "POST", path, `{"approved":true,"run_id":"x"}`, http.StatusBadRequest)
 	decided := call[struct{ Approval object }](t, in, w.owner, "POST", path, `{"approved":false,"reason":"no","remember":"session"}`, http.StatusOK).Approval
 	if decided["decision"] != "refused" || decided["decision_reason"] != "no REMEMBER_SESSION" {
 		t.Errorf("the refused call is %v", decided)

@@ -431,7 +431,9 @@ type DecideRequest struct {
 	Remember Remember `protobuf:"varint,5,opt,name=remember,proto3,enum=signalbox.agent.v1.Remember" json:"remember,omitempty"`
 	// The asked_at of the question, so that a repeated request cannot answer a later question about
 	// a call with the same id. Absent: the question that waits.
-	AskedAt       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	AskedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=asked_at,json=askedAt,proto3" json:"asked_at,omitempty"`
+	// The run of the call, because models repeat the ids of calls. Empty: any of the session's.
+	RunId         string `protobuf:"bytes,7,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -506,6 +508,13 @@ func (x *DecideRequest) GetAskedAt() *timestamppb.Timestamp {
 		return x.AskedAt
 	}
 	return nil
+}
+
+func (x *DecideRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
 }
 
 type DecideResponse struct {
@@ -1088,7 +1097,7 @@ const file_signalbox_agent_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"decided_by\x18\x0f \x01(\tR\tdecidedBy\x129\n" +
 	"\n" +
-	"decided_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\"\x93\x02\n" +
+	"decided_at\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\"\xaa\x02\n" +
 	"\rDecideRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12 \n" +
@@ -1097,7 +1106,8 @@ const file_signalbox_agent_v1_approval_proto_rawDesc = "" +
 	"\bdecision\x18\x03 \x01(\x0e2\x1c.signalbox.agent.v1.DecisionR\bdecision\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x128\n" +
 	"\bremember\x18\x05 \x01(\x0e2\x1c.signalbox.agent.v1.RememberR\bremember\x125\n" +
-	"\basked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"J\n" +
+	"\basked_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\x12\x15\n" +
+	"\x06run_id\x18\a \x01(\tR\x05runId\"J\n" +
 	"\x0eDecideResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.signalbox.agent.v1.ApprovalR\bapproval\"j\n" +
 	"\x14ListApprovalsRequest\x12\x1d\n" +

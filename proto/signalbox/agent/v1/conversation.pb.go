@@ -2168,7 +2168,9 @@ type SendToolResultRequest struct {
 	//
 	//	*SendToolResultRequest_OutputJson
 	//	*SendToolResultRequest_Error
-	Result        isSendToolResultRequest_Result `protobuf_oneof:"result"`
+	Result isSendToolResultRequest_Result `protobuf_oneof:"result"`
+	// The run of the call, because models repeat the ids of calls. Empty: any of the session's.
+	RunId         string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2238,6 +2240,13 @@ func (x *SendToolResultRequest) GetError() string {
 		if x, ok := x.Result.(*SendToolResultRequest_Error); ok {
 			return x.Error
 		}
+	}
+	return ""
+}
+
+func (x *SendToolResultRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
 	}
 	return ""
 }
@@ -2617,7 +2626,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x18\n" +
-	"\acreated\x18\x03 \x01(\bR\acreated\"\x9d\x01\n" +
+	"\acreated\x18\x03 \x01(\bR\acreated\"\xb4\x01\n" +
 	"\x15SendToolResultRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12 \n" +
@@ -2625,7 +2634,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"toolCallId\x12!\n" +
 	"\voutput_json\x18\x03 \x01(\tH\x00R\n" +
 	"outputJson\x12\x16\n" +
-	"\x05error\x18\x04 \x01(\tH\x00R\x05errorB\b\n" +
+	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x12\x15\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runIdB\b\n" +
 	"\x06result\"j\n" +
 	"\x16SendToolResultResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x129\n" +

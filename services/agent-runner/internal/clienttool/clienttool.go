@@ -115,10 +115,11 @@ func Is(t *toolv1.Tool) bool { return t.GetSource() == source }
 // with.
 const failed = "the client reports: "
 
-// Result returns the envelope of a call's result. A result with a message is an error.
+// Result returns the envelope of a call's result. A result with a message is an error; one that a
+// client has from a viewer's events has the beginning already.
 func Result(output json.RawMessage, message string) (envelope json.RawMessage, isError bool, err error) {
 	if message != "" {
-		envelope, err = json.Marshal(map[string]string{"error": failed + message})
+		envelope, err = json.Marshal(map[string]string{"error": failed + strings.TrimPrefix(message, failed)})
 		if err != nil {
 			return nil, false, err
 		}

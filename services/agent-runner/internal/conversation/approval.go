@@ -52,6 +52,7 @@ const selectApprovals = `
 type Answer struct {
 	Session    id.Session
 	ToolCallID string
+	Run        *id.Run    // of the call; nil for any of the session's
 	AskedAt    *time.Time // of the question; nil for the one that waits
 	Decision   run.Decision
 	Reason     string
@@ -176,9 +177,10 @@ func (p *Approval) check(d run.Decision) (decided bool, err error) {
 func approval(ctx context.Context, tx pgx.Tx, ws id.Workspace, d *Answer) (*Approval, error) {
 	rows, err := tx.Query(ctx, selectApprovals+`
 		AND c.run_id IN (SELECT id FROM runs WHERE session_id = @session) AND c.tool_call_id = @call AND c.decision <> 'rule'
+			AND (@run::uuid IS NULL OR c.run_id = @run)
 		ORDER BY coalesce(c.asked_at = @asked, false) DESC, c.phase = 'planned' AND r.state IN ('running', 'waiting') DESC,
 			r.ordinal DESC, c.step_index DESC, c.call_index LIMIT 1`,
-		pg.Args{"workspace": ws, "session": d.Session, "call": d.ToolCallID, "asked": d.AskedAt})
+		pg.Args{"workspace": ws, "session": d.Session, "call": d.ToolCallID, "run": d.Run, "asked": d.AskedAt})
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 type ClientResult struct {
 	Session    id.Session
 	ToolCallID string
+	Run        *id.Run // of the call; nil for any of the session's
 	// Output is JSON. Error, if it is not empty, is sent instead: what went wrong.
 	Output json.RawMessage
 	Error  string
@@ -55,7 +56,7 @@ func (s *Store) SendResult(ctx context.Context, a identity.Actor, in ClientResul
 		if err := lock(ctx, tx, a.Workspace, in.Session); err != nil {
 			return err
 		}
-		if found, err = findClientCall(ctx, tx, a.Workspace, in.Session, in.ToolCallID); err != nil {
+		if found, err = findClientCall(ctx, tx, a.Workspace, &in); err != nil {
 			return err
 		}
 		v := run.Verdict{
@@ -71,7 +72,7 @@ func (s *Store) SendResult(ctx context.Context, a identity.Actor, in ClientResul
 		if _, err := run.Decide(ctx, tx, v); err != nil {
 			return err
 		}
-		found, err = findClientCall(ctx, tx, a.Workspace, in.Session, in.ToolCallID)
+		found, err = findClientCall(ctx, tx, a.Workspace, &in)
 		return err
 	})
 	s.out.Poke()
@@ -102,7 +103,7 @@ func (c *clientCall) check(envelope json.RawMessage) (same bool, err error) {
 
 // findClientCall returns a session's call of a client's tool: the one that waits, or else the
 // newest. The model's ids may repeat.
-func findClientCall(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, call string) (*clientCall, error) {
+func findClientCall(ctx context.Context, tx pgx.Tx, ws id.Workspace, in *ClientResult) (*clientCall, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT `+callColumns+`, run_id, decision, phase = 'planned' AND run_state IN ('running', 'waiting') AS planned,
 			coalesce(expires_at < clock_timestamp(), false) AS late,
@@ -110,9 +111,9 @@ func findClientCall(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 		FROM tool_calls c JOIN (
 			SELECT id AS of_run, state AS run_state, ordinal FROM runs WHERE workspace_id = @workspace AND session_id = @session
 		) r ON of_run = run_id
-		WHERE workspace_id = @workspace AND tool_call_id = @call AND question = 'client'
+		WHERE workspace_id = @workspace AND tool_call_id = @call AND question = 'client' AND (@run::uuid IS NULL OR run_id = @run)
 		ORDER BY planned DESC, ordinal DESC, step_index DESC, call_index LIMIT 1`,
-		pg.Args{"workspace": ws, "session": session, "call": call})
+		pg.Args{"workspace": ws, "session": in.Session, "call": in.ToolCallID, "run": in.Run})
 	if err != nil {
 		return nil, err
 	}

@@ -106,8 +106,14 @@ func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, to
 }
 
 // abandon gives outcomes to the calls that the run no longer waits for. If it is interrupted,
-// these are all that have none.
+// these are all that have none, except for those that people and clients have answered in the
+// meantime: they were told that their answer counts.
 func (a *answering) abandon(ctx context.Context, s *run.OpenStep, cause error, told *told, outcomes outcomes, unknown []run.Call, interrupted bool) error {
+	if interrupted && slices.ContainsFunc(s.Calls, func(c run.Call) bool { return c.Waits() }) {
+		if err := a.takeAnswers(ctx, told, outcomes); err != nil {
+			return err
+		}
+	}
 	for i := range s.Calls {
 		c := &s.Calls[i]
 		asked := slices.IndexFunc(unknown, func(u run.Call) bool { return u.Key == c.Key })
@@ -122,6 +128,25 @@ func (a *answering) abandon(ctx context.Context, s *run.OpenStep, cause error, t
 		}
 		if err := a.emitResult(ctx, s.Index, c, outcome, told, outcomes); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// takeAnswers emits the results of calls that were answered since the run looked at them.
+func (a *answering) takeAnswers(ctx context.Context, told *told, outcomes outcomes) error {
+	var s *run.OpenStep
+	if err := a.retryUnavailable(ctx, func() (err error) {
+		s, err = a.Store.LastStep(ctx, a.claim)
+		return err
+	}); err != nil {
+		return err
+	}
+	for i := range s.Calls {
+		if c := &s.Calls[i]; c.Outcome != nil && outcomes[c.Key] == nil {
+			if err := a.emitResult(ctx, s.Index, c, c.Outcome, told, outcomes); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

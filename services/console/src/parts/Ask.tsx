@@ -29,12 +29,14 @@ export function Ask({
 	call,
 	ask,
 	session,
+	run,
 	keys = false,
 	onAnswered,
 }: {
 	call: Call;
 	ask: Question;
 	session: string;
+	run: string;
 	keys?: boolean;
 	onAnswered?: () => void;
 }) {
@@ -49,6 +51,7 @@ export function Ask({
 					params: { path: { id: session, tool_call_id: call.id } },
 					body: {
 						...body,
+						...(run ? { run_id: run } : {}),
 						...(ask.askedAt ? { asked_at: ask.askedAt } : {}),
 						...(remember && body.approved !== undefined ? { remember } : {}),
 					},

@@ -19,13 +19,13 @@ const signals: Record<CallState, SignalName> = {
 const folded = 6;
 
 /** The calls of one step: a card with a branch of the line to each. */
-export function Calls({ calls, session }: { calls: readonly CallData[]; session: string }) {
+export function Calls({ calls, session, run }: { calls: readonly CallData[]; session: string; run: string }) {
 	const [all, setAll] = useState(false);
 	const shown = all ? calls : calls.slice(0, folded);
 	return (
 		<div className={css.calls}>
 			{shown.map((c) => (
-				<Call key={c.id} call={c} session={session} />
+				<Call key={c.id} call={c} session={session} run={run} />
 			))}
 			{shown.length < calls.length && (
 				<button type="button" className={css.fold} onClick={() => setAll(true)}>
@@ -36,13 +36,13 @@ export function Calls({ calls, session }: { calls: readonly CallData[]; session:
 	);
 }
 
-const Call = memo(function Call({ call, session }: { call: CallData; session: string }) {
+const Call = memo(function Call({ call, session, run }: { call: CallData; session: string; run: string }) {
 	const [touched, setTouched] = useState<boolean>();
 	const open = touched ?? call.state === "failed";
 	if (call.state === "asking" && call.ask && !call.ask.decision)
 		return (
 			<div className={css.call} data-live>
-				<Ask call={call} ask={call.ask} session={session} keys />
+				<Ask call={call} ask={call.ask} session={session} run={run} keys />
 			</div>
 		);
 	return (

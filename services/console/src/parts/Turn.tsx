@@ -112,7 +112,7 @@ function StepBody({ step, session, live }: { step: Step; session: string; live: 
 				<Markdown text={step.text} writing={live && step.state === "writing" && step.calls.length === 0} />
 			)}
 			{step.sources.length > 0 && <Sources sources={step.sources} />}
-			{step.calls.length > 0 && <Calls calls={step.calls} session={session} />}
+			{step.calls.length > 0 && <Calls calls={step.calls} session={session} run={step.run} />}
 			{step.state === "done" && step.text && !live && (
 				<footer className={css.foot}>
 					<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void navigator.clipboard.writeText(step.text)} />

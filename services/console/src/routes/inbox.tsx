@@ -68,6 +68,7 @@ export function InboxPage() {
 							</p>
 							<Ask
 								session={a.session_id}
+								run={a.run_id}
 								call={{ id: a.tool_call_id, tool: a.tool_name, state: "asking", received: 0, args: a.args }}
 								ask={{
 									reason: a.reason,

@@ -355,14 +355,14 @@ func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.Sen
 			if r == nil {
 				return nil, nil, "", invalid("messages: the result of the tool call %q is missing", waits)
 			}
-			r.SessionId = res.GetRun().GetSessionId()
+			r.SessionId, r.RunId = res.GetRun().GetSessionId(), res.GetRun().GetId()
 			results = append(results, r)
 		case p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED:
 			d, err := b.decision(c)
 			if err != nil {
 				return nil, nil, "", err
 			}
-			d.SessionId = res.GetRun().GetSessionId()
+			d.SessionId, d.RunId = res.GetRun().GetSessionId(), res.GetRun().GetId()
 			decisions = append(decisions, d)
 		default:
 			continue
@@ -377,11 +377,12 @@ func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.Sen
 
 // decision returns the answer about a call.
 func (b *AGUIInput) decision(c *agentv1.ToolCall) (*agentv1.DecideRequest, error) {
+	p := c.GetApproval()
 	for _, r := range b.Resume {
-		if strings.TrimSuffix(r.InterruptID, "~outcome") != c.GetToolCallId() {
+		if !dialect.IsQuestion(r.InterruptID, c.GetToolCallId(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME) {
 			continue
 		}
-		d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId()}
+		d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId(), AskedAt: p.GetAskedAt()}
 		approved := false
 		switch {
 		case r.Status == "cancelled":

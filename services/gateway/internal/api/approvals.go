@@ -86,6 +86,7 @@ type Decide struct {
 	Outcome  string `json:"outcome,omitempty" enum:"happened,repeat" doc:"To a call whose outcome is unknown: it happened, or it did not and shall run again."`
 	Reason   string `json:"reason,omitempty" maxLength:"1000" doc:"For the model and the session's viewers."`
 	AskedAt  string `json:"asked_at,omitempty" format:"date-time" doc:"The asked_at of the question that is answered. If another question was asked since about a call with this id, the answer is refused with 409, so that a repeated request cannot answer it. Absent: the question that waits."`
+	RunID    string `json:"run_id,omitempty" format:"uuid" doc:"The run of the call, because models repeat the ids of calls. Absent: the call that waits."`
 	Remember string `json:"remember,omitempty" enum:"arguments,session,workspace" doc:"Answer later calls of the tool in the same way, without asking: those with the same arguments in this session, all in this session, or all in the workspace (for owners)."`
 }
 
@@ -129,6 +130,9 @@ func (a *API) decide(ctx context.Context, in *struct {
 		return nil, err
 	}
 	req := &agentv1.DecideRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, Decision: decision, Reason: in.Body.Reason}
+	if req.RunId, err = optionalRun(in.Body.RunID); err != nil {
+		return nil, err
+	}
 	if in.Body.AskedAt != "" {
 		at, err := time.Parse(time.RFC3339Nano, in.Body.AskedAt)
 		if err != nil {

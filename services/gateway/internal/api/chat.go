@@ -337,14 +337,14 @@ func resumed(run *agentv1.Run) int64 {
 // chatAnswer passes a person's answers to approval requests and the results of client tools on, and
 // streams what follows them.
 func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*reply, error) {
-	decisions, err := m.decisions()
+	decided, err := m.decisions()
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case len(decisions) > 0 && in.version() < 6:
+	case len(decided) > 0 && in.version() < 6:
 		return nil, invalid("ui: approvals in the message need version 6 or 7 of the AI SDK: add ?ui=7 to the URL")
-	case len(decisions) > 0 && callerOf(ctx).IsKey():
+	case len(decided) > 0 && callerOf(ctx).IsKey():
 		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
 	}
 	runID, err := parseID[id.Run]("messages: the id of the last one", m.ID)
@@ -360,21 +360,41 @@ func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return nil, err
 	}
 	results := m.results(clientCalls(res.GetToolCalls(), found.GetSession(), in.Body.ClientTools))
-	if len(decisions)+len(results) == 0 {
+	if len(decided)+len(results) == 0 {
 		return nil, invalid("messages: the last one is the assistant's and answers nothing that the run waits for: send a message of the user")
 	}
-	call := ""
+	// A message repeats what it has answered before. What comes too late must not keep the rest from
+	// being heard, so a conflict is an error only if nothing else is accepted.
+	call, late := "", error(nil)
+	took := func(id string, err error) error {
+		switch {
+		case fault.KindOf(err) == fault.Conflict:
+			late = cmp.Or(late, err)
+			return nil
+		case err == nil:
+			call = id
+		}
+		return err
+	}
 	for _, r := range results {
-		r.SessionId, call = found.GetSession().GetId(), r.GetToolCallId()
-		if _, err := a.cfg.Conversations.SendToolResult(ctx, r); err != nil {
+		r.SessionId, r.RunId = found.GetSession().GetId(), runID.String()
+		_, err := a.cfg.Conversations.SendToolResult(ctx, r)
+		if err := took(r.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
 	}
-	for _, d := range decisions {
-		d.SessionId, call = found.GetSession().GetId(), d.GetToolCallId()
-		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
+	for _, d := range decided {
+		err := d.bind(res.GetToolCalls())
+		if err == nil {
+			d.SessionId, d.RunId = found.GetSession().GetId(), runID.String()
+			_, err = a.cfg.Approvals.Decide(ctx, d.DecideRequest)
+		}
+		if err := took(d.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
+	}
+	if call == "" {
+		return nil, late
 	}
 	if res, err = a.runOf(ctx, runID, found); err != nil { // what it says now decides at which pause the response ends
 		return nil, err
@@ -421,10 +441,29 @@ func (a *API) runOf(ctx context.Context, run id.Run, of *agentv1.GetSessionRespo
 	return res, nil
 }
 
+// chatDecision is the answer to a question in an assistant's message.
+type chatDecision struct {
+	*agentv1.DecideRequest
+
+	approval string // the question's id
+}
+
+// bind makes the answer one to the question that its id names, and no other.
+func (d *chatDecision) bind(calls []*agentv1.ToolCall) error {
+	for _, c := range calls {
+		p := c.GetApproval()
+		if p != nil && c.GetToolCallId() == d.GetToolCallId() && dialect.IsQuestion(d.approval, c.GetToolCallId(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME) {
+			d.AskedAt = p.GetAskedAt()
+			return nil
+		}
+	}
+	return fault.Coded(fault.Conflict, "APPROVAL_CHANGED", "another question was asked about this call: read the chat again")
+}
+
 // decisions returns the answers in an assistant's message. They name the calls; the arguments
 // that count are those that agent-runner has.
-func (m *uiMessage) decisions() ([]*agentv1.DecideRequest, error) {
-	var out []*agentv1.DecideRequest
+func (m *uiMessage) decisions() ([]chatDecision, error) {
+	var out []chatDecision
 	for i, p := range m.Parts {
 		if p.State != "approval-responded" {
 			continue
@@ -435,9 +474,9 @@ func (m *uiMessage) decisions() ([]*agentv1.DecideRequest, error) {
 		if err := checkText("messages: approval.reason", p.Approval.Reason, 1000); err != nil {
 			return nil, err
 		}
-		out = append(out, &agentv1.DecideRequest{
+		out = append(out, chatDecision{&agentv1.DecideRequest{
 			ToolCallId: p.ToolCallID, Decision: decisionOf(*p.Approval.Approved, dialect.AsksOutcome(p.Approval.ID)), Reason: p.Approval.Reason,
-		})
+		}, p.Approval.ID})
 	}
 	if len(out) > maxParts {
 		return nil, invalid("messages: more than %d answers", maxParts)
@@ -691,7 +730,7 @@ func askedIn(res *agentv1.GetRunResponse) []dialect.Asked {
 		}
 		out = append(out, dialect.Asked{
 			Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Reason: p.GetReason(), Decision: enumName(p.GetDecision()),
-			DecisionReason: p.GetDecisionReason(), OutcomeUnknown: p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME,
+			Until: p.GetExpiresAt(), DecisionReason: p.GetDecisionReason(), OutcomeUnknown: p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME,
 		})
 	}
 	return out
@@ -705,7 +744,7 @@ func addApprovals(messages []dialect.UIMessage, run string, asked []*agentv1.App
 	}
 	for _, p := range asked {
 		if p.GetRunId() == run {
-			messages[i].Ask(p.GetToolCallId(), p.GetReason(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME)
+			messages[i].Ask(p.GetToolCallId(), p.GetReason(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME)
 		}
 	}
 }

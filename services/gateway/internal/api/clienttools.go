@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"signalbox.dev/pkg/id"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 )
 
@@ -36,11 +37,21 @@ func declared(tools []ClientTool) *agentv1.ClientTools {
 type ToolResultBody struct {
 	Output json.RawMessage `json:"output,omitempty" doc:"Any JSON value."`
 	Error  string          `json:"error,omitempty" doc:"What went wrong, for the model."`
+	RunID  string          `json:"run_id,omitempty" format:"uuid" doc:"The run of the call, because models repeat the ids of calls. Absent: the call that waits."`
 }
 
 type toolResultOutputBody struct {
 	RunID    string   `json:"run_id" format:"uuid"`
 	ToolCall ToolCall `json:"tool_call"`
+}
+
+// optionalRun checks a run's id, which may be empty.
+func optionalRun(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	run, err := parseID[id.Run]("run_id", s)
+	return run.String(), err
 }
 
 func (a *API) sendToolResult(ctx context.Context, in *struct {
@@ -53,7 +64,11 @@ func (a *API) sendToolResult(ctx context.Context, in *struct {
 	if (in.Body.Output == nil) == (in.Body.Error == "") {
 		return nil, invalid("output: want either output (any JSON value) or error (a text)")
 	}
-	req := &agentv1.SendToolResultRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(in.Body.Output)}}
+	run, err := optionalRun(in.Body.RunID)
+	if err != nil {
+		return nil, err
+	}
+	req := &agentv1.SendToolResultRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, RunId: run, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(in.Body.Output)}}
 	if in.Body.Error != "" {
 		req.Result = &agentv1.SendToolResultRequest_Error{Error: in.Body.Error}
 	}

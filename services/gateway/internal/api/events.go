@@ -59,6 +59,7 @@ type ToolApprovalRequestEvent struct {
 	Reason         string     `json:"reason,omitempty" doc:"Why a person is asked."`
 	ExpiresAt      *time.Time `json:"expiresAt,omitempty" doc:"When no answer becomes a refusal."`
 	OutcomeUnknown bool       `json:"outcomeUnknown,omitempty" doc:"The call ran, and its outcome is unknown: answer with outcome."`
+	RunID          string     `json:"runId" format:"uuid"`
 }
 
 // ToolApprovalResponseEvent is the answer to a ToolApprovalRequestEvent.
@@ -80,6 +81,7 @@ type ToolClientRequestEvent struct {
 
 	Reason    string    `json:"reason,omitempty" doc:"Why the client has to ask its user before it does anything that others see."`
 	ExpiresAt time.Time `json:"expiresAt" doc:"When no result becomes an error."`
+	RunID     string    `json:"runId" format:"uuid"`
 }
 
 // ToolResultEvent is the outcome of a tool call.

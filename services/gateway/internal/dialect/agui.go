@@ -264,7 +264,7 @@ func (w *aguiWriter) result(m *runv1.ToolResult) {
 
 func (w *aguiWriter) ask(m *runv1.ToolApprovalRequest) {
 	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson())
-	o := jsonObject(appendString([]byte(`{"id":`), approvalID(m.GetToolCallId(), m.GetOutcomeUnknown()))).text("reason", "confirmation").text("toolCallId", m.GetToolCallId())
+	o := jsonObject(appendString([]byte(`{"id":`), approvalID(m.GetToolCallId(), m.GetExpiresAt(), m.GetOutcomeUnknown()))).text("reason", "confirmation").text("toolCallId", m.GetToolCallId())
 	if m.GetReason() != "" {
 		o = o.text("message", m.GetReason())
 	}

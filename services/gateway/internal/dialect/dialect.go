@@ -84,7 +84,7 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		if m.GetOutcomeUnknown() {
 			o = o.truth("outcomeUnknown", true)
 		}
-		return "tool-approval-request", o.end()
+		return "tool-approval-request", o.text("runId", e.GetRunId()).end()
 	case *runv1.Event_ToolApprovalResponse:
 		m := body.ToolApprovalResponse
 		o := object(b, "tool-approval-response").call(m.GetToolCallId(), m.GetToolName()).text("decision", m.GetDecision())
@@ -101,7 +101,7 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		if m.GetReason() != "" {
 			o = o.text("reason", m.GetReason())
 		}
-		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).end()
+		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).text("runId", e.GetRunId()).end()
 	case *runv1.Event_ToolResult:
 		m := body.ToolResult
 		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
@@ -11,6 +13,7 @@ type Asked struct {
 	Client                   bool
 	OutcomeUnknown           bool
 	Decision, DecisionReason string // empty while the call waits
+	Until                    *timestamppb.Timestamp
 }
 
 // Rebuild returns events that lead to the given state of a run, for a run whose first events are
@@ -37,7 +40,7 @@ func Rebuild(run string, ordinal int64, stored []Stored, asked []Asked, waits in
 		}
 		person = true
 		b.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{
-			ToolCallId: a.Call, ToolName: a.Tool, ArgsJson: a.Args, Reason: a.Reason, OutcomeUnknown: a.OutcomeUnknown,
+			ToolCallId: a.Call, ToolName: a.Tool, ArgsJson: a.Args, Reason: a.Reason, OutcomeUnknown: a.OutcomeUnknown, ExpiresAt: a.Until,
 		}}})
 	}
 	if len(asked) > 0 {

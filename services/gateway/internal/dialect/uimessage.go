@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // Stored is a stored message: a role and AI SDK ModelMessage content.
@@ -72,10 +74,10 @@ type UIApproval struct {
 }
 
 // Ask marks a tool call of the message as waiting for a person.
-func (m *UIMessage) Ask(call, reason string, outcomeUnknown bool) {
+func (m *UIMessage) Ask(call, reason string, until *timestamppb.Timestamp, outcomeUnknown bool) {
 	for i := range m.Parts {
 		if p := &m.Parts[i]; p.ToolCallID == call && p.State == "input-available" {
-			p.State, p.Approval = "approval-requested", &UIApproval{ID: approvalID(call, outcomeUnknown), RequestReason: reason}
+			p.State, p.Approval = "approval-requested", &UIApproval{ID: approvalID(call, until, outcomeUnknown), RequestReason: reason}
 		}
 	}
 }

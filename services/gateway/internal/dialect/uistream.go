@@ -1,12 +1,15 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -44,6 +47,7 @@ type uiState struct {
 // uiCall is what the client knows of a tool call.
 type uiCall struct {
 	name                      string
+	asked                     string // the id of the question about it
 	begun, available, refused bool
 }
 
@@ -302,12 +306,21 @@ func (w *uiWriter) result(m *runv1.ToolResult) {
 // outcomeSuffix makes the approval's id of a question about an unknown outcome.
 const outcomeSuffix = "~outcome"
 
-// approvalID returns the id of a question about a call.
-func approvalID(call string, outcomeUnknown bool) string {
+// approvalID returns the id of a question about a call. Models repeat the ids of calls, and the same
+// call may be asked about again, so the id also has the time until which the question waits.
+func approvalID(call string, until *timestamppb.Timestamp, outcomeUnknown bool) string {
+	if until != nil {
+		call += "~" + strconv.FormatInt(until.AsTime().UnixMilli(), 10)
+	}
 	if outcomeUnknown {
 		return call + outcomeSuffix
 	}
 	return call
+}
+
+// IsQuestion reports whether an approval's id is that of a question.
+func IsQuestion(approval, call string, until *timestamppb.Timestamp, outcomeUnknown bool) bool {
+	return approval == approvalID(call, until, outcomeUnknown)
 }
 
 // AsksOutcome reports whether a question is about a call's unknown outcome. Approving such a call
@@ -316,38 +329,42 @@ func AsksOutcome(approvalID string) bool { return strings.HasSuffix(approvalID, 
 
 func (w *uiWriter) approvalRequest(m *runv1.ToolApprovalRequest) {
 	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson(), false)
+	c := w.calls[m.GetToolCallId()]
+	c.asked = approvalID(m.GetToolCallId(), m.GetExpiresAt(), m.GetOutcomeUnknown())
+	w.setCall(m.GetToolCallId(), c)
 	if w.version < 6 {
 		o := jsonObject(appendString([]byte(`{"state":"requested","toolCallId":`), m.GetToolCallId())).text("toolName", m.GetToolName()).text("reason", m.GetReason())
 		if at := m.GetExpiresAt(); at != nil {
 			o = o.text("expiresAt", at.AsTime().Format(time.RFC3339Nano))
 		}
-		w.dataApproval(m.GetToolCallId(), o, m.GetOutcomeUnknown())
+		w.dataApproval(c.asked, o, m.GetOutcomeUnknown())
 		return
 	}
-	o := w.chunk("tool-approval-request").text("approvalId", approvalID(m.GetToolCallId(), m.GetOutcomeUnknown())).text("toolCallId", m.GetToolCallId())
+	o := w.chunk("tool-approval-request").text("approvalId", c.asked).text("toolCallId", m.GetToolCallId())
 	if w.version >= 7 && m.GetReason() != "" {
 		o = o.text("reason", m.GetReason())
 	}
 	w.emit(o)
 }
 
-func (w *uiWriter) dataApproval(call string, o jsonObject, outcomeUnknown bool) {
+func (w *uiWriter) dataApproval(id string, o jsonObject, outcomeUnknown bool) {
 	if outcomeUnknown {
 		o = o.truth("outcomeUnknown", true)
 	}
-	w.emit(w.chunk("data-tool-approval").text("id", approvalID(call, outcomeUnknown)).json("data", string(o.end()), "{}"))
+	w.emit(w.chunk("data-tool-approval").text("id", id).json("data", string(o.end()), "{}"))
 }
 
 func (w *uiWriter) approvalResponse(m *runv1.ToolApprovalResponse) {
 	c := w.calls[m.GetToolCallId()]
 	c.refused = slices.Contains([]string{"refused", "expired"}, m.GetDecision())
 	w.setCall(m.GetToolCallId(), c)
+	id := cmp.Or(c.asked, approvalID(m.GetToolCallId(), nil, m.GetOutcomeUnknown()))
 	switch {
 	case w.version < 6:
 		o := jsonObject(appendString([]byte(`{"state":`), m.GetDecision())).text("toolCallId", m.GetToolCallId()).text("toolName", m.GetToolName()).text("reason", m.GetReason())
-		w.dataApproval(m.GetToolCallId(), o, m.GetOutcomeUnknown())
+		w.dataApproval(id, o, m.GetOutcomeUnknown())
 	case w.version >= 7:
-		o := w.chunk("tool-approval-response").text("approvalId", approvalID(m.GetToolCallId(), m.GetOutcomeUnknown())).
+		o := w.chunk("tool-approval-response").text("approvalId", id).
 			truth("approved", slices.Contains([]string{"approved", "repeat"}, m.GetDecision()))
 		if m.GetReason() != "" {
 			o = o.text("reason", m.GetReason())

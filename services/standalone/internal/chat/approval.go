@@ -12,9 +12,9 @@ import (
 
 // question is a tool call that waits for a person.
 type question struct {
-	ToolCallID, ToolName, Reason string
-	Args                         json.RawMessage
-	OutcomeUnknown               bool
+	RunID, ToolCallID, ToolName, Reason string
+	Args                                json.RawMessage
+	OutcomeUnknown                      bool
 }
 
 // String returns the question for a person.
@@ -43,6 +43,9 @@ func (q question) answer(typed string) (body map[string]any, ok bool) {
 	}
 	if reason != "" {
 		body["reason"] = reason
+	}
+	if q.RunID != "" { // a gateway of an earlier version does not say it
+		body["run_id"] = q.RunID
 	}
 	return body, true
 }
@@ -99,7 +102,7 @@ func (c *Client) Decide(ctx context.Context, session, call string, body map[stri
 
 // asked returns the question of a tool-approval-request.
 func (d event) asked() question {
-	return question{d.ToolCallID, d.ToolName, d.Reason, d.Args, d.OutcomeUnknown}
+	return question{d.RunID, d.ToolCallID, d.ToolName, d.Reason, d.Args, d.OutcomeUnknown}
 }
 
 // clientRequest says that a call waits for a client, which this one is not.

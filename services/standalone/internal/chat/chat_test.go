@@ -207,7 +207,7 @@ func TestApproval(t *testing.T) {
 		event, typed, want string
 	}{
 		"refuse":  {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"reason":"it sends"}`, "maybe\nn, wrong list\n", `{"approved":false,"reason":"wrong list"}`},
-		"approve": {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"reason":"it sends"}`, "y\n", `{"approved":true}`},
+		"approve": {`{"runId":"r1","toolCallId":"c1","toolName":"send","args":{"to":"x"},"reason":"it sends"}`, "y\n", `{"approved":true,"run_id":"r1"}`},
 		"repeat":  {`{"toolCallId":"c1","toolName":"send","args":{"to":"x"},"outcomeUnknown":true}`, "no\n", `{"outcome":"repeat"}`},
 	} {
 		t.Run(name, func(t *testing.T) {

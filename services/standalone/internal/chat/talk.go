@@ -166,8 +166,8 @@ func (t *talk) explain(simulated bool) {
 type event struct {
 	Delta, ToolName, Result, Error, Reason, Until, FinishReason, FinishDetail, URL, Title string
 
-	ToolCallID, Decision, ExpiresAt string
-	OutcomeUnknown, ForPerson       bool
+	RunID, ToolCallID, Decision, ExpiresAt string
+	OutcomeUnknown, ForPerson              bool
 
 	Args                                 json.RawMessage
 	IsError, Simulated                   bool

@@ -2276,6 +2276,11 @@ export interface components {
              * @enum {string}
              */
             remember?: "arguments" | "session" | "workspace";
+            /**
+             * Format: uuid
+             * @description The run of the call, because models repeat the ids of calls. Absent: the call that waits.
+             */
+            run_id?: string;
         };
         Decision: {
             /** @enum {string} */
@@ -3487,6 +3492,8 @@ export interface components {
             outcomeUnknown?: boolean;
             /** @description Why a person is asked. */
             reason?: string;
+            /** Format: uuid */
+            runId: string;
             toolCallId: string;
             toolName: string;
             /** @enum {string} */
@@ -3573,6 +3580,8 @@ export interface components {
             expiresAt: string;
             /** @description Why the client has to ask its user before it does anything that others see. */
             reason?: string;
+            /** Format: uuid */
+            runId: string;
             toolCallId: string;
             toolName: string;
             /** @enum {string} */
@@ -3583,6 +3592,11 @@ export interface components {
             error?: string;
             /** @description Any JSON value. */
             output?: unknown;
+            /**
+             * Format: uuid
+             * @description The run of the call, because models repeat the ids of calls. Absent: the call that waits.
+             */
+            run_id?: string;
         };
         ToolResultEvent: {
             isError: boolean;
