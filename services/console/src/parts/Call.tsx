@@ -1,10 +1,11 @@
-import { ChevronRight } from "lucide-react";
+import { ChevronRight, Copy } from "lucide-react";
 import { memo, useState } from "react";
-import type { Call as CallData, CallState } from "../live/conversation.ts";
+import type { Call as CallData, CallState, Ask as Question } from "../live/conversation.ts";
+import { usePeople } from "../people.ts";
 import { tellingArgument, toolWords } from "../words.ts";
 import { Ask } from "./Ask.tsx";
 import css from "./Call.module.css";
-import { Icon } from "./controls.tsx";
+import { Button, Icon, IconButton } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 
 const signals: Record<CallState, SignalName> = {
@@ -57,6 +58,7 @@ const Call = memo(function Call({ call, session, run }: { call: CallData; sessio
 			</button>
 			{open && (
 				<dl className={css.more}>
+					{call.ask?.decision && <Decision ask={call.ask} />}
 					{call.args !== undefined && <Json name="Arguments" value={call.args} />}
 					{call.result !== undefined && <Json name="Result" value={call.result} />}
 				</dl>
@@ -72,17 +74,117 @@ function summary(c: CallData): string {
 	return tellingArgument(c.args);
 }
 
+/** Who answered the question about a call, and what. */
+function Decision({ ask }: { ask: Question }) {
+	const { nameOf } = usePeople();
+	const d = ask.decision;
+	if (!d) return null;
+	const word = {
+		approved: "Approved",
+		refused: "Refused",
+		expired: "Refused: nobody answered in time",
+		happened: "It happened",
+		repeat: "Done again",
+	};
+	const said = word[d.decision as keyof typeof word] ?? d.decision;
+	return (
+		<>
+			<dt className="micro">Answer</dt>
+			<dd className={css.plain}>{d.by ? `${said} by ${nameOf(d.by)}` : said}</dd>
+		</>
+	);
+}
+
+/** Arguments or a result: as JSON or, for a list of objects, as a table; with its pictures. */
 function Json({ name, value }: { name: string; value: unknown }) {
-	const compact = JSON.stringify(value) ?? "";
-	const text = compact.length < 60 ? compact : JSON.stringify(value, null, 2);
+	const rows = rowsOf(value);
+	const [asTable, setAsTable] = useState(false);
+	const pictures = picturesOf(value);
+	const shown = pictures.length > 0 ? withoutPictures(value) : value;
+	const compact = JSON.stringify(shown) ?? "";
+	const text = compact.length < 60 ? compact : JSON.stringify(shown, null, 2);
 	return (
 		<>
 			<dt className="micro">{name}</dt>
-			<dd>
-				<pre className={css.json} tabIndex={0} role="region" aria-label={name}>
-					{text}
-				</pre>
+			<dd className={css.value}>
+				{rows && asTable ? (
+					<Rows name={name} rows={rows} />
+				) : (
+					<pre className={css.json} tabIndex={0} role="region" aria-label={name}>
+						{text}
+					</pre>
+				)}
+				{pictures.map((p) => (
+					<img key={p.slice(0, 80) + p.length} className={css.picture} src={p} alt={`In the ${name.toLowerCase()}`} />
+				))}
+				<span className={css.tools}>
+					{rows && (
+						<Button small look="quiet" onClick={() => setAsTable(!asTable)}>
+							{asTable ? "As JSON" : "As table"}
+						</Button>
+					)}
+					<IconButton
+						icon={Copy}
+						label={`Copy ${name.toLowerCase()}`}
+						onClick={() => void navigator.clipboard.writeText(JSON.stringify(value, null, 2))}
+					/>
+				</span>
 			</dd>
 		</>
+	);
+}
+
+function Rows({ name, rows }: { name: string; rows: readonly Record<string, unknown>[] }) {
+	const columns = [...new Set(rows.flatMap((r) => Object.keys(r)))].slice(0, 12);
+	return (
+		<div className={css.table} tabIndex={0} role="region" aria-label={name}>
+			<table>
+				<thead>
+					<tr>
+						{columns.map((c) => (
+							<th key={c} className="micro">
+								{c.replaceAll("_", " ")}
+							</th>
+						))}
+					</tr>
+				</thead>
+				<tbody>
+					{rows.slice(0, 200).map((r, i) => (
+						// biome-ignore lint/suspicious/noArrayIndexKey: the rows have no other name
+						<tr key={i}>
+							{columns.map((c) => (
+								<td key={c}>{typeof r[c] === "string" ? r[c] : (JSON.stringify(r[c]) ?? "")}</td>
+							))}
+						</tr>
+					))}
+				</tbody>
+			</table>
+		</div>
+	);
+}
+
+/** The list of objects that a value is, or that is its only list; undefined if there is none. */
+function rowsOf(value: unknown): Record<string, unknown>[] | undefined {
+	const isRows = (v: unknown): v is Record<string, unknown>[] =>
+		Array.isArray(v) && v.length > 0 && v.every((x) => typeof x === "object" && x !== null && !Array.isArray(x));
+	if (isRows(value)) return value;
+	if (typeof value !== "object" || value === null) return undefined;
+	const lists = Object.values(value).filter(isRows);
+	return lists.length === 1 ? lists[0] : undefined;
+}
+
+/** The text of a picture that is in a value itself. */
+const picture = /^data:image\/(png|jpeg|gif|webp);base64,/;
+
+function picturesOf(value: unknown): string[] {
+	if (typeof value === "string") return picture.test(value) ? [value] : [];
+	if (typeof value !== "object" || value === null) return [];
+	return Object.values(value).flatMap(picturesOf).slice(0, 8);
+}
+
+/** The same value with sizes in the place of pictures. */
+function withoutPictures(value: unknown): unknown {
+	return JSON.parse(JSON.stringify(value), (_, v) =>
+		typeof v === "string" && picture.test(v) ? `(picture, ${Math.round((v.length * 0.75) / 1000)} kB)` : v,
 	);
 }

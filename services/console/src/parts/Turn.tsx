@@ -1,5 +1,7 @@
+import { Link } from "@tanstack/react-router";
 import { ArrowLeftRight, ChevronRight, Copy, Lightbulb, Link2 } from "lucide-react";
-import { memo, useEffect, useRef, useState } from "react";
+import { createContext, memo, use, useEffect, useRef, useState } from "react";
+import { slugOf, useWorkspace } from "../client.ts";
 import type { Line, Note, Said, Source, Step } from "../live/conversation.ts";
 import { timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
@@ -50,7 +52,7 @@ export const Turn = memo(function Turn({ line, session, live, last, found, index
 			<div className="min-w-0">
 				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} session={session} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
-				{line.kind === "note" && <NoteBody note={line} />}
+				{line.kind === "note" && <NoteBody note={line} last={last} />}
 			</div>
 		</li>
 	);
@@ -176,13 +178,38 @@ function Sources({ sources }: { sources: readonly Source[] }) {
 	);
 }
 
-function NoteBody({ note }: { note: Note }) {
+/** Sends a message to the session; null for those who may not. */
+export const SendContext = createContext<((text: string) => void) | null>(null);
+
+function NoteBody({ note, last }: { note: Note; last: boolean }) {
+	const send = use(SendContext);
+	const { workspace } = useWorkspace();
 	if (note.tone === "note") return <p className={css.event}>{note.text}</p>;
 	if (note.tone === "plain") return <p className="text-small text-ink-2">{note.text}</p>;
+	const budget = note.code?.startsWith("budget");
 	return (
 		<Notice tone={note.tone}>
 			<b className="font-bold">{note.title}</b> {note.text}
 			{note.tone === "stop" && note.code && <p className="n mt-1 text-small text-ink-3">{note.code}</p>}
+			{last && (
+				<p className="mt-2 flex flex-wrap items-center gap-2">
+					{send && !budget && (
+						<Button small onClick={() => send("Go on.")}>
+							Go on
+						</Button>
+					)}
+					{note.code?.toLowerCase().includes("account") && (
+						<Link to="/w/$slug/accounts" params={{ slug: slugOf(workspace) }}>
+							See accounts
+						</Link>
+					)}
+					{budget && (
+						<Link to="/w/$slug/usage" params={{ slug: slugOf(workspace) }}>
+							See usage and budgets
+						</Link>
+					)}
+				</p>
+			)}
 		</Notice>
 	);
 }

@@ -18,6 +18,7 @@ import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { toast } from "../parts/Toast.tsx";
+import { SendContext } from "../parts/Turn.tsx";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
@@ -157,6 +158,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		},
 		[conversation, deliver, me],
 	);
+	const sendText = useCallback((text: string) => send(text, "queue"), [send]);
 	// What was kept is sent when the page opens, and when the line is back.
 	const open = useLine().state === "open";
 	// biome-ignore lint/correctness/useExhaustiveDependencies: only when the line changes
@@ -210,7 +212,9 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
-			<Lines view={view} names={names} author={view.session.created_by} session={id} />
+			<SendContext value={workspace.role === "viewer" ? null : sendText}>
+				<Lines view={view} names={names} author={view.session.created_by} session={id} />
+			</SendContext>
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
 					{view.queue.map((q) => (
