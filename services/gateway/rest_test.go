@@ -754,7 +754,7 @@ func TestMcpServers(t *testing.T) {
 	}](t, in, w.owner, "POST", path, body, http.StatusCreated).Server
 	one := path + "/" + made["id"].(string)
 	want := object{
-		"id": made["id"], "name": "linear", "url": "https://mcp.example.org/mcp", "credential": false, "created_by": made["created_by"], "created_at": made["created_at"], "checked_at": nil, "failure": nil, "operator": false, "needs_sign_in": false, "sign_in_url": nil,
+		"id": made["id"], "name": "linear", "url": "https://mcp.example.org/mcp", "credential": false, "created_by": made["created_by"], "created_at": made["created_at"], "checked_at": nil, "down_since": nil, "failure": nil, "operator": false, "needs_sign_in": false, "sign_in_url": nil,
 		"tools": []any{object{"name": "mcp__x__t", "original_name": "t", "description": "", "changed": true, "hash": "h", "unavailable_reason": "it has changed"}},
 	}
 	got := call[object](t, in, viewer, "GET", one, "", http.StatusOK)
