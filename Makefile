@@ -32,6 +32,8 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 # -count=1: the test cache does not see the programs, scripts and settings that tests use.
 # -vet=off: `make lint` runs vet.
 GO_TEST := go test -json -vet=off -count=1 -timeout 5m
+# Packages to test at once. Most of them mostly wait.
+AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images clean setup
@@ -117,7 +119,7 @@ test-phases:
 # Packages that the race detector covers are not tested again without it.
 test-go:
 	@node $(FIND_CHROMIUM) --system || sh tools/phase.sh --left-out "the browser tools: there is no Chromium here (apt-get install chromium bubblewrap)."
-	@$(REPORT) $(GO_TEST) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
+	@$(REPORT) $(GO_TEST) $(AT_ONCE) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
 # The stories, and the tests of the end-to-end helpers.
 test-e2e:
@@ -156,7 +158,7 @@ CC_THERE  = $(shell command -v "$$(go env CC)")
 # Tests of those packages that the race detector would only slow down: tests of a single
 # goroutine, of size, of memory, of slow hashes, and of other processes.
 CALM := $(addprefix Test, \
-	PublicServers HostileProcesses ProcessesEndWithUs IdleProcess Operator HostileInputs ImportKeysAtOnce ImportForAnother RefusedUpdateIsResent \
+	PublicServers HostileProcesses ProcessesEndWithUs IdleProcess RestartOfProcess SecretsOfProcess Operator Stall Network Sandbox HostileInputs ImportKeysAtOnce ImportForAnother RefusedUpdateIsResent \
 	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
 	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
 	Histories Simulation SimulationInFlight \
@@ -166,7 +168,7 @@ CALM_TOO := TestSeeds TestRowsArePostgres
 
 test-race:
 	@if [ -n "$(CC_THERE)" ]; then \
-		CGO_ENABLED=1 $(REPORT) $(GO_TEST) -race -skip '^($(call any,$(CALM)))$$' $(RACE); \
+		CGO_ENABLED=1 $(REPORT) $(GO_TEST) $(AT_ONCE) -race -skip '^($(call any,$(CALM)))$$' $(RACE); \
 	else \
 		sh tools/phase.sh --left-out "the race detector: it needs a C compiler, and there is no $$(go env CC) here."; \
 	fi
