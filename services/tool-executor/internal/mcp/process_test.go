@@ -419,7 +419,7 @@ func TestHostileProcesses(t *testing.T) {
 	}
 }
 
-// TestRestart calls a server that dies: it is started again, and less and less often.
+// TestRestartOfProcess calls a server that dies: it is started again, and less and less often.
 func TestRestartOfProcess(t *testing.T) {
 	t.Parallel()
 	file, mark := servers(t, "good", map[string]any{"sandbox": false})
