@@ -255,17 +255,23 @@ func (a *API) openFor(ctx context.Context, req *agentv1.SubmitRequest) (*feed.Vi
 			return nil, nil, err
 		}
 	}
-	res, err := a.cfg.Conversations.Submit(ctx, req)
+	// Whether or not the client stays: a run that ends with its client must be known.
+	submit, cancel := context.WithTimeout(context.WithoutCancel(ctx), submitTime)
+	defer cancel()
+	res, err := a.cfg.Conversations.Submit(submit, req)
 	if err != nil {
 		leave(v, err)
 		return nil, nil, err
 	}
 	if err := v.Ready(ctx); err != nil {
 		v.Close()
-		return nil, nil, runContinues(ctx, err, "show the answer", res.GetRun().GetId())
+		return nil, res, runContinues(ctx, err, "show the answer", res.GetRun().GetId())
 	}
 	return v, res, nil
 }
+
+// submitTime bounds a submission whose client has left.
+const submitTime = 30 * time.Second
 
 // runContinues is the error for a sender whose message was accepted but whose answer this
 // gateway cannot show.
@@ -293,7 +299,8 @@ func leave(v *feed.Viewer, err error) {
 	v.Close()
 }
 
-// submitAsStream submits a message and returns a stream whose position is not set yet.
+// submitAsStream submits a message and returns a stream whose position is not set yet. If it
+// fails after the message was accepted, it returns the response and the error.
 func (a *API) submitAsStream(ctx context.Context, req *agentv1.SubmitRequest) (*stream, *agentv1.SubmitResponse, error) {
 	sctx, count, err := a.cfg.Streams.Add(ctx, principalOf(ctx))
 	if err != nil {
@@ -303,7 +310,7 @@ func (a *API) submitAsStream(ctx context.Context, req *agentv1.SubmitRequest) (*
 	if err != nil {
 		err = withReason(sctx, err)
 		count.Close()
-		return nil, nil, err
+		return nil, res, err
 	}
 	return &stream{api: a, ctx: sctx, viewer: v, count: count, run: res.GetRun()}, res, nil
 }

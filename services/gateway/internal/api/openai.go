@@ -447,6 +447,9 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 	}
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
+		if res.GetCreated() && ctx.Err() != nil && !r.background {
+			(&stream{api: a, ctx: ctx, run: res.GetRun()}).stopRun() //nolint:contextcheck // it outlives the client, which has left
+		}
 		return nil, err
 	}
 	f := feed.Follow{Reader: &dialect.Reader{Fold: r.fold, Part: 1, Resumed: -1}}
@@ -528,6 +531,9 @@ func (s *stream) answerOpenAI(r *openAIRequest, err error) (*reply, error) {
 	s.headers = http.Header{"X-Session-Id": {s.run.GetSessionId()}, "Cache-Control": {"no-cache, no-transform"}}
 	if !r.background {
 		s.left = s.stopRun
+	}
+	if err != nil && s.left != nil && s.ctx.Err() != nil {
+		s.left()
 	}
 	if err != nil || r.stream {
 		return s.reply(err)
