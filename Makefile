@@ -121,10 +121,10 @@ test-go:
 	@node $(FIND_CHROMIUM) --system || sh tools/phase.sh --left-out "the browser tools: there is no Chromium here (apt-get install chromium bubblewrap)."
 	@$(REPORT) $(GO_TEST) $(AT_ONCE) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
-# The stories, and the tests of the end-to-end helpers.
+# The stories, and the tests of the end-to-end helpers. Stories mostly wait, too.
 test-e2e:
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
-	@$(REPORT) $(GO_TEST) $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) -parallel 3 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
 test-kill:
