@@ -187,7 +187,7 @@ test-clients: clients
 # The console's units, and people who use it in a browser.
 test-console: $(CONSOLE)/node_modules/.installed
 	@cd $(CONSOLE) && npx vitest run
-	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then cd $(CONSOLE) && node --test test/; \
+	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then cd $(CONSOLE) && node --test test/*.test.mjs; \
 	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi
 
 # Each module compiles without the workspace, as it does for its importers. Unlike go build,

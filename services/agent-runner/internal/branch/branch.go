@@ -143,9 +143,9 @@ func QueueTarget(b *pgx.Batch, ws id.Workspace, session id.Session, r Ref, into 
 				UNION ALL SELECT first, path FROM branches WHERE workspace_id = @workspace AND session_id = @session) x
 			WHERE s.workspace_id = @workspace AND s.id = @session
 		)
-		SELECT m.id, m.position, m.role, m.run_id, 
+		SELECT m.id, m.position, m.role, m.run_id,
 			m.content::text = @content AND EXISTS (SELECT FROM runs r WHERE r.workspace_id = @workspace AND r.session_id = @session AND r.user_message_id = m.id) AS same,
-			 parent_of(@workspace, @session, m.position) AS parent, a.id AS asked, a.position AS asked_at,
+			parent_of(@workspace, @session, m.position) AS parent, a.id AS asked, a.position AS asked_at,
 			(SELECT max(last) FROM branch WHERE last >= first AND (m.position <@ path OR m.position BETWEEN first AND last)) AS below,
 			(SELECT coalesce(max(l.position), 0) FROM messages l, current c WHERE l.workspace_id = @workspace AND l.session_id = @session AND l.position <@ c.path) AS leaf,
 			(SELECT count(*) FROM branches WHERE workspace_id = @workspace AND session_id = @session) AS branches
