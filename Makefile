@@ -99,7 +99,8 @@ test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, en
 	@mkdir -p bin && rm -f bin/phases
 	@$(WITHPG) $(MAKE) --no-print-directory test-phases
 
-# Runs under one PostgreSQL. A phase that fails does not stop the later ones.
+# Runs under one PostgreSQL. A phase that fails does not stop the later ones. The console's
+# tests mostly wait, and run beside others that do.
 .PHONY: test-phases
 test-phases:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
@@ -108,10 +109,11 @@ test-phases:
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
-	@$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures
-	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
-	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
-	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console
+	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console >bin/console.log 2>&1 & \
+	$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures; \
+	$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents; \
+	$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients; \
+	wait; cat bin/console.log
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
