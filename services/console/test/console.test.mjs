@@ -487,6 +487,10 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 		.getByRole("row", { name: /tracker/ })
 		.getByText("Down")
 		.waitFor();
+	await page.getByRole("link", { name: "Workspace", exact: true }).click();
+	await page.getByRole("link", { name: "Audit log" }).click();
+	await page.getByRole("button", { name: "MCP servers" }).click();
+	await page.getByRole("row", { name: /added tracker · https:\/\/mcp\.tracker\.invalid/ }).waitFor();
 
 	await page.getByRole("link", { name: "Accounts", exact: true }).click();
 	await page.getByText("No account yet").waitFor();

@@ -8,7 +8,7 @@ import { Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/p
 import { usePeople } from "../people.ts";
 import { providerName, toolWords } from "../words.ts";
 
-/** Who decided, and who touched credentials. Rows are never changed or deleted. */
+/** Who decided, and who touched credentials and MCP servers. Rows are never changed or deleted. */
 export function AuditPage() {
 	const { workspace } = useWorkspace();
 	const navigate = useNavigate();
@@ -23,13 +23,14 @@ export function AuditPage() {
 					options={[
 						{ value: "decisions", text: "Decisions" },
 						{ value: "credentials", text: "Credentials" },
+						{ value: "mcp", text: "MCP servers" },
 					]}
 					onChange={(v) =>
-						void navigate({ to: "/w/$slug/audit", params: { slug: slugOf(workspace) }, search: v === "credentials" ? { log: v } : {} })
+						void navigate({ to: "/w/$slug/audit", params: { slug: slugOf(workspace) }, search: v === "decisions" ? {} : { log: v } })
 					}
 				/>
 			</div>
-			{log === "credentials" ? <Credentials /> : <Decisions />}
+			{log === "credentials" ? <Credentials /> : log === "mcp" ? <McpServers /> : <Decisions />}
 		</Page>
 	);
 }
@@ -97,6 +98,43 @@ function Credentials() {
 			{(r: Schemas["AuditRow"]) => (
 				<Row key={r.sequence} at={r.at} member={r.member_id} session={r.session_id} from={r.address ?? r.service}>
 					{actions[r.action]} <b className="font-mid">{r.provider ? providerName(r.provider) : "all providers"}</b>
+					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
+				</Row>
+			)}
+		</Log>
+	);
+}
+
+const changes: Record<Schemas["McpChange"]["action"], string> = {
+	"server-added": "added",
+	"server-removed": "removed",
+	"tools-approved": "approved changed tools of",
+	"signed-in": "signed in to",
+};
+
+function McpServers() {
+	const { client, workspace } = useWorkspace();
+	const rows = useInfiniteQuery({
+		queryKey: [workspace.id, "mcp-audit"],
+		initialPageParam: undefined as string | undefined,
+		queryFn: ({ pageParam }) =>
+			unwrap(
+				client.api.GET("/api/mcp-servers/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } }),
+			).then((b) => ({
+				rows: b.audit as Schemas["McpChange"][],
+				next: b.next_cursor,
+			})),
+		getNextPageParam: (p) => p.next ?? undefined,
+	});
+	return (
+		<Log
+			query={rows}
+			label="MCP servers"
+			empty="Each MCP server that is added, signed in to or removed, and each approval of its changed tools, will be here."
+		>
+			{(r: Schemas["McpChange"]) => (
+				<Row key={r.id} at={r.at} member={r.member_id} session={null}>
+					{changes[r.action]} <b className="font-mid">{r.server_name}</b>
 					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
 				</Row>
 			)}

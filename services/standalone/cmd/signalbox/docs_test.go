@@ -49,6 +49,7 @@ func TestDocsAndSessions(t *testing.T) {
 		{args: "chat --session 9 find", stderr: "no id among the 1 newest sessions begins or ends with", code: 1},
 		{args: "models", stdout: "PROVIDER\tMODEL\tCONTEXT\t$ IN\t$ OUT\tABILITIES\nsim\tother\t1000\t0.5\t3\tdefault, simulated, tools\nrouter\tsim/whole\t\t\t\t\n", stderr: "away: does not answer\n"},
 		{args: "audit", stdout: "AT\tACTION\tTOOL\tDETAIL\tWHO\tSUBJECT\tSESSION\n2026-11-23 14:53\tcall-expired\tdoc_delete\t\t\tc1\t" + sessionID + "\n"},
+		{args: "mcp audit", stdout: "AT\tACTION\tSERVER\tDETAIL\tWHO\n2026-11-23 14:53\tserver-added\twiki\thttps://wiki.example\tm1\n"},
 		{args: "audit --limit 0", stderr: "--limit: want at least 1", code: 2},
 		{args: "docs list", stdout: "ID\tNAME\tUPDATED\n" + documentID + "\tTea\t2026-11-23 14:53\n"},
 		{args: "docs show 00d1", stdout: "# Tea\n\nIt is *hot*.\n"},

@@ -79,6 +79,11 @@ func newGateway(t *testing.T) *gateway {
 			"at": "2026-11-23T14:53:21.1Z", "member_id": nil, "action": "call-expired", "subject": "c1", "tool": "doc_delete", "session_id": sessionID, "detail": nil,
 		}}, "next_cursor": nil})
 	})
+	mux.HandleFunc("GET /api/mcp-servers/audit", func(w http.ResponseWriter, _ *http.Request) {
+		g.answer(w, map[string]any{"audit": []any{map[string]any{
+			"at": "2026-11-23T14:53:21.1Z", "member_id": "m1", "action": "server-added", "server_id": "s1", "server_name": "wiki", "detail": "https://wiki.example",
+		}}, "next_cursor": nil})
+	})
 	mux.HandleFunc("GET /api/documents", func(w http.ResponseWriter, _ *http.Request) {
 		g.answer(w, map[string]any{"documents": []any{g.document(false)}, "next_cursor": nil})
 	})

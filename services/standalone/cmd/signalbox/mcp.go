@@ -49,6 +49,7 @@ definitions have changed. Look at them first: signalbox mcp test <name>.`, appro
 			func(ctx context.Context, r *remoteRun, s chat.McpServer) (chat.McpServer, error) {
 				return chat.McpServer{}, r.client.RemoveMcpServer(ctx, s)
 			}),
+		c.mcpAudit(),
 	)
 	return group(cmd)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"strconv"
 	"strings"
 )
@@ -191,7 +192,8 @@ func Get[T any](ctx context.Context, c *Client, path string) (T, error) {
 // maxPage is how many items of a list the API returns at once.
 const maxPage = 100
 
-// List reads the first limit items of a paged list, "sessions" or "documents", as T.
+// List reads the first limit items of a paged list, such as "sessions" or "mcp-servers/audit",
+// as T.
 // query narrows it by title or name.
 func List[T any](ctx context.Context, c *Client, what, query string, limit int) ([]T, error) {
 	all, cursor := []T{}, ""
@@ -207,7 +209,7 @@ func List[T any](ctx context.Context, c *Client, what, query string, limit int) 
 			return nil, fmt.Errorf("list the %s: %w", what, err)
 		}
 		var items []T
-		if err := json.Unmarshal(page[what], &items); err != nil {
+		if err := json.Unmarshal(page[path.Base(what)], &items); err != nil {
 			return nil, fmt.Errorf("list the %s: %w", what, err)
 		}
 		all, cursor = append(all, items...), ""
