@@ -208,9 +208,9 @@ func queueWait(b *pgx.Batch, c *Claim, w *Wait, lastEvent int64) {
 		WHERE workspace_id = @workspace AND id = @run`, args)
 }
 
-// Resume makes a waiting run claimable and puts its wake-up into the outbox. The time that it
-// has waited does not count towards its time limit. A run that does not wait is left as it
-// is. The caller holds the session's lock. occasion identifies the reason.
+// Resume makes a waiting run claimable, once its workspace has a slot for it, and puts its wake-up
+// into the outbox. The time that it has waited does not count towards its time limit. A run that does not
+// wait is left as it is. The caller holds the session's lock. occasion identifies the reason.
 func Resume(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run, occasion string) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE runs SET state = 'running', lease_until = clock_timestamp(),

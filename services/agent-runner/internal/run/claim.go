@@ -44,8 +44,8 @@ type Lease struct {
 func (c *Claim) Lease() Lease { return Lease{c.Run.ID, c.Run.Epoch} }
 
 // Claim claims a run: the next queued one of its session, or a running one whose lease has
-// expired. It returns ErrNotClaimable if the run is neither or the workspace is at its
-// limit. It returns ErrTooEarly while events of the session are in the outbox, so that
+// expired. It returns ErrNotClaimable if the run is neither, or if it needs a slot and the
+// workspace is at its limit. It returns ErrTooEarly while events of the session are in the outbox, so that
 // viewers see the end of one run before the start of the next.
 func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, run id.Run) (*Claim, error) {
 	// One round trip, because it delays the first word of the answer.
@@ -102,10 +102,11 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			reserved_tokens = 0, reserved_cost_micros = 0, reserved_day = NULL,
 			last_event = greatest(last_event, 1),
 			started_at = coalesce(started_at, clock_timestamp()),
-			deadline = coalesce(deadline, clock_timestamp() + @wall)
+			deadline = coalesce(deadline + CASE runner WHEN '' THEN clock_timestamp() - lease_until ELSE '0' END, clock_timestamp() + @wall)
 		WHERE workspace_id = @workspace AND session_id = @session AND id = @run
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
-			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+countRunning+` < @most AND `+firstInSession+`)
+			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+firstInSession+`)
+			AND (NOT `+needsSlot+` OR `+countRunning+` < @most)
 		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
 	// The user message joins the conversation with the run's first claim.
 	b.Queue(`
@@ -127,6 +128,11 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 const firstInSession = `NOT EXISTS (
 	SELECT FROM runs o WHERE o.session_id = r.session_id AND (
 		o.state IN ('running', 'waiting') OR o.state = 'queued' AND o.ordinal < r.ordinal))`
+
+// needsSlot is true of a run r that a claim must not take if the workspace is at its limit: a queued
+// one, or one that an answer has resumed. If a person has stopped that one, its claim only ends it.
+const needsSlot = `(r.state = 'queued' OR r.runner = '' AND NOT EXISTS (
+	SELECT FROM run_inbox i WHERE i.run_id = r.id AND i.kind = 'stop' AND i.read_at IS NULL))`
 
 // claimedHere is true if this runner has the run. It keeps a claim that failed from reading
 // a conversation that may be long.
@@ -291,16 +297,17 @@ type Claimable struct {
 	Session   id.Session
 	Run       id.Run
 	Epoch     int64
-	// Queued is true if the run waits for its first runner, and false if it lost its runner.
+	// Queued is true if the run may be waiting for a slot: it is queued, or an answer has resumed it.
+	// It is false if the run lost its runner.
 	Queued bool
 }
 
-// Sweep returns at most limit runs whose lease has expired, and runs that could start but
-// have waited longer than patience, so that their wake-up must be lost. Runs that have
-// started come first because they have viewers, then the oldest queued ones.
+// Sweep returns at most limit runs that lost their runner, and runs that could start or go on but
+// have waited longer than patience, so that their wake-up must be lost. Those that lost their runner
+// come first because they have viewers, then those that have waited longest.
 func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([]Claimable, error) {
 	found, err := s.claimable(ctx, `state IN ('queued', 'running')
-		AND coalesce(lease_until, created_at) < clock_timestamp() - CASE state WHEN 'queued' THEN @patience::interval ELSE '0'::interval END
+		AND coalesce(lease_until, created_at) < clock_timestamp() - CASE WHEN `+needsSlot+` THEN @patience::interval ELSE '0'::interval END
 		AND (state = 'running' OR `+firstInSession+`)`, pg.Args{"patience": patience, "limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("sweep for abandoned runs: %w", err)
@@ -308,9 +315,11 @@ func (s *Store) Sweep(ctx context.Context, patience time.Duration, limit int) ([
 	return found, nil
 }
 
-// Ready returns at most limit queued runs that could start, the oldest first.
+// Ready returns at most limit runs that could start, or go on after an answer. Those that have waited
+// longest come first.
 func (s *Store) Ready(ctx context.Context, limit int) ([]Claimable, error) {
-	found, err := s.claimable(ctx, `state = 'queued' AND `+firstInSession, pg.Args{"limit": limit})
+	found, err := s.claimable(ctx, `(state = 'queued' AND `+firstInSession+` OR state = 'running' AND lease_until < clock_timestamp() AND `+needsSlot+`)`,
+		pg.Args{"limit": limit})
 	if err != nil {
 		return nil, fmt.Errorf("list runs that could start: %w", err)
 	}
@@ -321,9 +330,9 @@ func (s *Store) Ready(ctx context.Context, limit int) ([]Claimable, error) {
 func (s *Store) claimable(ctx context.Context, condition string, args pg.Args) (found []Claimable, err error) {
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT workspace_id, session_id, id, epoch, state = 'queued' FROM runs r
+		SELECT workspace_id, session_id, id, epoch, `+needsSlot+` AS queued FROM runs r
 		WHERE `+condition+`
-		ORDER BY state = 'queued', coalesce(lease_until, created_at) LIMIT @limit`, args).Query(func(rows pgx.Rows) (err error) {
+		ORDER BY queued, coalesce(lease_until, created_at) LIMIT @limit`, args).Query(func(rows pgx.Rows) (err error) {
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimable])
 		return err
 	})

@@ -31,9 +31,10 @@
 // serialized for this by an advisory lock, which is taken after the session's lock. A
 // message that finds only runs of workspaces at their limit is acked. In return, the end of
 // a run wakes a runner for another waiting run of its workspace in the same transaction
-// (Finish, and Delete in package conversation). So if a run waits without a message, its
-// workspace has a running run whose end sends one. A run that lost its runner does not count
-// towards the limit, and the sweeper wakes a runner for it.
+// (Finish, and Delete in package conversation), and so does the parking of a run that waits for
+// an answer. So if a run waits without a message, its workspace has a running run whose end
+// sends one. A run that lost its runner does not count towards the limit, and the sweeper wakes
+// a runner for it.
 //
 // The transaction that stores a message may claim its run (PreClaim) if this process has a
 // free slot. The work queue's consumer shares these slots and blocks for one while there
@@ -49,9 +50,10 @@
 // dispatched. When the step's other calls have ended, Wait parks the run: it is waiting, and has
 // neither a runner nor a lease, so it costs nothing and survives every restart. An answer
 // (Decide) makes the call dispatched or gives it its outcome, and makes the run claimable, in one
-// transaction (Resume): the run is running with a lease that has expired, like one that lost its
-// runner. A missing answer becomes a refusal (ExpireApprovals), and a stop resumes the run too, so
-// that its next claim ends it. Other planned calls stay planned, and the claim parks the run again.
+// transaction (Resume): the run is running without a runner, and with a lease that has expired.
+// Like a queued run, it needs a slot of its workspace. A missing answer becomes a refusal
+// (ExpireApprovals), and a stop resumes the run too, so that its next claim, which needs no slot, ends
+// it. Other planned calls stay planned, and the claim parks the run again.
 //
 // If an answer or a stop comes before Wait, Wait commits nothing and the runner looks again. If
 // it comes after, the run waits and is resumed. So no answer is lost. An approval is for the

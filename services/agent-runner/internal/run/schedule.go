@@ -35,13 +35,14 @@ const turns = `
 	)`
 
 // claimableRuns selects the claimable runs of a workspace t of turns: first those that lost
-// their runner, then, if the workspace is below its limit, the longest queued ones. more is
-// a further condition on a run r.
+// their runner and, if the workspace is below its limit, those that an answer has resumed, then
+// the longest queued ones. more is a further condition on a run r.
 func claimableRuns(more string) string {
 	return `(
 		SELECT * FROM (
-			SELECT r.workspace_id, r.session_id, r.id, r.epoch, false AS queued FROM runs r
-			WHERE t.lost > 0 AND r.workspace_id = t.workspace_id AND r.state = 'running' AND r.lease_until < clock_timestamp() AND ` + more + `
+			SELECT r.workspace_id, r.session_id, r.id, r.epoch, ` + needsSlot + ` AS queued FROM runs r
+			WHERE t.lost > 0 AND r.workspace_id = t.workspace_id AND r.state = 'running' AND r.lease_until < clock_timestamp()
+				AND (t.held < @most OR NOT ` + needsSlot + `) AND ` + more + `
 			ORDER BY r.lease_until LIMIT @limit) lost
 		UNION ALL
 		SELECT * FROM (
@@ -112,13 +113,18 @@ func queueWorkspaceLock(b *pgx.Batch, args pg.Args) {
 // countRunning counts the runs of a workspace with a valid lease.
 const countRunning = `(SELECT count(*) FROM runs w WHERE w.workspace_id = @workspace AND w.state = 'running' AND w.lease_until >= clock_timestamp())`
 
-// selectWaiting selects the oldest queued run of the workspace that could start. It is woken
-// when another run ends, because its own wake-up may have been acked while the workspace was
-// at its limit.
+// selectWaiting selects a run of the workspace that waits for a slot: one that an answer has
+// resumed, or else the oldest queued one that could start. It is woken when another run ends,
+// because its own wake-up may have been acked while the workspace was at its limit.
 const selectWaiting = `
-	SELECT workspace_id, session_id, id, epoch, true FROM runs r
+	(SELECT workspace_id, session_id, id, epoch, true FROM runs r
+	WHERE workspace_id = @workspace AND state = 'running' AND lease_until < clock_timestamp() AND ` + needsSlot + `
+	ORDER BY lease_until LIMIT 1)
+	UNION ALL
+	(SELECT workspace_id, session_id, id, epoch, true FROM runs r
 	WHERE workspace_id = @workspace AND state = 'queued' AND ` + firstInSession + `
-	ORDER BY created_at LIMIT 1`
+	ORDER BY created_at LIMIT 1)
+	LIMIT 1`
 
 // WakeOther wakes a runner for a waiting run of the workspace, if there is one, after another
 // run has ended.

@@ -152,7 +152,11 @@ func (w *world) checkWaiting() {
 			if died := w.death(r.runner); !died.IsZero() {
 				waits(died, limit.death, "nobody takes run %s, whose runner died", runLabel(&r.Run))
 			}
-			waits(ours(r.lease), limit.orphan, "nobody takes run %s, whose lease ran out", runLabel(&r.Run))
+			if w.pg.needsSlot(r) {
+				waits(ours(r.lease), limit.turn, "nobody goes on with run %s after an answer", runLabel(&r.Run))
+			} else {
+				waits(ours(r.lease), limit.orphan, "nobody takes run %s, whose lease ran out", runLabel(&r.Run))
+			}
 			if !r.stop.IsZero() {
 				waits(r.stop, limit.stop, "run %s does not stop", runLabel(&r.Run))
 			}

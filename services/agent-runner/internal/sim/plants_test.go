@@ -27,6 +27,7 @@ const (
 	waitsDeaf       plant = "a run that parks does not look for answers"
 	forgetsAnswers  plant = "an answer does not resume the run"
 	asksForever     plant = "approvals do not expire"
+	resumesFull     plant = "an answer resumes a run of a workspace that is at its limit"
 	losesSummaries  plant = "a step that makes a summary is committed without it"
 	plansNothing    plant = "calls that need approval are dispatched"
 	losesResults    plant = "a client's result is taken and not stored"
@@ -44,7 +45,7 @@ func TestPlantsAreFound(t *testing.T) {
 	for _, planted := range []plant{
 		noFence, sameEpoch, claimsHeld, claimsBlocked, claimsEarly, commitsOnce, dispatchesFirst, forgetsStops, forgetsKeys,
 		leavesQueued, sweepsNothing, deletesFirst, logsUnfenced, acksUnstored, runsTwice, wakesEarly, waitsDeaf, forgetsAnswers, asksForever, plansNothing,
-		losesResults, changesResults, losesSummaries,
+		losesResults, changesResults, losesSummaries, resumesFull,
 	} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()

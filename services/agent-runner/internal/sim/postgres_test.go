@@ -141,8 +141,11 @@ func (s store) Next(ctx context.Context) ([]run.Claimable, error) {
 
 func (s store) Claim(ctx context.Context, ws id.Workspace, session id.Session, r id.Run) (*run.Claim, error) {
 	c, err := ask(ctx, s, "claim "+short(r), func() (*run.Claim, error) {
-		before := s.w.pg.holderOf(r)
+		before, full := s.w.pg.holderOf(r), s.w.pg.full(r)
 		c, err := s.w.pg.claim(s.p.name, ws, session, r)
+		if err == nil && full {
+			s.w.violation("%s takes run %s of a workspace that is at its limit", s.p.name, label(c))
+		}
 		if err == nil {
 			s.w.checkTaken(s.p, c, before)
 		}
@@ -526,6 +529,12 @@ func (pg *postgres) holderOf(r id.Run) claimant {
 		return claimant{row.runner, row.Epoch}
 	}
 	return claimant{}
+}
+
+// full reports whether a run has to wait for a slot of its workspace.
+func (pg *postgres) full(r id.Run) bool {
+	row := pg.runs[r]
+	return row != nil && pg.needsSlot(row) && pg.held(row.Workspace) >= pg.most()
 }
 
 // claimant is the runner and epoch of a claim.

@@ -23,10 +23,8 @@ func (d *rows) wait(c *run.Claim, w run.Wait, lastEvent int64) (parked bool, err
 	if err != nil {
 		return false, err
 	}
-	for _, i := range d.inbox {
-		if i.run == row.ID && i.kind == "stop" && !i.read {
-			return false, nil
-		}
+	if d.stopping(row.ID) {
+		return false, nil
 	}
 	unknown := func(key id.Operation) int {
 		return slices.IndexFunc(w.Unknown, func(u run.Call) bool { return u.Key == key })
@@ -166,9 +164,9 @@ func (d *rows) findAsked(ws id.Workspace, session id.Session, callID string, cli
 	return c, nil
 }
 
-// stopping reports whether a stop of a call's run is unread.
-func (d *rows) stopping(c *callRow) bool {
-	return slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == c.run && i.kind == "stop" && !i.read })
+// stopping reports whether a stop of a run is unread.
+func (d *rows) stopping(r id.Run) bool {
+	return slices.ContainsFunc(d.inbox, func(i *inboxRow) bool { return i.run == r && i.kind == "stop" && !i.read })
 }
 
 // sendResult is conversation.SendResult.
@@ -200,7 +198,7 @@ func (d *rows) sendResult(a identity.Actor, in conversation.ClientResult) error 
 		return fault.Coded(fault.Conflict, "RESULT_EXPIRED", "too late")
 	case !d.asked(c):
 		return fault.Coded(fault.Conflict, "RUN_ENDED", "ended")
-	case d.stopping(c):
+	case d.stopping(c.run):
 		return fault.Coded(fault.Conflict, "RUN_STOPPING", "stopping")
 	}
 	member := a.Member
@@ -226,7 +224,7 @@ func (d *rows) decide(a identity.Actor, in conversation.Answer) (run.Decision, e
 		return "", fault.Coded(fault.Conflict, "APPROVAL_DECIDED", "decided")
 	case !c.Waits() || d.runs[c.run].State.Ended():
 		return "", fault.Coded(fault.Conflict, "RUN_ENDED", "ended")
-	case d.stopping(c):
+	case d.stopping(c.run):
 		return "", fault.Coded(fault.Conflict, "RUN_STOPPING", "stopping")
 	case (ask.Question == run.AskOutcome) != (in.Decision == run.Happened || in.Decision == run.Repeat):
 		return "", fault.New(fault.Invalid, "the question is another one")

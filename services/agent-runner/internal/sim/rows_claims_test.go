@@ -22,9 +22,13 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 		return nil, run.ErrNotClaimable
 	}
 	lost := row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld)
-	next := row.State == run.Queued && (!d.blocked(row) || d.cfg.plant == claimsBlocked) && d.held(ws) < d.most()
-	if !lost && !next {
+	next := row.State == run.Queued && (!d.blocked(row) || d.cfg.plant == claimsBlocked)
+	if !lost && !next || d.needsSlot(row) && d.held(ws) >= d.most() && (next || d.cfg.plant != resumesFull) {
 		return nil, run.ErrNotClaimable
+	}
+	if lost && row.runner == "" { // it has waited for a slot
+		deadline := row.Deadline.Add(now.Sub(row.lease))
+		row.Deadline = &deadline
 	}
 	row.State = run.Running
 	if d.cfg.plant != sameEpoch || row.Epoch == 0 {
@@ -42,6 +46,11 @@ func (d *rows) claim(runner string, ws id.Workspace, session id.Session, r id.Ru
 		d.join(s, row.UserMessage)
 	}
 	return c, nil
+}
+
+// needsSlot reports whether a claim must not take a run if its workspace is at its limit.
+func (d *rows) needsSlot(r *runRow) bool {
+	return r.State == run.Queued || r.State == run.Running && r.runner == "" && !d.stopping(r.ID)
 }
 
 // releaseUnconfirmed ends a runner's lease of a run, if it has one.
@@ -128,8 +137,10 @@ func (d *rows) sweep(patience time.Duration, limit int) []run.Claimable {
 		if d.runs[row.ID] == nil {
 			continue
 		}
-		f := found{row.lease, run.Claimable{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch, Queued: row.State == run.Queued}}
+		f := found{row.lease, run.Claimable{Workspace: row.Workspace, Session: row.Session, Run: row.ID, Epoch: row.Epoch, Queued: d.needsSlot(row)}}
 		switch {
+		case row.State == run.Running && f.Queued && !row.lease.Before(now.Add(-patience)):
+			continue
 		case row.State == run.Running && (row.lease.Before(now) || d.cfg.plant == claimsHeld):
 		case row.State == run.Queued && d.cfg.plant != leavesQueued && row.CreatedAt.Before(now.Add(-patience)) && (!d.blocked(row) || d.cfg.plant == claimsBlocked):
 			f.since = row.CreatedAt

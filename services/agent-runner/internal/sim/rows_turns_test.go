@@ -56,8 +56,9 @@ func (d *rows) turns(later bool) []turn {
 			t.served = *r.StartedAt
 		}
 		lost := r.State == run.Running && (r.lease.Before(now) || d.cfg.plant == claimsHeld)
-		next := r.State == run.Queued && (!d.blocked(r) || d.cfg.plant == claimsBlocked) && t.held < d.most()
-		if (lost || next) && (later || d.cfg.plant == claimsEarly || !d.unpublished(r.Workspace, r.Session)) {
+		next := r.State == run.Queued && (!d.blocked(r) || d.cfg.plant == claimsBlocked)
+		full := d.needsSlot(r) && t.held >= d.most() && (next || d.cfg.plant != resumesFull)
+		if (lost || next) && !full && (later || d.cfg.plant == claimsEarly || !d.unpublished(r.Workspace, r.Session)) {
 			t.wants = append(t.wants, r)
 		}
 	}
@@ -90,7 +91,7 @@ func (d *rows) next() (out []run.Claimable, err error) {
 		return nil, run.ErrNotClaimable
 	}
 	for _, r := range turns[0].wants {
-		out = append(out, run.Claimable{Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Queued: r.State == run.Queued})
+		out = append(out, run.Claimable{Workspace: r.Workspace, Session: r.Session, Run: r.ID, Epoch: r.Epoch, Queued: d.needsSlot(r)})
 	}
 	return out, nil
 }
@@ -125,13 +126,17 @@ func (d *rows) yields(leases []run.Lease) (out []id.Run) {
 	return out
 }
 
-// wakeOther wakes a waiting run of a workspace after another one has ended.
+// wakeOther wakes a run of a workspace that waits for a slot, after another one has ended.
 func (d *rows) wakeOther(ws id.Workspace, ended id.Run) { d.wakeOtherFor(ws, ":after-"+ended.String()) }
 
 func (d *rows) wakeOtherFor(ws id.Workspace, occasion string) {
 	var waits *runRow
 	for _, r := range d.allRuns {
-		if d.runs[r.ID] != nil && r.Workspace == ws && r.State == run.Queued && !d.blocked(r) && (waits == nil || r.CreatedAt.Before(waits.CreatedAt)) {
+		resumed := r.State == run.Running && r.lease.Before(d.cfg.now())
+		if d.runs[r.ID] == nil || r.Workspace != ws || !d.needsSlot(r) || !resumed && d.blocked(r) {
+			continue
+		}
+		if waits == nil || cmp.Or(rank(!resumed)-rank(waits.State == run.Queued), since(r).Compare(since(waits))) < 0 {
 			waits = r
 		}
 	}
