@@ -209,11 +209,12 @@ func queueWait(b *pgx.Batch, c *Claim, w *Wait, lastEvent int64) {
 }
 
 // Resume makes a waiting run claimable, once its workspace has a slot for it, and puts its wake-up
-// into the outbox. The time that it has waited does not count towards its time limit. A run that does not
+// into the outbox. The time that it has waited does not count towards its time limit. Its new epoch
+// fences off a runner that has lost the reply to Wait and would commit it again. A run that does not
 // wait is left as it is. The caller holds the session's lock. occasion identifies the reason.
 func Resume(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, r id.Run, occasion string) error {
 	tag, err := tx.Exec(ctx, `
-		UPDATE runs SET state = 'running', lease_until = clock_timestamp(),
+		UPDATE runs SET state = 'running', epoch = epoch + 1, lease_until = clock_timestamp(),
 			deadline = deadline + (clock_timestamp() - coalesce((
 				SELECT max(waiting_since) FROM steps WHERE workspace_id = @workspace AND run_id = @run), clock_timestamp()))
 		WHERE workspace_id = @workspace AND id = @run AND state = 'waiting'`,

@@ -143,3 +143,22 @@ func TestStoppedRunNeedsNoSlot(t *testing.T) {
 		t.Error("a stopped run waits for a slot")
 	}
 }
+
+// If the reply to Wait is lost, and an answer comes before it is repeated, the runner has lost the run.
+func TestWaitRepeatedAfterAnswer(t *testing.T) {
+	t.Parallel()
+	w := newTurnWorld(t, 1)
+	w.wait("a")
+	w.next()
+	c := w.taken['a'][0]
+	if err := w.parks(c); err != nil {
+		t.Fatal(err)
+	}
+	w.resume(&c.Run)
+	if err := w.parks(c); !errors.Is(err, run.ErrFenced) {
+		t.Errorf("Wait() again after an answer = %v, want ErrFenced", err)
+	}
+	if kept, err := w.s.Renew(t.Context(), []run.Lease{c.Lease()}); err != nil || len(kept) > 0 {
+		t.Errorf("Renew() after an answer = %v, %v, want the lease lost", kept, err)
+	}
+}

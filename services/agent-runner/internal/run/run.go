@@ -50,7 +50,7 @@
 // dispatched. When the step's other calls have ended, Wait parks the run: it is waiting, and has
 // neither a runner nor a lease, so it costs nothing and survives every restart. An answer
 // (Decide) makes the call dispatched or gives it its outcome, and makes the run claimable, in one
-// transaction (Resume): the run is running without a runner, and with a lease that has expired.
+// transaction (Resume): the run is running with a new epoch, no runner, and a lease that has expired.
 // Like a queued run, it needs a slot of its workspace. A missing answer becomes a refusal
 // (ExpireApprovals), and a stop resumes the run too, so that its next claim, which needs no slot, ends
 // it. Other planned calls stay planned, and the claim parks the run again.

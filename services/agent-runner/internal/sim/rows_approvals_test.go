@@ -93,6 +93,7 @@ func (d *rows) resume(r *runRow, occasion string) {
 		r.Deadline = &deadline
 	}
 	r.State, r.lease = run.Running, now
+	r.Epoch++
 	d.wake(r, ":"+occasion)
 }
 
