@@ -742,6 +742,47 @@ func TestRunningTime(t *testing.T) {
 	}
 }
 
+// The running time of a step that fails or is stopped is counted, though there is no answer.
+func TestRunningTimeWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	const took = 50 * time.Millisecond
+	slowly := func(then func(*answer)) func(*answer) {
+		return func(a *answer) {
+			limited, cancel := context.WithTimeout(a.r.Context(), took)
+			defer cancel()
+			<-limited.Done()
+			then(a)
+		}
+	}
+	w := newWorld(t)
+	asked := make(chan struct{})
+	w.model.then(
+		slowly(fails(400, `{"type":"error","error":{"type":"invalid_request_error","message":"no"}}`)),
+		slowly(func(a *answer) { a.begin(); close(asked); <-a.r.Context().Done() }),
+	)
+	w.start()
+	if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: "workspace", Seconds: new(int64(600))}); err != nil {
+		t.Fatal(err)
+	}
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	v.until(isEnd)
+	failed := w.counted()["workspace"]
+	if failed < took.Milliseconds() {
+		t.Errorf("%d ms were counted for a failed step, want at least %s", failed, took)
+	}
+	w.submit(session, "go on")
+	<-asked
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	v.until(isEnd)
+	if stopped := w.counted()["workspace"] - failed; stopped < took.Milliseconds() {
+		t.Errorf("%d ms were counted for a stopped step, want at least %s", stopped, took)
+	}
+}
+
 // counted returns the running time that is counted for budgets, by scope.
 func (w *world) counted() map[string]int64 {
 	w.t.Helper()

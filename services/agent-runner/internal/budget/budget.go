@@ -19,7 +19,8 @@
 // If a runner dies, its reservation counts until the run is claimed again, which clears it,
 // or has ended. Nothing is reserved of running time. A step is counted on the day of its
 // reservation, also if it is committed after midnight. Runs that wait have no reservation, so they cannot wait for each other. Usage
-// is never lost: it is in the transaction that commits the step.
+// is never lost: it is in the transaction that commits the step. The running time of a step without an
+// answer is in the transaction that ends the run or gives it back; that of a runner that dies is not counted.
 package budget
 
 import (

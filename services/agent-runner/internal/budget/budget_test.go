@@ -23,6 +23,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -400,6 +401,39 @@ func TestRunningTime(t *testing.T) {
 	const want = "The 3 seconds of running time that this run may use are spent. An owner can raise the budget."
 	if err != nil || v.Reason != "budget-time" || v.Detail != want {
 		t.Errorf("Reserve() = %+v, %v, want budget-time with %q", v, err, want)
+	}
+}
+
+// Running time of steps that have no answer is counted when the run ends or is given back.
+func TestRunningTimeWithoutAnswer(t *testing.T) {
+	t.Parallel()
+	for name, give := range map[string]func(w *world, c *run.Claim) error{
+		"end": func(w *world, c *run.Claim) error {
+			return w.runs.Finish(t.Context(), c, run.End{
+				State: run.Failed, ErrorMessage: "m", ErrorCode: "C", Time: 3 * time.Second, Events: []*runv1.Event{{RunId: c.Run.ID.String(), Number: 2}},
+			})
+		},
+		"given back": func(w *world, c *run.Claim) error {
+			c.Worked = 3 * time.Second
+			return w.runs.Release(t.Context(), c, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.set(budget.Budget{Scope: budget.Workspace, Seconds: new(int64(3))})
+			c, other := w.claim(w.owner.Member), w.claim(w.owner.Member)
+			c.Budgeted = true
+			if got := w.verdict(other); got != "" {
+				t.Fatalf("before: %s, want 3 seconds left", got)
+			}
+			if err := give(w, c); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.verdict(other); got != "budget-time" {
+				t.Errorf("after 3 seconds: %q, want budget-time", got)
+			}
+		})
 	}
 }
 

@@ -64,7 +64,6 @@ type answering struct {
 // run works on the run. It returns nil when the run has ended or is parked, and an error
 // when it cannot continue here.
 func (a *answering) run(ctx context.Context) error {
-	a.since = time.Now()
 	if err := a.load(ctx); err != nil {
 		if f := fault.From(err); f.Kind == fault.TooLarge {
 			return a.giveUp(ctx, f.Message, f.Code) // it would fail again
@@ -570,6 +569,7 @@ func (a *answering) finish(ctx context.Context, e run.End) error {
 		if err := a.emitJoined(ctx, joined); err != nil {
 			return err
 		}
+		e.Time += a.worked()
 		if err := a.end(ctx, e); !errors.Is(err, run.ErrMoreToDo) {
 			return err
 		}

@@ -369,7 +369,8 @@ func (l *Loop) work(ctx context.Context, claim *run.Claim, draining <-chan struc
 	}
 	active, release := l.Keeper.register(ctx, claim.Lease())
 	defer release()
-	a := &answering{Loop: l, claim: claim, draining: draining, active: active, unread: !claim.First}
+	a := &answering{Loop: l, claim: claim, draining: draining, active: active, unread: !claim.First, since: time.Now()}
+	defer func() { claim.Worked = a.worked() }()
 	switch {
 	case claim.Run.Fruitless > l.cfg.MaxFruitless:
 		return a.giveUp(active.ctx, "The run could not be completed. Try again.", "RUN_STUCK") //nolint:contextcheck // register derives it from ctx

@@ -21,8 +21,10 @@ type Claim struct {
 	First bool
 	// RequestedAt is when this process sent the claim. The lease begins later.
 	RequestedAt time.Time
-	// Budgeted says that the workspace may have budgets, to which commits of tool results add.
+	// Budgeted says that the workspace may have budgets, to which commits add running time.
 	Budgeted bool
+	// Worked is the running time that no commit has counted, for Release.
+	Worked time.Duration
 
 	// These were read in the claim's round trip. The first calls of History and LastStep
 	// return them.
@@ -218,17 +220,19 @@ func (s *Store) Park(ctx context.Context, c *Claim) error {
 	return nil
 }
 
-// Release gives a run back after a failure on our side. Its lease ends after wait.
+// Release gives a run back after a failure on our side. Its lease ends after wait. It does nothing
+// if the claim is no longer the newest. A repetition counts Claim.Worked twice.
 func (s *Store) Release(ctx context.Context, c *Claim, wait time.Duration) error {
-	err := s.db.InWorkspace(ctx, c.Run.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+	_, err := s.commit(ctx, c, 0, "", func(b *pgx.Batch) error {
 		args := c.key()
 		args["wait"] = wait
-		_, err := tx.Exec(ctx, `
+		b.Queue(`
 			UPDATE runs SET lease_until = clock_timestamp() + @wait
-			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch AND state = 'running'`, args)
-		return err
+			WHERE workspace_id = @workspace AND id = @run AND epoch = @epoch`, args)
+		queueTime(b, c, c.Worked)
+		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrFenced) {
 		return fmt.Errorf("release run %s: %w", c.Run.ID, err)
 	}
 	return nil

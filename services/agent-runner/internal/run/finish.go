@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,6 +28,8 @@ type End struct {
 	ErrorCode    string
 	// Answer is the answer of the last step if it is not committed yet.
 	Answer *Answer
+	// Time is as in Answer, and does not include that of the Answer.
+	Time time.Duration
 	// UnlessSteered makes Finish return ErrMoreToDo if a steering message is unread, because
 	// the model has yet to answer it. Otherwise unread messages join the conversation
 	// unanswered.
@@ -53,6 +56,7 @@ func (s *Store) Finish(ctx context.Context, c *Claim, e End) error {
 		for _, m := range w.unread {
 			queueJoin(b, c, m)
 		}
+		queueTime(b, c, e.Time)
 		queueEnd(b, c, e)
 		out := EventMessages(c.Run.Workspace, e.Subject, e.Events)
 		switch {

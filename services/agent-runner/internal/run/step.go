@@ -129,9 +129,9 @@ func spent(u Usage, costMicros *int64, steps int64) budget.Amount {
 	return a
 }
 
-// queueTime adds the time that tools took to the budgets, if there are any.
+// queueTime adds running time to the budgets, if there are any.
 func queueTime(b *pgx.Batch, c *Claim, t time.Duration) {
-	if c.Budgeted {
+	if c.Budgeted && t > 0 {
 		args := c.key()
 		args["member"] = c.Run.CreatedBy
 		budget.QueueSpent(b, args, budget.Amount{Time: t})
