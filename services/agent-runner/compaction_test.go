@@ -317,3 +317,35 @@ func TestCompactOnRequest(t *testing.T) {
 		t.Errorf("events:\n%s", strings.Join(got, "\n"))
 	}
 }
+
+// A summary that a person has asked for and that fails is not tried again, neither in the next step
+// nor in the next run.
+func TestCompactOnRequestFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("read", func(context.Context, *toolv1.Call) string { return `{"result":"read"}` })
+	w.model.then(says("Hello."), says(" "), calls([3]string{"a", "read", "{}"}), says("Go on."), says("More."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "Hi. "+strings.Repeat("word ", 1000))
+	v.until(isEnd)
+	if _, err := w.conversations.CompactSession(w.as(identity.Editor), &agentv1.CompactSessionRequest{Id: session}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`2 done stop "Go on." 2`, `3 done stop "More." 1`} {
+		w.submit(session, "And?")
+		if got := lines(v.until(isEnd)); got[len(got)-1] != want {
+			t.Errorf("events:\n%s\nwant %s", strings.Join(got, "\n"), want)
+		}
+	}
+	summaries := 0
+	for _, request := range w.model.asked() {
+		if isSummary(request) {
+			summaries++
+		}
+	}
+	if summaries != 1 {
+		t.Errorf("a summary was asked for %d times, want once", summaries)
+	}
+}

@@ -136,7 +136,11 @@ func (a *answering) compact(ctx, stoppable context.Context, index int, c *compac
 	}
 	a.Metrics.compactions.WithLabelValues("failed").Inc()
 	a.Log.WarnContext(ctx, "conversation not compacted", "run", a.claim.Run.ID, "step", index, "error", a.noSummary)
-	return false, false, a.recordWaste(ctx, index, res)
+	if err := a.recordWaste(ctx, index, res); err != nil || !a.session.Compact {
+		return false, false, err
+	}
+	a.session.Compact = false // the next run would pay for it again
+	return false, false, a.retryUnavailable(ctx, func() error { return a.Store.DropCompact(ctx, a.claim) })
 }
 
 // summarize asks the run's model for a summary. It shortens the transcript if the provider refuses

@@ -1,6 +1,8 @@
 package run
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,5 +43,21 @@ func queueSummary(b *pgx.Batch, c *Claim, s *Summary) {
 			SELECT position FROM messages WHERE workspace_id = @workspace AND session_id = @session AND `+branch.OnCurrent+`
 			ORDER BY position OFFSET @messages::integer - 1 LIMIT 1), @known, @run, @nth, @text)
 		ON CONFLICT (session_id, messages) DO UPDATE SET position = excluded.position, known = @known, run_id = @run, nth = @nth, text = @text, created_at = excluded.created_at`, args)
-	b.Queue(`UPDATE sessions SET compact = false WHERE workspace_id = @workspace AND id = @session`, args)
+	queueCompactDone(b, c)
+}
+
+// DropCompact drops a person's request for a summary, because the model has made none.
+func (s *Store) DropCompact(ctx context.Context, c *Claim) error {
+	_, err := s.commit(ctx, c, 0, "", func(b *pgx.Batch) error {
+		queueCompactDone(b, c)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("drop the request for a summary: %w", err)
+	}
+	return nil
+}
+
+func queueCompactDone(b *pgx.Batch, c *Claim) {
+	b.Queue(`UPDATE sessions SET compact = false WHERE workspace_id = @workspace AND id = @session`, c.key())
 }

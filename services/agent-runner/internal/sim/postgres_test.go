@@ -357,6 +357,11 @@ func (s store) SetTitle(context.Context, *run.Claim, run.Title) (bool, error) {
 	return false, errors.New("the simulation has no titles")
 }
 
+// DropCompact is never called: nobody asks for a summary.
+func (s store) DropCompact(context.Context, *run.Claim) error {
+	return errors.New("nobody asks for a summary in the simulation")
+}
+
 func (s store) Finish(ctx context.Context, c *run.Claim, e run.End) error {
 	given := *c
 	err := s.tell(ctx, "finish "+label(c), func() error {
