@@ -156,6 +156,57 @@ func TestBranches(t *testing.T) {
 	w.wantPath(session, "Hello 1/2", "text Hi.", "Write it", "tool  1/2", "tool ", "text Done.", "Go on", "text More.", "Once more", "text And on.")
 }
 
+// Viewers of a run learn which messages it makes, and of which others they are versions.
+func TestEventsNameMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.add("get", func(context.Context, *toolv1.Call) string { return `{}` })
+	w.model.then(calls([3]string{"a", "get", `{}`}), says("One."), func(a *answer) {
+		a.begin()
+		a.text("So far")
+		<-a.r.Context().Done()
+	})
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	stored := func() (assistant []string, all *agentv1.GetSessionResponse) {
+		all = w.look(session)
+		for _, m := range all.GetMessages() {
+			if m.GetRole() == "assistant" {
+				assistant = append(assistant, m.GetId())
+			}
+		}
+		return assistant, all
+	}
+	w.submit(session, "1")
+	var told []string
+	for _, ev := range v.until(isEnd) {
+		if m := ev.GetStepComplete(); m != nil {
+			told = append(told, m.GetMessageId())
+		}
+		if m := ev.GetDone().GetMessageId(); m != "" {
+			t.Errorf("the end of a complete answer names message %s", m)
+		}
+	}
+	first, look := stored()
+	if diff := cmp.Diff(first, told); diff != "" || len(look.GetNextSiblings()) > 0 {
+		t.Errorf("the events name other messages (-stored +told):\n%s, the next message has the siblings %v", diff, look.GetNextSiblings())
+	}
+	w.submit(session, "", again(nil))
+	v.until(func(ev *runv1.Event) bool { return ev.GetTextDelta() != nil })
+	if _, look = stored(); !slices.Equal(look.GetNextSiblings(), first[:1]) {
+		t.Errorf("the other answer's first message has the siblings %v, want %v", look.GetNextSiblings(), first[:1])
+	}
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	end := v.until(isEnd)
+	second, look := stored()
+	if got := end[len(end)-1].GetDone().GetMessageId(); len(second) != 1 || got != second[0] || len(look.GetNextSiblings()) > 0 {
+		t.Errorf("the end of a stopped answer names message %q, want one of %v; the next message has the siblings %v", got, second, look.GetNextSiblings())
+	}
+}
+
 // A run that is active or queued would join another branch, so it has to end first.
 func TestNoSwitchDuringRun(t *testing.T) {
 	t.Parallel()

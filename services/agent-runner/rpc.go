@@ -84,6 +84,9 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 		}
 		res.Messages = append(res.Messages, m)
 	}
+	for _, s := range v.NextSiblings {
+		res.NextSiblings = append(res.NextSiblings, s.String())
+	}
 	for i := range v.Stopped {
 		res.StoppedRuns = append(res.StoppedRuns, v.Stopped[i].Proto())
 	}

@@ -313,14 +313,23 @@ func TestHistoryForms(t *testing.T) {
 	if diff := cmp.Diff(want, got.Messages); diff != "" || got.Last != "1-4" || len(got.Stopped) != 0 {
 		t.Errorf("messages differ, last %s, stopped %v (-want +got):\n%s", got.Last, got.Stopped, diff)
 	}
+	stored := w.runner.sessions[session].messages
+	siblings := []any{id.New[id.Message]().String(), stored[1].GetId()}
+	w.runner.mu.Lock()
+	stored[1].Siblings = []string{siblings[0].(string), siblings[1].(string)}
+	w.runner.mu.Unlock()
 	ui := call[struct {
 		Messages []struct {
-			Role  string   `json:"role"`
-			Parts []object `json:"parts"`
+			Role     string   `json:"role"`
+			Parts    []object `json:"parts"`
+			Metadata object   `json:"metadata"`
 		} `json:"messages"`
 	}](t, in, w.owner, "GET", "/api/sessions/"+session+"?format=ui", "", http.StatusOK).Messages
 	if len(ui) != 2 || ui[1].Role != "assistant" || len(ui[1].Parts) != 2 || ui[1].Parts[1]["text"] != "Hello" {
-		t.Errorf("UIMessages = %v, want a user's and an assistant's", ui)
+		t.Fatalf("UIMessages = %v, want a user's and an assistant's", ui)
+	}
+	if m := ui[1].Metadata; m["messageId"] != siblings[1] || !cmp.Equal(m["siblings"], any(siblings)) || ui[0].Metadata["siblings"] != nil {
+		t.Errorf("metadata = %v and %v, want the answer's siblings %v", ui[0].Metadata, m, siblings)
 	}
 }
 

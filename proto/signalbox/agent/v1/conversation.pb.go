@@ -1018,7 +1018,10 @@ type GetSessionResponse struct {
 	Summary *Summary `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
 	// The runs that ended in another way than with a complete answer, in order. Empty without
 	// messages.
-	StoppedRuns   []*Run `protobuf:"bytes,7,rep,name=stopped_runs,json=stoppedRuns,proto3" json:"stopped_runs,omitempty"`
+	StoppedRuns []*Run `protobuf:"bytes,7,rep,name=stopped_runs,json=stoppedRuns,proto3" json:"stopped_runs,omitempty"`
+	// The messages of other branches that follow the last message of the current one, oldest first:
+	// the next message will be their sibling. Empty without messages.
+	NextSiblings  []string `protobuf:"bytes,8,rep,name=next_siblings,json=nextSiblings,proto3" json:"next_siblings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1098,6 +1101,13 @@ func (x *GetSessionResponse) GetSummary() *Summary {
 func (x *GetSessionResponse) GetStoppedRuns() []*Run {
 	if x != nil {
 		return x.StoppedRuns
+	}
+	return nil
+}
+
+func (x *GetSessionResponse) GetNextSiblings() []string {
+	if x != nil {
+		return x.NextSiblings
 	}
 	return nil
 }
@@ -2531,7 +2541,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\xc3\x03\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\xe8\x03\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
@@ -2541,7 +2551,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"last_event\x18\x04 \x01(\v2!.signalbox.agent.v1.EventPositionR\tlastEvent\x12P\n" +
 	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\x125\n" +
 	"\asummary\x18\x06 \x01(\v2\x1b.signalbox.agent.v1.SummaryR\asummary\x12:\n" +
-	"\fstopped_runs\x18\a \x03(\v2\x17.signalbox.agent.v1.RunR\vstoppedRuns\"t\n" +
+	"\fstopped_runs\x18\a \x03(\v2\x17.signalbox.agent.v1.RunR\vstoppedRuns\x12#\n" +
+	"\rnext_siblings\x18\b \x03(\tR\fnextSiblings\"t\n" +
 	"\aSummary\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +

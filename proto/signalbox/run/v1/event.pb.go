@@ -1279,7 +1279,9 @@ type StepComplete struct {
 	TokensIn  int64                  `protobuf:"varint,1,opt,name=tokens_in,json=tokensIn,proto3" json:"tokens_in,omitempty"`
 	TokensOut int64                  `protobuf:"varint,2,opt,name=tokens_out,json=tokensOut,proto3" json:"tokens_out,omitempty"`
 	// stop, length, tool-calls, content-filter, error or other.
-	FinishReason  string `protobuf:"bytes,3,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
+	FinishReason string `protobuf:"bytes,3,opt,name=finish_reason,json=finishReason,proto3" json:"finish_reason,omitempty"`
+	// The message with the step's answer; empty if the model said nothing.
+	MessageId     string `protobuf:"bytes,4,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1331,6 +1333,13 @@ func (x *StepComplete) GetTokensOut() int64 {
 func (x *StepComplete) GetFinishReason() string {
 	if x != nil {
 		return x.FinishReason
+	}
+	return ""
+}
+
+func (x *StepComplete) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
 	}
 	return ""
 }
@@ -1617,7 +1626,10 @@ type Done struct {
 	// No model answered: the simulator ran a script.
 	Simulated bool `protobuf:"varint,7,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	// For people: details of the finish reason, such as which budget is spent.
-	FinishDetail  string `protobuf:"bytes,8,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
+	FinishDetail string `protobuf:"bytes,8,opt,name=finish_detail,json=finishDetail,proto3" json:"finish_detail,omitempty"`
+	// The message with an answer that was interrupted, which has no step_complete; empty if there
+	// is none.
+	MessageId     string `protobuf:"bytes,9,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1704,6 +1716,13 @@ func (x *Done) GetSimulated() bool {
 func (x *Done) GetFinishDetail() string {
 	if x != nil {
 		return x.FinishDetail
+	}
+	return ""
+}
+
+func (x *Done) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
 	}
 	return ""
 }
@@ -1873,12 +1892,14 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x11provider_executed\x18\x05 \x01(\bR\x10providerExecuted\"0\n" +
 	"\x06Source\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
-	"\x05title\x18\x02 \x01(\tR\x05title\"o\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\"\x8e\x01\n" +
 	"\fStepComplete\x12\x1b\n" +
 	"\ttokens_in\x18\x01 \x01(\x03R\btokensIn\x12\x1d\n" +
 	"\n" +
 	"tokens_out\x18\x02 \x01(\x03R\ttokensOut\x12#\n" +
-	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\"#\n" +
+	"\rfinish_reason\x18\x03 \x01(\tR\ffinishReason\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x04 \x01(\tR\tmessageId\"#\n" +
 	"\tStepRetry\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"B\n" +
 	"\n" +
@@ -1896,7 +1917,7 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"for_person\x18\x03 \x01(\bR\tforPerson\x12\x1d\n" +
 	"\n" +
-	"for_client\x18\x04 \x01(\bR\tforClient\"\x89\x02\n" +
+	"for_client\x18\x04 \x01(\bR\tforClient\"\xa8\x02\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +
@@ -1906,7 +1927,9 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"final_text\x18\x06 \x01(\tR\tfinalText\x12\x1c\n" +
 	"\tsimulated\x18\a \x01(\bR\tsimulated\x12#\n" +
-	"\rfinish_detail\x18\b \x01(\tR\ffinishDetail\"5\n" +
+	"\rfinish_detail\x18\b \x01(\tR\ffinishDetail\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\t \x01(\tR\tmessageId\"5\n" +
 	"\x05Error\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04codeB,Z*signalbox.dev/proto/signalbox/run/v1;runv1b\x06proto3"

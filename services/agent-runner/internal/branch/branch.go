@@ -195,15 +195,16 @@ func (s Switch) Queue(ctx context.Context, b *pgx.Batch, t *Target) error {
 	})
 }
 
-// Sibling is a message that has siblings.
-type Sibling struct {
+// Child is a message at which branches part: it begins one, or follows the same message as one that does.
+type Child struct {
 	ID       id.Message
 	Position int64
 	Parent   int64
 }
 
-// Siblings returns all messages of a session that have siblings, by their position.
-func Siblings(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) ([]Sibling, error) {
+// Children returns the messages at which a session's branches part, by their position: those that
+// have siblings, and those that will have one when the open branch has grown.
+func Children(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session) ([]Child, error) {
 	rows, err := tx.Query(ctx, `
 		WITH beginning AS (
 			SELECT first AS position, coalesce(upper(path) - 1, 0) AS parent FROM branches WHERE workspace_id = @workspace AND session_id = @session
@@ -211,16 +212,15 @@ func Siblings(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 			SELECT position, parent FROM beginning
 			UNION SELECT parent + 1, parent FROM beginning WHERE parent + 1 NOT IN (SELECT position FROM beginning)
 		)
-		SELECT id, position, parent FROM (
-			SELECT m.id, m.position, c.parent, count(*) OVER (PARTITION BY c.parent) AS n
-			FROM child c JOIN messages m ON m.workspace_id = @workspace AND m.session_id = @session AND m.position = c.position) s
-		WHERE n > 1 ORDER BY position`, pg.Args{"workspace": ws, "session": session})
+		SELECT m.id, m.position, c.parent
+		FROM child c JOIN messages m ON m.workspace_id = @workspace AND m.session_id = @session AND m.position = c.position
+		ORDER BY m.position`, pg.Args{"workspace": ws, "session": session})
 	if err != nil {
-		return nil, fmt.Errorf("read the siblings: %w", err)
+		return nil, fmt.Errorf("read where branches part: %w", err)
 	}
-	out, err := pgx.CollectRows(rows, pgx.RowToStructByName[Sibling])
+	out, err := pgx.CollectRows(rows, pgx.RowToStructByName[Child])
 	if err != nil {
-		return nil, fmt.Errorf("read the siblings: %w", err)
+		return nil, fmt.Errorf("read where branches part: %w", err)
 	}
 	return out, nil
 }

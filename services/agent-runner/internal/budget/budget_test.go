@@ -93,7 +93,7 @@ func (w *world) reserve(ctx context.Context, c *run.Claim, tokens int64) (budget
 // step commits a step that has used tokens.
 func (w *world) step(ctx context.Context, c *run.Claim, tokens int64) error {
 	return w.runs.CompleteStep(ctx, c, run.Answer{
-		Step: c.Run.Steps, Content: json.RawMessage(`[{"type":"text","text":"hello"}]`), RawDialect: "anthropic", Raw: []byte(`[]`), Model: "m",
+		ID: id.New[id.Message](), Step: c.Run.Steps, Content: json.RawMessage(`[{"type":"text","text":"hello"}]`), RawDialect: "anthropic", Raw: []byte(`[]`), Model: "m",
 		FinishReason: "pause", Usage: run.Usage{Input: tokens - 1, Output: 1}, CostMicros: new(tokens),
 	}, int64(c.Run.Steps*4+4))
 }
@@ -384,7 +384,7 @@ func TestRunningTime(t *testing.T) {
 	w.set(budget.Budget{Scope: budget.Run, Seconds: new(int64(3))})
 	c := w.claim(w.owner.Member)
 	answer := run.Answer{
-		Content: json.RawMessage(`[]`), RawDialect: "anthropic", Raw: []byte(`[]`), Model: "m", FinishReason: "tool-calls", Time: 1200 * time.Millisecond,
+		ID: id.New[id.Message](), Content: json.RawMessage(`[]`), RawDialect: "anthropic", Raw: []byte(`[]`), Model: "m", FinishReason: "tool-calls", Time: 1200 * time.Millisecond,
 	}
 	if err := w.runs.CommitAnswer(t.Context(), c, answer, 4); err != nil {
 		t.Fatal(err)

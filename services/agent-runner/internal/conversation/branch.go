@@ -242,21 +242,27 @@ func endOfAnswer(ctx context.Context, tx pgx.Tx, a identity.Actor, session id.Se
 	return at, nil
 }
 
-// addSiblings adds to the messages of a view their siblings.
+// addSiblings adds to the messages of a view their siblings, and the next message's.
 func (v *View) addSiblings(ctx context.Context, tx pgx.Tx) error {
-	all, err := branch.Siblings(ctx, tx, v.Session.Workspace, v.Session.ID)
+	all, err := branch.Children(ctx, tx, v.Session.Workspace, v.Session.ID)
 	if err != nil || len(all) == 0 {
 		return err
 	}
 	parents, children := map[id.Message]int64{}, map[int64][]id.Message{}
-	for _, s := range all {
-		parents[s.ID] = s.Parent
-		children[s.Parent] = append(children[s.Parent], s.ID)
+	for _, c := range all {
+		parents[c.ID] = c.Parent
+		children[c.Parent] = append(children[c.Parent], c.ID)
 	}
+	leaf := int64(0)
 	for i := range v.Messages {
-		if parent, ok := parents[v.Messages[i].ID]; ok {
-			v.Messages[i].Siblings = children[parent]
+		m := &v.Messages[i]
+		if parent, ok := parents[m.ID]; ok && len(children[parent]) > 1 {
+			m.Siblings = children[parent]
+		}
+		if m.Position != nil {
+			leaf = *m.Position
 		}
 	}
+	v.NextSiblings = children[leaf]
 	return nil
 }

@@ -20,6 +20,8 @@ import (
 // Message is a message of a session's current branch.
 type Message struct {
 	run.Message
+	// Position is nil while it is queued.
+	Position *int64
 	// Parent is the message that it follows; nil for the first one, and while it is queued.
 	Parent *id.Message
 	// Siblings are all that follow the same message; nil if it is the only one.
@@ -31,6 +33,9 @@ type View struct {
 	Session Session
 	// Messages are those of the current branch, in order, and then those that are queued.
 	Messages []Message
+	// NextSiblings are the messages of other branches that follow the last message of the current
+	// branch: the next one will be their sibling.
+	NextSiblings []id.Message
 	// Summary is what the model is told in place of the first messages, or nil.
 	Summary *run.Summary
 	// Runs has what the messages do not say about their runs.
@@ -106,7 +111,7 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 		return nil
 	}
 	rows, err = tx.Query(ctx, `
-		SELECT `+run.MessageColumns+`, CASE WHEN position IS NOT NULL THEN lag(id) OVER (ORDER BY position) END AS parent FROM messages
+		SELECT `+run.MessageColumns+`, position, CASE WHEN position IS NOT NULL THEN lag(id) OVER (ORDER BY position) END AS parent FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session AND (position IS NULL OR `+branch.OnCurrent+`)
 		ORDER BY position NULLS LAST, created_at, id`, args)
 	if err != nil {

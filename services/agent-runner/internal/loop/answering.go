@@ -422,7 +422,7 @@ func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res 
 			}
 		}
 		return a.runTools(ctx, stoppable, &run.OpenStep{
-			Index: index, FinishReason: answer.FinishReason, InputTokens: answer.Usage.Input, OutputTokens: answer.Usage.Output, Calls: answer.Calls,
+			Index: index, Message: answer.Message(), FinishReason: answer.FinishReason, InputTokens: answer.Usage.Input, OutputTokens: answer.Usage.Output, Calls: answer.Calls,
 		}, toldOf(runlog.Tail{}, index, 0), false)
 	}
 	if !res.Paused {
@@ -440,7 +440,7 @@ func (a *answering) commitAnswer(ctx, stoppable context.Context, index int, res 
 	}
 	a.appendAnswer(answer)
 	a.paused = res.Paused
-	return false, a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
+	return false, a.log.Append(ctx, answerComplete(&answer))
 }
 
 // endOf returns the end of the run with an answer, or nil if the model has to repair the
@@ -468,6 +468,7 @@ func (a *answering) endOf(answer *run.Answer) *run.End {
 // toAnswer converts a response for its commit.
 func (a *answering) toAnswer(index int, res *llm.Response) run.Answer {
 	answer := run.Answer{
+		ID:   id.Message(id.Derive(a.claim.Run.ID.UUID, "answer", fmt.Sprint(index))),
 		Step: index, RawDialect: res.Raw.Dialect, Raw: res.Raw.Blocks, Model: a.claim.Run.Model, ResponseID: res.ID,
 		FinishReason: string(res.Finish), Usage: usageOf(res), Time: a.worked(),
 	}
@@ -589,7 +590,7 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 		usage = usage.Add(e.Answer.Usage)
 		if !e.Answer.Interrupted {
 			steps = e.Answer.Step + 1
-			e.Events = append(e.Events, stepComplete(e.Answer.Step, e.Answer.Usage.Input, e.Answer.Usage.Output, e.Answer.FinishReason))
+			e.Events = append(e.Events, answerComplete(e.Answer))
 		}
 	}
 	e.Text = a.text

@@ -187,7 +187,7 @@ func (a *answering) commitSummary(ctx context.Context, index int, c *compaction,
 	a.compacted++
 	a.Metrics.compactions.WithLabelValues("done").Inc()
 	a.Log.InfoContext(ctx, "conversation compacted", "run", a.claim.Run.ID, "step", index, "messages", s.Messages, "tokens_in", answer.Usage.Input, "tokens_out", answer.Usage.Output)
-	return a.log.Append(ctx, stepComplete(index, answer.Usage.Input, answer.Usage.Output, answer.FinishReason))
+	return a.log.Append(ctx, answerComplete(&answer))
 }
 
 // summaryText returns the text of a summary as it is stored. If no message of the user is left

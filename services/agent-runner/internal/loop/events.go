@@ -88,13 +88,21 @@ func parkedFor(step int, waits []run.Call) *runv1.Event {
 	return ev
 }
 
-func stepComplete(step int, in, out int64, finish string) *runv1.Event {
+// stepComplete announces a step, whose answer is in the message; nil if it has none.
+func stepComplete(step int, message *id.Message, in, out int64, finish string) *runv1.Event {
 	if finish == pausedReason || finish == repairReason || finish == compactedReason { // internal: viewers do not know them
 		finish = string(llm.FinishOther)
 	}
-	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{
-		StepComplete: &runv1.StepComplete{TokensIn: in, TokensOut: out, FinishReason: finish},
-	}}
+	complete := &runv1.StepComplete{TokensIn: in, TokensOut: out, FinishReason: finish}
+	if message != nil {
+		complete.MessageId = message.String()
+	}
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_StepComplete{StepComplete: complete}}
+}
+
+// answerComplete is stepComplete for an answer without tool calls.
+func answerComplete(a *run.Answer) *runv1.Event {
+	return stepComplete(a.Step, a.Message(), a.Usage.Input, a.Usage.Output, a.FinishReason)
 }
 
 // Bounds of the content of one event, which has to fit into a message of the bus. The
@@ -125,10 +133,14 @@ func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 
 // done returns the last event of a run that did not fail. text is the text of all steps.
 func done(r *run.Run, text string, usage run.Usage, steps int, e *run.End) *runv1.Event {
-	return &runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{
+	done := &runv1.Done{
 		Text: shortened(text), FinalText: shortened(e.Text), TotalTokensIn: usage.Input, TotalTokensOut: usage.Output,
 		Steps: int32(steps), FinishReason: e.FinishReason, FinishDetail: e.FinishDetail, Simulated: r.Simulated(),
-	}}}
+	}
+	if e.Answer != nil && e.Answer.Interrupted && e.Answer.Message() != nil {
+		done.MessageId = e.Answer.ID.String()
+	}
+	return &runv1.Event{Body: &runv1.Event_Done{Done: done}}
 }
 
 func shortened(text string) string {

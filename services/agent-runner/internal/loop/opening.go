@@ -56,7 +56,7 @@ func announcement(r *run.Run, asked *runv1.Event_UserMessage, last *run.OpenStep
 	case last == nil:
 		return []*runv1.Event{{Body: asked}, runStart(r)}
 	case last.State == "complete":
-		return []*runv1.Event{stepComplete(last.Index, last.InputTokens, last.OutputTokens, last.FinishReason)}
+		return []*runv1.Event{stepComplete(last.Index, last.Message, last.InputTokens, last.OutputTokens, last.FinishReason)}
 	case last.Waited:
 		return []*runv1.Event{parkedFor(last.Index, announcedAs(run.AnnouncedQuestion, last.Calls))}
 	default:

@@ -3,10 +3,12 @@ package loop
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/runlog"
@@ -16,7 +18,8 @@ import (
 // to the last commit's is in the log afterwards, and none is used twice.
 func TestOpening(t *testing.T) {
 	t.Parallel()
-	complete := &run.OpenStep{Index: 0, State: "complete", FinishReason: "tool-calls"}
+	message := id.New[id.Message]()
+	complete := &run.OpenStep{Index: 0, Message: &message, State: "complete", FinishReason: "tool-calls"}
 	answered := &run.OpenStep{Index: 0, State: "answered", Calls: []run.Call{
 		{ID: "a", Name: "t", Args: json.RawMessage("{}")}, {ID: "b", Name: "t", Args: json.RawMessage("{}")},
 	}}
@@ -39,7 +42,7 @@ func TestOpening(t *testing.T) {
 		{"answer committed, one call said", false, 0, answered, 6, 5, 6, []string{"call b", "start"}},
 		{"answer committed, all calls said", false, 0, answered, 6, 6, 7, []string{"start"}},
 		{"a result was said", false, 0, answered, 6, 7, 8, []string{"start"}},
-		{"results committed, step not said", false, 1, complete, 9, 8, 9, []string{"step 0", "start"}},
+		{"results committed, step not said", false, 1, complete, 9, 8, 9, []string{"step 0 " + message.String(), "start"}},
 		{"step said", false, 1, complete, 9, 9, 10, []string{"start"}},
 		{"died in the second step", false, 1, complete, 9, 12, 13, []string{"start", "retry 1"}},
 		{"the log is lost", false, 1, complete, 9, -1, 10, []string{"start"}},
@@ -84,7 +87,7 @@ func names(events []*runv1.Event) []string {
 		case *runv1.Event_ToolCallComplete:
 			out = append(out, "call "+b.ToolCallComplete.GetToolCallId())
 		case *runv1.Event_StepComplete:
-			out = append(out, fmt.Sprint("step ", ev.GetStepIndex()))
+			out = append(out, strings.TrimSpace(fmt.Sprint("step ", ev.GetStepIndex(), " ", b.StepComplete.GetMessageId())))
 		default:
 			out = append(out, fmt.Sprintf("%T", b))
 		}

@@ -246,7 +246,7 @@ func (a *answering) completeStep(ctx, stoppable context.Context, s *run.OpenStep
 	}
 	a.history = append(a.history, run.Message{Run: a.claim.Run.ID, Role: string(llm.Tool), Content: r.Content})
 	a.paused = false
-	err = a.log.Append(ctx, stepComplete(s.Index, s.InputTokens, s.OutputTokens, s.FinishReason))
+	err = a.log.Append(ctx, stepComplete(s.Index, s.Message, s.InputTokens, s.OutputTokens, s.FinishReason))
 	if err != nil || !interrupted {
 		return false, err
 	}

@@ -36,7 +36,7 @@ func BenchmarkStep(b *testing.B) {
 		}
 		key := id.Derive(c.Run.ID.UUID, fmt.Sprint(step))
 		a := run.Answer{
-			Step: step, Content: json.RawMessage(`[{"type":"text","text":"hello"}]`), RawDialect: "anthropic", Raw: []byte(`[{"type":"text","text":"hello"}]`), Model: "m",
+			ID: id.New[id.Message](), Step: step, Content: json.RawMessage(`[{"type":"text","text":"hello"}]`), RawDialect: "anthropic", Raw: []byte(`[{"type":"text","text":"hello"}]`), Model: "m",
 			FinishReason: "tool-calls", Usage: run.Usage{Input: 10, Output: 5},
 			Calls: []run.Call{{Key: key, ID: "a", Name: "get", Args: json.RawMessage(`{}`), Effect: toolv1.Effect_EFFECT_PURE, Deadline: time.Now().Add(time.Minute)}},
 		}

@@ -18,6 +18,8 @@ import (
 
 // Answer is the model's side of a step.
 type Answer struct {
+	// ID is that of the message which stores the answer.
+	ID   id.Message
 	Step int
 	// Content is the assistant message in the AI SDK's format. If it is nil, the model said
 	// nothing and no message is stored.
@@ -37,6 +39,14 @@ type Answer struct {
 	Calls       []Call
 	// Summary is set for a step that made a summary instead of an answer.
 	Summary *Summary
+}
+
+// Message returns the id of the stored message; nil if there is none.
+func (a *Answer) Message() *id.Message {
+	if a.Content == nil {
+		return nil
+	}
+	return &a.ID
 }
 
 // Call is a tool call of an answer.
@@ -96,7 +106,7 @@ func queueAnswer(b *pgx.Batch, c *Claim, a *Answer, state string) {
 	args["state"], args["response"], args["reason"] = state, a.ResponseID, a.FinishReason
 	args["model"], args["calls"] = a.Model, len(a.Calls)
 	if a.Content != nil {
-		args["id"], args["role"], args["content"] = id.New[id.Message](), "assistant", string(a.Content)
+		args["id"], args["role"], args["content"] = a.ID, "assistant", string(a.Content)
 		args["dialect"], args["raw"], args["interrupted"] = a.RawDialect, a.Raw, a.Interrupted
 		queueMessage(b, args)
 	}
@@ -286,7 +296,9 @@ func queueUsage(b *pgx.Batch, args pg.Args, wasted bool) {
 // OpenStep is the newest committed step as a new claim finds it. It is answered and lacks
 // results, or it is complete.
 type OpenStep struct {
-	Index        int `db:"step_index"`
+	Index int `db:"step_index"`
+	// Message is the one with the answer; nil if the model said nothing.
+	Message      *id.Message
 	State        string
 	FinishReason string
 	InputTokens  int64
@@ -307,7 +319,9 @@ type lastStep struct {
 func queueLastStep(b *pgx.Batch, args pg.Args, condition string) *lastStep {
 	l := &lastStep{}
 	b.Queue(`
-		SELECT step_index, state, finish_reason, input_tokens, output_tokens, waiting_since IS NOT NULL AS waited FROM steps
+		SELECT step_index, (SELECT m.id FROM messages m
+				WHERE m.workspace_id = @workspace AND m.run_id = @run AND m.session_id = @session AND m.step_index = steps.step_index AND m.role = 'assistant') AS message,
+			state, finish_reason, input_tokens, output_tokens, waiting_since IS NOT NULL AS waited FROM steps
 		WHERE workspace_id = @workspace AND run_id = @run AND state <> 'open' AND `+condition+`
 		ORDER BY step_index DESC LIMIT 1`, args).Query(pg.Collect(&l.steps))
 	b.Queue(`

@@ -49,7 +49,7 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 		position := d.nextPosition(s)
 		in, out, step, dialect := a.Usage.Input, a.Usage.Output, a.Step, a.RawDialect
 		d.insertMessage(s, messageRow{position: position, Message: run.Message{
-			Run: row.ID, StepIndex: &step, Role: "assistant", Content: a.Content, RawDialect: &dialect, Raw: a.Raw,
+			ID: a.ID, Run: row.ID, StepIndex: &step, Role: "assistant", Content: a.Content, RawDialect: &dialect, Raw: a.Raw,
 			Interrupted: a.Interrupted, TokensIn: &in, TokensOut: &out, Model: a.Model,
 		}})
 	}
@@ -58,7 +58,7 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 	if old := d.steps[key]; old != nil {
 		wasted = old.wasted
 	}
-	d.steps[key] = &stepRow{state: state, response: a.ResponseID, reason: a.FinishReason, usage: a.Usage, wasted: wasted}
+	d.steps[key] = &stepRow{state: state, message: a.Message(), response: a.ResponseID, reason: a.FinishReason, usage: a.Usage, wasted: wasted}
 	d.usage[key] = a.Usage
 	addUsage(&row.Run, a.Usage)
 	if a.Summary != nil && d.cfg.plant != losesSummaries {
@@ -144,7 +144,7 @@ func (d *rows) lastStep(c *run.Claim) *run.OpenStep {
 			continue
 		}
 		return &run.OpenStep{
-			Index: i, State: s.state, FinishReason: s.reason, InputTokens: s.usage.Input, OutputTokens: s.usage.Output,
+			Index: i, Message: s.message, State: s.state, FinishReason: s.reason, InputTokens: s.usage.Input, OutputTokens: s.usage.Output,
 			Waited: !s.waitingSince.IsZero(),
 			Calls:  d.callsOf(c.Run.ID, i),
 		}

@@ -89,6 +89,7 @@ type stepKey struct {
 
 type stepRow struct {
 	state, response, reason string
+	message                 *id.Message
 	usage, wasted           run.Usage
 	waitingSince            time.Time // zero: the run has not waited for a person
 }
@@ -193,7 +194,10 @@ func (d *rows) nextPosition(s *sessionRow) int64 {
 }
 
 func (d *rows) insertMessage(s *sessionRow, m messageRow) *messageRow {
-	m.ID, m.session, m.CreatedAt = newID[id.Message](d), s.id, d.cfg.now()
+	if id.IsZero(m.ID) {
+		m.ID = newID[id.Message](d)
+	}
+	m.session, m.CreatedAt = s.id, d.cfg.now()
 	d.messages[m.ID] = &m
 	d.allMessages = append(d.allMessages, &m)
 	return &m

@@ -454,7 +454,7 @@ func orNothing[T any](v *T) string {
 // anAnswer returns an answer for both sides: of the next step, or of one that is answered.
 func (b *both) anAnswer(c *run.Claim) run.Answer {
 	a := run.Answer{
-		Step: c.Run.Steps, RawDialect: "anthropic", Raw: []byte("[]"), Model: "m", ResponseID: "r", FinishReason: "stop",
+		ID: id.New[id.Message](), Step: c.Run.Steps, RawDialect: "anthropic", Raw: []byte("[]"), Model: "m", ResponseID: "r", FinishReason: "stop",
 		Usage: run.Usage{Input: int64(b.rng.IntN(9)), Output: int64(b.rng.IntN(9)), CacheRead: 1, Estimated: b.rng.IntN(4) == 0},
 	}
 	if b.rng.IntN(6) == 0 && a.Step > 0 {
@@ -688,7 +688,7 @@ func stepLines(s *run.OpenStep, err error) []string {
 	if s == nil || err != nil {
 		return []string{why(err)}
 	}
-	out := []string{fmt.Sprint(s.Index, s.State, s.FinishReason, s.InputTokens, s.OutputTokens, s.Waited)}
+	out := []string{fmt.Sprint(s.Index, orNothing(s.Message), s.State, s.FinishReason, s.InputTokens, s.OutputTokens, s.Waited)}
 	for _, c := range s.Calls {
 		out = append(out, callLine(&c))
 	}

@@ -79,14 +79,14 @@ func TestEventsAreDescribed(t *testing.T) {
 		}}}, &ToolApprovalResponseEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: `{}`}}}, &ToolResultEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{}}}, &SourceEvent{}},
-		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{}}}, &StepCompleteEvent{}},
+		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{MessageId: "m"}}}, &StepCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{}}}, &CompactionEvent{}},
 		{&runv1.Event{Body: &runv1.Event_SessionTitle{SessionTitle: &runv1.SessionTitle{}}}, &SessionTitleEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Until: &timestamppb.Timestamp{Nanos: 1}, ForPerson: true}}}, &WaitingEvent{}},
 		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
 		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},
-		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{}}}, &DoneEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{MessageId: "m"}}}, &DoneEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Code: "X"}}}, &ErrorEvent{}},
 	} {
 		_, data, ok := bytes.Cut(dialect.Plain{}.Append(nil, tt.in), []byte("data: "))

@@ -107,6 +107,7 @@ type StepCompleteEvent struct {
 	TokensIn     int64  `json:"tokensIn"`
 	TokensOut    int64  `json:"tokensOut"`
 	FinishReason string `json:"finishReason"`
+	MessageID    string `json:"messageId,omitempty" format:"uuid" doc:"The message with the step's answer; absent if the model said nothing."`
 }
 
 // StepRetryEvent announces that the step will be repeated; what it has streamed so far is void.
@@ -169,6 +170,7 @@ type DoneEvent struct {
 	Steps          int32  `json:"steps"`
 	FinishReason   string `json:"finishReason" example:"stop"`
 	FinishDetail   string `json:"finishDetail,omitempty" doc:"For people: why the run ended, such as which budget is spent and when it begins anew."`
+	MessageID      string `json:"messageId,omitempty" format:"uuid" doc:"The message with an answer that was interrupted, and whose step is not complete."`
 	RunID          string `json:"runId"`
 	Simulated      bool   `json:"simulated" doc:"The simulator answered from a script; no model was called."`
 }

@@ -184,6 +184,8 @@ type SessionDetails struct {
 
 	Summary *Summary `json:"summary" doc:"What the model is told in place of the first messages, which are too long for it; null if it gets all messages."`
 
+	NextSiblings []string `json:"next_siblings" nullable:"false" doc:"Ids of the messages of other branches that follow the last message of this one, oldest first: the next message will be their sibling. Empty unless the session has just been switched to another branch."`
+
 	StoppedRuns []StoppedRun `json:"stopped_runs" nullable:"false" doc:"The runs that ended in another way than with a complete answer, in order."`
 
 	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed."`
@@ -221,6 +223,7 @@ func viewDetails(res *agentv1.GetSessionResponse, ui int) (SessionDetails, error
 	d := SessionDetails{
 		Session: viewSession(res.GetSession()), Messages: messages,
 		LastEventID:      feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()).Position().String(),
+		NextSiblings:     append([]string{}, res.GetNextSiblings()...),
 		UnavailableTools: each(res.GetUnavailableTools(), viewUnavailable), StoppedRuns: each(res.GetStoppedRuns(), viewStopped),
 	}
 	if res.GetActiveRun() != nil {

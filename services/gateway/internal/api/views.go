@@ -80,7 +80,7 @@ func viewHistory(in []*agentv1.Message, stopped []*agentv1.Run, ui int) (history
 	out, err := dialect.UIMessages(each(in, func(m *agentv1.Message) dialect.Stored {
 		return dialect.Stored{
 			ID: m.GetId(), Role: m.GetRole(), RunID: m.GetRunId(), Model: m.GetModel(), Simulated: m.GetSimulated(), CreatedBy: m.GetCreatedBy(),
-			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(),
+			Content: json.RawMessage(m.GetContentJson()), CreatedAt: m.GetCreatedAt().AsTime(), Siblings: m.GetSiblings(),
 		}
 	}), ui)
 	ends := make(map[string]*agentv1.Run, len(stopped))

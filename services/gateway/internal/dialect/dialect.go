@@ -109,8 +109,12 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		return "source", object(b, "source").text("url", body.Source.GetUrl()).text("title", body.Source.GetTitle()).end()
 	case *runv1.Event_StepComplete:
 		m := body.StepComplete
-		return "step-complete", object(b, "step-complete").number("stepIndex", int64(e.GetStepIndex())).number("tokensIn", m.GetTokensIn()).
-			number("tokensOut", m.GetTokensOut()).text("finishReason", m.GetFinishReason()).end()
+		o := object(b, "step-complete").number("stepIndex", int64(e.GetStepIndex())).number("tokensIn", m.GetTokensIn()).
+			number("tokensOut", m.GetTokensOut()).text("finishReason", m.GetFinishReason())
+		if m.GetMessageId() != "" {
+			o = o.text("messageId", m.GetMessageId())
+		}
+		return "step-complete", o.end()
 	case *runv1.Event_StepRetry:
 		return "step-retry", object(b, "step-retry").number("stepIndex", int64(e.GetStepIndex())).text("reason", body.StepRetry.GetReason()).end()
 	case *runv1.Event_Compaction:
@@ -151,6 +155,9 @@ func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 			text("finishReason", m.GetFinishReason())
 		if m.GetFinishDetail() != "" {
 			o = o.text("finishDetail", m.GetFinishDetail())
+		}
+		if m.GetMessageId() != "" {
+			o = o.text("messageId", m.GetMessageId())
 		}
 		return "done", o.text("runId", e.GetRunId()).truth("simulated", m.GetSimulated()).end()
 	case *runv1.Event_Error:

@@ -75,8 +75,8 @@ data: {"type":"source","url":"https://a","title":"A"}
 id: 3-7
 
 `},
-		{"step complete", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{TokensIn: 5, TokensOut: 6, FinishReason: "tool-calls"}}}, `event: step-complete
-data: {"type":"step-complete","stepIndex":2,"tokensIn":5,"tokensOut":6,"finishReason":"tool-calls"}
+		{"step complete", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{TokensIn: 5, TokensOut: 6, FinishReason: "tool-calls", MessageId: "m"}}}, `event: step-complete
+data: {"type":"step-complete","stepIndex":2,"tokensIn":5,"tokensOut":6,"finishReason":"tool-calls","messageId":"m"}
 id: 3-7
 
 `},
@@ -214,7 +214,7 @@ func TestUIMessages(t *testing.T) {
  {"type":"text","text":"see","state":"done"},
  {"type":"file","mediaType":"image/png","filename":"a.png","url":"data:image/png;base64,aGk="},
  {"type":"file","mediaType":"image/png","url":"https://x/y.png"}]},
-{"id":"r","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r","model":"m"},"parts":[
+{"id":"r","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r","model":"m","messageId":"a1"},"parts":[
  {"type":"step-start"},
  {"type":"reasoning","text":"think","state":"done","providerMetadata":{"anthropic":{"signature":"SIG"}}},
  {"type":"text","text":"Creating.","state":"done"},
@@ -225,7 +225,7 @@ func TestUIMessages(t *testing.T) {
  {"type":"step-start"},
  {"type":"text","text":"Done.","state":"done"}]},
 {"id":"u2","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"more","state":"done"}]},
-{"id":"r2","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"},
+{"id":"r2","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true,"messageId":"a3"},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"},
  {"type":"data-steering-message","id":"u3","data":{"messageId":"u3","content":"shorter"}},{"type":"step-start"},{"type":"text","text":"o","state":"done"}]}
 ]`
 	if err := json.Unmarshal(got, &g); err != nil {

@@ -20,6 +20,7 @@ type Stored struct {
 	Content   json.RawMessage
 	CreatedAt time.Time
 	CreatedBy string // of a user message
+	Siblings  []string
 }
 
 // UIMessage is a message in the form of the initial messages of the AI SDK's useChat (versions
@@ -38,6 +39,9 @@ type UIMetadata struct {
 	Model     string    `json:"model,omitempty"`
 	Simulated bool      `json:"simulated,omitempty" doc:"The simulator wrote the message, not a model."`
 	CreatedBy string    `json:"createdBy,omitempty" format:"uuid" doc:"The member who sent a message of the role user."`
+
+	MessageID string   `json:"messageId,omitempty" format:"uuid" doc:"Of an answer: its first message, among siblings."`
+	Siblings  []string `json:"siblings,omitempty" doc:"Ids of messages: the versions of an edited message, or the first messages of all answers to one message, oldest first. Absent if there is only one. PUT /api/sessions/{id}/leaf switches to one of them."`
 
 	FinishReason string `json:"finishReason,omitempty" doc:"Why the run ended, if it did so in another way than with a complete answer."`
 	FinishDetail string `json:"finishDetail,omitempty" doc:"For people: details of the reason."`
@@ -145,7 +149,7 @@ func (c *converter) add(m Stored) error {
 			return nil
 		}
 		c.open = false
-		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt, CreatedBy: m.CreatedBy}, Parts: []UIPart{}}
+		out := UIMessage{ID: m.ID, Role: m.Role, Metadata: &UIMetadata{CreatedAt: m.CreatedAt, CreatedBy: m.CreatedBy, Siblings: m.Siblings}, Parts: []UIPart{}}
 		for _, p := range parts {
 			if q, ok := plainPart(p); ok {
 				out.Parts = append(out.Parts, q)
@@ -191,7 +195,9 @@ func partsOf(content json.RawMessage) ([]modelPart, error) {
 
 func (c *converter) step(m Stored, parts []modelPart) {
 	if !c.open || c.run != m.RunID {
-		c.out = append(c.out, UIMessage{ID: cmp.Or(m.RunID, m.ID), Role: "assistant", Metadata: &UIMetadata{CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model, Simulated: m.Simulated}})
+		c.out = append(c.out, UIMessage{ID: cmp.Or(m.RunID, m.ID), Role: "assistant", Metadata: &UIMetadata{
+			CreatedAt: m.CreatedAt, RunID: m.RunID, Model: m.Model, Simulated: m.Simulated, MessageID: m.ID, Siblings: m.Siblings,
+		}})
 		c.open, c.run, c.calls, c.sources = true, m.RunID, map[string]int{}, 0
 	}
 	msg := &c.out[len(c.out)-1]

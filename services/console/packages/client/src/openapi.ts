@@ -2381,6 +2381,11 @@ export interface components {
             finishDetail?: string;
             /** @example stop */
             finishReason: string;
+            /**
+             * Format: uuid
+             * @description The message with an answer that was interrupted, and whose step is not complete.
+             */
+            messageId?: string;
             runId: string;
             /** @description The simulator answered from a script; no model was called. */
             simulated: boolean;
@@ -3281,6 +3286,8 @@ export interface components {
             last_event_id: string;
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
+            /** @description Ids of the messages of other branches that follow the last message of this one, oldest first: the next message will be their sibling. Empty unless the session has just been switched to another branch. */
+            next_siblings: string[];
             session: components["schemas"]["Session"];
             /** @description The runs that ended in another way than with a complete answer, in order. */
             stopped_runs: components["schemas"]["StoppedRun"][];
@@ -3349,6 +3356,8 @@ export interface components {
             last_event_id: string;
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
+            /** @description Ids of the messages of other branches that follow the last message of this one, oldest first: the next message will be their sibling. Empty unless the session has just been switched to another branch. */
+            next_siblings: string[];
             session: components["schemas"]["Session"];
             /** @description The runs that ended in another way than with a complete answer, in order. */
             stopped_runs: components["schemas"]["StoppedRun"][];
@@ -3408,6 +3417,11 @@ export interface components {
         };
         StepCompleteEvent: {
             finishReason: string;
+            /**
+             * Format: uuid
+             * @description The message with the step's answer; absent if the model said nothing.
+             */
+            messageId?: string;
             /** Format: int32 */
             stepIndex: number;
             /** Format: int64 */
@@ -3656,8 +3670,15 @@ export interface components {
             finishDetail?: string;
             /** @description Why the run ended, if it did so in another way than with a complete answer. */
             finishReason?: string;
+            /**
+             * Format: uuid
+             * @description Of an answer: its first message, among siblings.
+             */
+            messageId?: string;
             model?: string;
             runId?: string;
+            /** @description Ids of messages: the versions of an edited message, or the first messages of all answers to one message, oldest first. Absent if there is only one. PUT /api/sessions/{id}/leaf switches to one of them. */
+            siblings?: string[] | null;
             /** @description The simulator wrote the message, not a model. */
             simulated?: boolean;
         };
