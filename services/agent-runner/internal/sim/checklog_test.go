@@ -212,6 +212,7 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 		case t.calls[c.ID] != 1:
 			w.violation("call %s of run %s is told %d times", c.ID, name, t.calls[c.ID])
 		case c.Outcome == nil:
+		case cancelled == nil && c.Ask != nil && r.ErrorCode == stuck: // answered, and given up before the next claim told it
 		case cancelled == nil:
 			w.violation("the result of call %s of run %s is never told", c.ID, name)
 		case c.Ask != nil && endedEarly(r) && cancelled.GetIsError() && (c.Ask.Question == run.AskClient || c.Outcome.State != toolv1.OutcomeState_OUTCOME_STATE_OK):
