@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
@@ -86,6 +86,12 @@ images: ## Build a container image of each program (TAG=dev)
 		echo "Building signalbox/$$service:$(or $(TAG),dev)"; \
 		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service --build-arg VERSION=$(VERSION) -t signalbox/$$service:$(or $(TAG),dev) .; \
 	done
+
+dist: need-go console ## Make the files of a release in bin/dist: programs, images, chart, SBOM (VERSION=1.2.3)
+	@GOWORK=off go -C deploy/dist run . -source ../.. -out ../../bin/dist -version "$(or $(VERSION),0.0.0-$(shell git rev-parse --short HEAD))"
+
+dist-check: ## Make them twice, in two clones, and compare the two (VERSION=1.2.3)
+	@sh deploy/dist/twice.sh $(or $(VERSION),0.0.0-check)
 
 clean: ## Remove what was built; data (.signalbox) and downloads stay
 	rm -rf bin
@@ -201,6 +207,7 @@ test-alone:
 test-outside: $(REPORT)
 	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
+	@cd deploy/dist && GOWORK=off $(REPORT) $(GO_TEST) ./...
 	@cd bench/oracle && GOWORK=off $(REPORT) $(GO_TEST) ./...
 
 test-short: setup $(REPORT) ## Run the quick tests only: -short, no stories
@@ -317,9 +324,10 @@ lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi lint-console ## C
 	@$(TOOLS)/golangci-lint run $(MODULES)
 	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
+	@cd deploy/dist && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
 	@$(TOOLS)/buf lint
 	@$(TOOLS)/buf format --diff --exit-code
-	@set -e; for module in proto pkg services tools deploy/check bench/mux bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
+	@set -e; for module in proto pkg services tools deploy/check deploy/dist bench/mux bench/oracle bench/peers; do GOWORK=off go -C $$module mod tidy -diff; done
 
 # The document that the gateway serves: a test compares the two.
 .PHONY: lint-openapi

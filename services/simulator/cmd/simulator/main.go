@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -86,12 +87,17 @@ func load(args, environ []string, stdout io.Writer) (settings, error) {
 	flags.Float64Var(&cfg.Pace, "pace", cfg.Pace, "")
 	flags.BoolVar(&cfg.Services, "services", cfg.Services, "")
 	flags.BoolVar(&cfg.healthcheck, "healthcheck", false, "")
+	version := flags.Bool("version", false, "")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		return cfg, errors.Join(err, help(stdout))
 	}
 	if err != nil {
 		return cfg, process.Usage("%v (see simulator --help)", err)
+	}
+	if *version {
+		_, err := fmt.Fprintln(stdout, "simulator", process.Version())
+		return cfg, cmp.Or(err, flag.ErrHelp)
 	}
 	if flags.NArg() > 0 {
 		return cfg, process.Usage("unexpected argument %q (see simulator --help)", flags.Arg(0))
@@ -107,6 +113,7 @@ of that name, every other id the default one.
 
 Usage: simulator [--addr host:port] [--script file-or-directory] [--pace factor] [--services]
        simulator --healthcheck [--addr host:port]
+       simulator --version
 
 --services adds fakes of Google Calendar, Google Tasks, Notion and GitHub.
 --healthcheck asks the simulator that runs at the address for its health.
