@@ -43,9 +43,29 @@ func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
-	mux.Handle("GET /ready", &readiness{checks: o.Checks})
+	ready := &readiness{checks: o.Checks}
+	mux.Handle("GET /ready", ready)
 	if o.Gatherer != nil {
-		mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
+		checks := prometheus.NewRegistry()
+		checks.MustRegister(ready)
+		mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{o.Gatherer, checks}, promhttp.HandlerOpts{}))
+	}
+}
+
+var readyDesc = prometheus.NewDesc("signalbox_ready", "Whether a check of /ready passes: 1 or 0.", []string{"check"}, nil)
+
+// Describe implements prometheus.Collector.
+func (s *readiness) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
+
+// Collect implements prometheus.Collector. It takes no longer than checkTimeout.
+func (s *readiness) Collect(ch chan<- prometheus.Metric) {
+	_, page := s.answer(context.Background())
+	for check, result := range page.Checks {
+		value := 0.0
+		if result == "ok" {
+			value = 1
+		}
+		ch <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, value, check)
 	}
 }
 
@@ -56,7 +76,13 @@ type readiness struct {
 	mu     sync.Mutex // guards what follows, and is held while the checks run
 	at     time.Time  // of the cached result; zero before the first
 	status int
-	page   map[string]any
+	page   readyPage
+}
+
+// readyPage is the answer of /ready.
+type readyPage struct {
+	Status string            `json:"status"`
+	Checks map[string]string `json:"checks"`
 }
 
 // ServeHTTP implements http.Handler.
@@ -65,7 +91,7 @@ func (s *readiness) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, page)
 }
 
-func (s *readiness) answer(ctx context.Context) (int, map[string]any) {
+func (s *readiness) answer(ctx context.Context) (int, readyPage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.IsZero() || time.Since(s.at) >= checkCache {
@@ -77,7 +103,7 @@ func (s *readiness) answer(ctx context.Context) (int, map[string]any) {
 }
 
 // runChecks runs all checks concurrently.
-func runChecks(ctx context.Context, all map[string]Check) (int, map[string]any) {
+func runChecks(ctx context.Context, all map[string]Check) (int, readyPage) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var (
@@ -104,7 +130,7 @@ func runChecks(ctx context.Context, all map[string]Check) (int, map[string]any) 
 	if status != http.StatusOK {
 		word = "not ready"
 	}
-	return status, map[string]any{"status": word, "checks": checks}
+	return status, readyPage{word, checks}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

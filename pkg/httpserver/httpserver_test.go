@@ -97,8 +97,11 @@ func TestOps(t *testing.T) {
 		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
 			t.Errorf("/health = %d %s, want 200: it does not depend on the checks", status, body)
 		}
-		if status, _, body := get(t, mux, "/metrics"); status != http.StatusOK || !strings.Contains(body, "signalbox_test_total 0") {
-			t.Errorf("/metrics = %d %s", status, body)
+		status, _, body := get(t, mux, "/metrics")
+		for _, line := range []string{"signalbox_test_total 0", `signalbox_ready{check="postgres"} 1`, `signalbox_ready{check="nats"} 0`} {
+			if status != http.StatusOK || !strings.Contains(body, line+"\n") {
+				t.Errorf("/metrics = %d without %s:\n%s", status, line, body)
+			}
 		}
 	})
 }

@@ -57,6 +57,7 @@ func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 		if p.DB, err = pg.Open(ctx, o.Database); err != nil {
 			return nil, fmt.Errorf("DATABASE_URL: %w", err)
 		}
+		env.Registry.MustRegister(p.DB.Collector())
 	}
 	if o.Bus.URL != "" {
 		o.Bus.Service, o.Bus.Log, o.Bus.Metrics = o.Name, env.Log, env.Registry

@@ -43,6 +43,7 @@ import (
 	"signalbox.dev/proto/signalbox/tool/v1/toolv1connect"
 	"signalbox.dev/services/agent-runner/internal/archive"
 	"signalbox.dev/services/agent-runner/internal/audit"
+	"signalbox.dev/services/agent-runner/internal/backlog"
 	"signalbox.dev/services/agent-runner/internal/budget"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/llm/catalogue"
@@ -132,6 +133,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}
+	deps.Registerer.MustRegister(backlog.New(deps.DB, deps.Log))
 	if err := s.wireLoop(presets); err != nil {
 		return nil, fmt.Errorf("agent-runner: %w", err)
 	}

@@ -94,6 +94,7 @@ func (s *stack) open(ctx context.Context, service string, m pg.Migrations) (*res
 		return nil, err
 	}
 	s.onClose(func(context.Context) error { r.db.Close(); return nil })
+	r.metrics.MustRegister(r.db.Collector())
 	if r.bus, err = s.bus(ctx, service); err != nil {
 		return nil, err
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +21,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
@@ -158,16 +162,8 @@ func (r *recorder) Register(c prometheus.Collector) error {
 	if err := r.Registry.Register(c); err != nil {
 		return err
 	}
-	kind := "counter" // also of a collector with several metrics
-	switch c.(type) {
-	case *prometheus.HistogramVec, prometheus.Histogram:
-		kind = "histogram"
-	case *prometheus.GaugeVec, prometheus.Gauge:
-		kind = "gauge"
-	case prometheus.Counter:
-	case prometheus.GaugeFunc: // any metric is one, as far as its methods tell
-		kind = "gauge"
-	}
+	_, vector := c.(*prometheus.HistogramVec)
+	_, histogram := c.(prometheus.Histogram)
 	descs := make(chan *prometheus.Desc)
 	go func() { c.Describe(descs); close(descs) }()
 	for d := range descs {
@@ -178,6 +174,13 @@ func (r *recorder) Register(c prometheus.Collector) error {
 		help, err := strconv.Unquote(m[2])
 		if err != nil {
 			return fmt.Errorf("help text of %s: %w", m[1], err)
+		}
+		kind := "gauge"
+		switch {
+		case vector || histogram:
+			kind = "histogram"
+		case strings.HasSuffix(m[1], "_total"): // the convention, which collectors of several metrics follow, too
+			kind = "counter"
 		}
 		r.metrics = append(r.metrics, metric{m[1], kind, m[3], help})
 	}
@@ -219,6 +222,7 @@ func assemble(t *testing.T, service string, m pg.Migrations) assembly {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.db.Close)
+	a.metrics.MustRegister(a.db.Collector())
 	if a.bus, err = bus.Connect(t.Context(), bus.Config{URL: "nats://127.0.0.1:1", Service: service, Log: a.log, Metrics: a.metrics}); err != nil {
 		t.Fatal(err)
 	}
@@ -228,6 +232,25 @@ func assemble(t *testing.T, service string, m pg.Migrations) assembly {
 	}
 	t.Cleanup(func() { _ = a.listener.Close() })
 	return a
+}
+
+// opsMetrics returns what httpserver.Ops adds to a service's metrics.
+func opsMetrics(t *testing.T) (metrics []metric) {
+	t.Helper()
+	mux := http.NewServeMux()
+	httpserver.Ops{
+		Gatherer: prometheus.NewRegistry(),
+		Checks:   map[string]httpserver.Check{"any": func(context.Context) error { return nil }},
+	}.Mount(mux)
+	page := httptest.NewRecorder()
+	mux.ServeHTTP(page, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	for _, m := range regexp.MustCompile(`# HELP (\w+) (.+)\n# TYPE \w+ (\w+)\n\w+\{(\w+)=`).FindAllStringSubmatch(page.Body.String(), -1) {
+		metrics = append(metrics, metric{name: m[1], kind: m[3], labels: m[4], help: m[2]})
+	}
+	if len(metrics) == 0 {
+		t.Fatalf("no metrics in %q", page.Body)
+	}
+	return metrics
 }
 
 // TestMetricsReference compares docs/metrics.md with the metrics of every service.
@@ -293,7 +316,7 @@ first observation. [Observing Signalbox](observe.md) explains where to look firs
 		}
 		var own []metric
 		for _, m := range r.metrics {
-			if !strings.HasPrefix(m.name, "signalbox_bus_") {
+			if !strings.HasPrefix(m.name, "signalbox_bus_") && !strings.HasPrefix(m.name, "signalbox_pg_") {
 				own = append(own, m)
 			} else if name == subject.Gateway {
 				bus = append(bus, m)
@@ -301,6 +324,6 @@ first observation. [Observing Signalbox](observe.md) explains where to look firs
 		}
 		section(name, own)
 	}
-	section("every service", bus)
+	section("every service", append(bus, opsMetrics(t)...))
 	reference(t, "metrics.md", page.String())
 }
