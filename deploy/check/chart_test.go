@@ -1,0 +1,523 @@
+package check_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+const chartFolder = root + "/deploy/helm/signalbox"
+
+var update = flag.Bool("update", false, "write the golden files, the chart's schema of settings, and the table of values in docs/operate.md")
+
+// programs are the programs that the chart runs, and where their values are.
+var programs = map[string]string{
+	"gateway": "gateway", "agent-runner": "agentRunner", "tool-executor": "toolExecutor", "document-sync": "documentSync",
+	"credential-broker": "credentialBroker", "browser": "browser", "simulator": "simulator",
+}
+
+var loadChart = sync.OnceValues(func() (*chart.Chart, error) { return loader.LoadDir(chartFolder) })
+
+// shapes are the installations whose objects are compared with golden files.
+var shapes = map[string]string{
+	"trial":      chartFolder + "/values-local.yaml",
+	"small":      chartFolder + "/examples/small.yaml",
+	"production": chartFolder + "/examples/production.yaml",
+	"everything": "testdata/chart/everything.yaml",
+}
+
+type values = map[string]any
+
+func parse(t *testing.T, text string) values {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// render returns the files of a release with some values, by their names.
+func render(v values, upgrade bool) (map[string]string, error) {
+	c, err := loadChart()
+	if err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "signalbox", Namespace: "default", Revision: 1, IsInstall: !upgrade, IsUpgrade: upgrade},
+		&chartutil.Capabilities{KubeVersion: chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}, APIVersions: chartutil.DefaultVersionSet})
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(c, all)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for name, text := range files {
+		if strings.TrimSpace(text) != "" {
+			out[strings.TrimPrefix(name, "signalbox/templates/")] = text
+		}
+	}
+	return out, nil
+}
+
+var separator = regexp.MustCompile(`(?m)^---\n`)
+
+// objects returns the objects of a shape, as YAML, in a fixed order.
+func objects(t *testing.T, shape string, upgrade bool) []string {
+	t.Helper()
+	files, err := render(parse(t, read(t, absolute(t, shapes[shape]))), upgrade)
+	if err != nil {
+		t.Fatalf("%s: %v", shape, err)
+	}
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if !strings.HasSuffix(name, ".yaml") {
+			continue
+		}
+		for _, text := range separator.Split(files[name], -1) {
+			if strings.TrimSpace(text) != "" {
+				all = append(all, text)
+			}
+		}
+	}
+	return all
+}
+
+func absolute(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestChartShapes compares what is rendered with golden files, without comments and with fixed order.
+func TestChartShapes(t *testing.T) {
+	t.Parallel()
+	for shape := range shapes {
+		t.Run(shape, func(t *testing.T) {
+			t.Parallel()
+			var got strings.Builder
+			for _, text := range objects(t, shape, false) {
+				var o values
+				if err := sigsyaml.UnmarshalStrict([]byte(text), &o); err != nil {
+					t.Fatalf("%v in\n%s", err, text)
+				}
+				if o["kind"] == "ConfigMap" {
+					continue // the NATS configuration, which is compared with its source
+				}
+				text, err := sigsyaml.Marshal(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&got, "---\n%s", text)
+			}
+			golden := absolute(t, "testdata/chart/"+shape+".golden.yaml")
+			if *update {
+				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if want := read(t, golden); got.String() != want {
+				t.Errorf("%s differs from what the chart renders, first at %q: look at the difference of\n\tGOWORK=off go test -C deploy/check -run TestChartShapes . -update", golden, firstDifference(got.String(), want))
+			}
+		})
+	}
+}
+
+func firstDifference(a, b string) string {
+	these, those := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i, line := range these {
+		if i >= len(those) || line != those[i] {
+			return line
+		}
+	}
+	return "the end"
+}
+
+func TestChartFiles(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"nats.conf", "accounts.conf"} {
+		if read(t, "deploy/nats/"+name) != read(t, "deploy/helm/signalbox/files/nats/"+name) {
+			t.Errorf("deploy/helm/signalbox/files/nats/%s is not deploy/nats/%s: copy it", name, name)
+		}
+	}
+}
+
+// TestChartRefuses has wrong values, and what Helm says about them.
+func TestChartRefuses(t *testing.T) {
+	t.Parallel()
+	base := read(t, "deploy/helm/signalbox/examples/production.yaml")
+	for _, tt := range []struct{ wrong, want string }{
+		{"gatway: {}", "additional properties 'gatway' not allowed"},
+		{"gateway: {replica: 3}", "at '/gateway': additional properties 'replica' not allowed"},
+		{"gateway: {replicas: two}", "at '/gateway/replicas': got string, want integer"},
+		{"gateway: {replicas: 0}", "at '/gateway/replicas': minimum: got 0, want 1"},
+		{"gateway: {settings: {GATEWAY_SOKETS: 5}}", "additional properties 'GATEWAY_SOKETS' not allowed"},
+		{"gateway: {settings: {DATABASE_URL: x}}", "additional properties 'DATABASE_URL' not allowed"},
+		{"gateway: {settingsFrom: {GATEWAY_JWT_SECRET: {name: x, key: y}}}", "missing property 'secret'"},
+		{"gateway: {resources: {request: {}}}", "additional properties 'request' not allowed"},
+		{"gateway: {topologySpread: Always}", "at '/gateway/topologySpread': value must be one of '', 'ScheduleAnyway', 'DoNotSchedule'"},
+		{"gateway: {drainSeconds: 3}", "at '/gateway/drainSeconds': minimum: got 3, want 6"},
+		{"gateway: {files: [{name: a, mountPath: /a}]}", "missing property 'configMap'"},
+		{"gateway: {files: [{name: a, mountPath: a, secret: b}]}", "at '/gateway/files/0/mountPath'"},
+		{"gateway: {settings: {GATEWAY_OIDC_ISSUER: \"\"}}", "nobody could sign in"},
+		{"gateway: {settings: {GATEWAY_OIDC_CLIENT_SECRET: x}}", "GATEWAY_OIDC_CLIENT_SECRET is in both gateway.settings and gateway.settingsFrom"},
+		{"logLevel: verbose", "at '/logLevel': value must be one of 'debug', 'info', 'warn', 'error'"},
+		{"image: {prefix: registry.example.com}", "at '/image/prefix'"},
+		{"image: {pullPolicy: Sometimes}", "at '/image/pullPolicy'"},
+		{"database: {hosts: \"\"}", "database.hosts is not set"},
+		{"database: {hosts: postgres://db}", "at '/database/hosts'"},
+		{"database: {caSecret: \"\"}", "set database.caSecret"},
+		{"database: {admin: {secret: \"\"}}", "database.admin.secret is not set"},
+		{"database: {maxConnections: 100}", "raise max_connections"},
+		{"nats: {url: \"\"}", "nats.url is not set"},
+		{"nats: {url: \"http://nats\"}", "at '/nats/url'"},
+		{"events: {replicas: 2}", "at '/events/replicas': value must be one of 1, 3, 5"},
+		{"events: {partitions: 17}", "at '/events/partitions': maximum: got 17, want 16"},
+		{"local: {enabled: true}", "leave database.hosts and nats.url empty"},
+		{"ingress: {host: \"\"}", "at '/ingress/host'"},
+		{"httpRoute: {enabled: true, host: a.example.com}", "at '/httpRoute/parentRefs'"},
+		{"httpRoute: {enabled: true, host: a.example.com, parentRefs: [{name: a}]}", "use one of them"},
+		{"networkPolicy: {monitoring: []}", "serviceMonitor.enabled needs networkPolicy.monitoring"},
+		{"networkPolicy: {clients: [{podselector: {}}]}", "additional properties 'podselector' not allowed"},
+		{"agentRunner: {keda: {enabled: true}}", "agentRunner.keda needs nats.monitoring"},
+		{"agentRunner: {keda: {enabled: true}, autoscaling: {enabled: true}}", "both enabled"},
+		{"gateway: {autoscaling: {enabled: true, maxReplicas: 2}}", "gateway.autoscaling.maxReplicas (2) is less than gateway.replicas (3)"},
+		{"gateway: {autoscaling: {enabled: true, targetCPU: 0}}", "neither targetCPU nor metrics"},
+		{"documentSync: {keda: {enabled: true}}", "at '/documentSync': additional properties 'keda' not allowed"},
+		{"credentialBroker: {sealKey: false}", "stored credentials could not be sealed"},
+		{"browser: {seccompProfile: /var/lib/kubelet/seccomp/a.json}", "at '/browser/seccompProfile'"},
+	} {
+		_, err := render(chartutil.MergeTables(parse(t, tt.wrong), parse(t, base)), false)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want an error with %q", tt.wrong, err, tt.want)
+		}
+	}
+}
+
+// settingsOf returns the settings of a program that docs/settings.md lists.
+func settingsOf(t *testing.T, program string) (names []string) {
+	t.Helper()
+	_, after, found := strings.Cut(read(t, "docs/settings.md"), "\n## "+program+"\n")
+	if !found {
+		t.Fatalf("docs/settings.md does not list %s", program)
+	}
+	section, _, _ := strings.Cut(after, "\n## ")
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_]+)`").FindAllStringSubmatch(section, -1) {
+		names = append(names, m[1])
+	}
+	return names
+}
+
+// chartSets has the settings that values cannot set, since the chart sets them or its Services and
+// policies depend on them.
+var chartSets = map[string]bool{
+	"DATABASE_URL": true, "NATS_URL": true, "NATS_USER": true, "NATS_PASSWORD": true, "SERVICE_KEY": true, "TRUSTED_KEYS": true,
+	"EVENT_PARTITIONS": true, "EVENT_REPLICAS": true, "LOG_LEVEL": true, "OTEL_EXPORTER_OTLP_ENDPOINT": true,
+	"AGENT_RUNNER_URL": true, "TOOL_EXECUTOR_URL": true, "DOCUMENT_SYNC_URL": true, "CREDENTIAL_BROKER_URL": true,
+	"GATEWAY_HTTP_ADDR": true, "GATEWAY_OPS_ADDR": true, "AGENT_RUNNER_ADDR": true, "TOOL_EXECUTOR_ADDR": true, "DOCUMENT_SYNC_ADDR": true,
+	"CREDENTIAL_BROKER_ADDR": true, "BROWSER_ADDR": true, "SIMULATOR_ADDR": true,
+	"GATEWAY_DRAIN_LIMIT": true, "AGENT_RUNNER_DRAIN": true, "TOOL_EXECUTOR_DRAIN": true, "DOCUMENT_SYNC_DRAIN": true,
+	"CREDENTIAL_BROKER_DRAIN": true, "BROWSER_DRAIN": true,
+	"GATEWAY_DEV_SECRET": true, "CREDENTIAL_BROKER_KEY_FILE": true, "CREDENTIAL_BROKER_ACCOUNTS_FILE": true,
+	"SIMULATOR_URL": true, "SIMULATED_SERVICES": true, "SIMULATOR_SERVICES": true,
+	"TOOL_EXECUTOR_BROWSER": true, "BROWSER_ALLOW_PRIVATE": true, "BROWSER_NO_SANDBOX": true,
+}
+
+// keyServices are variables of the libraries for key services.
+var keyServices = []string{"VAULT_SERVER_URL", "VAULT_SERVER_TOKEN", "AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS"}
+
+// TestChartSettings sees that the schema knows exactly the settings that values can set.
+func TestChartSettings(t *testing.T) {
+	t.Parallel()
+	file := absolute(t, chartFolder+"/values.schema.json")
+	var schema map[string]any
+	if err := json.Unmarshal([]byte(read(t, file)), &schema); err != nil {
+		t.Fatal(err)
+	}
+	defs, ok := schema["$defs"].(map[string]any)
+	if !ok {
+		t.Fatal("the schema has no $defs")
+	}
+	plain, secret := map[string]any{}, map[string]any{}
+	for program, key := range programs {
+		names := settingsOf(t, program)
+		if program == "credential-broker" {
+			names = append(names, keyServices...)
+		}
+		these, those := map[string]any{}, map[string]any{}
+		for _, name := range names {
+			if !chartSets[name] {
+				these[name] = map[string]any{"type": []any{"string", "number", "boolean"}}
+				those[name] = map[string]any{"$ref": "#/$defs/fromSecret"}
+			}
+		}
+		plain[key] = map[string]any{"type": "object", "additionalProperties": false, "properties": these}
+		secret[key] = map[string]any{"type": "object", "additionalProperties": false, "properties": those}
+	}
+	defs["settings"], defs["settingsFrom"] = plain, secret
+	want, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(file, append(want, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if read(t, file) != string(want)+"\n" {
+		t.Errorf("values.schema.json does not have the settings of docs/settings.md: run\n\tGOWORK=off go test -C deploy/check -run TestChartSettings . -update")
+	}
+}
+
+// leaf is a value of values.yaml.
+type leaf struct {
+	path    string
+	comment string
+	node    *yaml.Node
+}
+
+// leaves returns the values of values.yaml in their order. A group, which has a comment too, comes
+// before its values, with a nil node.
+func leaves(t *testing.T) (all []leaf) {
+	t.Helper()
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(read(t, "deploy/helm/signalbox/values.yaml")), &doc); err != nil {
+		t.Fatal(err)
+	}
+	// Maps whose keys are the user's.
+	open := regexp.MustCompile(`\.(resources|settings|settingsFrom|podLabels|podAnnotations|nodeSelector|affinity|serviceAccountAnnotations|annotations|labels)$`)
+	var walk func(at string, n *yaml.Node)
+	walk = func(at string, n *yaml.Node) {
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, v := n.Content[i], n.Content[i+1]
+			path := strings.TrimPrefix(at+"."+key.Value, ".")
+			l := leaf{path: path, comment: comment(key), node: v}
+			if v.Kind == yaml.MappingNode && len(v.Content) > 0 && !open.MatchString(path) {
+				l.node = nil
+				all = append(all, l)
+				walk(path, v)
+				continue
+			}
+			all = append(all, l)
+		}
+	}
+	walk("", doc.Content[0])
+	return all
+}
+
+// comment returns the comment above a key, on one line.
+func comment(key *yaml.Node) string {
+	text := key.HeadComment
+	if _, last, ok := cutLast(text, "\n\n"); ok {
+		text = last
+	}
+	var words []string
+	for line := range strings.Lines(text) {
+		words = append(words, strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "#"))...)
+	}
+	return strings.Join(words, " ")
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// explained returns whether a value has the meaning of the gateway's, or of agentRunner's keda.
+func explained(path string, known map[string]string) bool {
+	_, rest, _ := strings.Cut(path, ".")
+	return known["gateway."+rest] != "" || known["agentRunner."+rest] != ""
+}
+
+// TestChartValues sees that each value has a comment, and that docs/operate.md has the table of them.
+func TestChartValues(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	table.WriteString("| value | default | meaning |\n| --- | --- | --- |\n")
+	known := map[string]string{}
+	for _, l := range leaves(t) {
+		known[l.path] = l.comment
+		if l.comment == "" {
+			if !explained(l.path, known) {
+				t.Errorf("%s has no comment in values.yaml", l.path)
+			}
+			continue
+		}
+		value := ""
+		if l.node != nil {
+			value = "`" + inline(l.node) + "`"
+			if value == "`\"\"`" {
+				value = ""
+			}
+		}
+		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", l.path, value, strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(l.comment))
+	}
+	const begin, end = "<!-- The values of the chart, from the comments of values.yaml: do not edit. -->\n\n", "\n<!-- The end of the values. -->"
+	file := absolute(t, root+"/docs/operate.md")
+	page := read(t, file)
+	before, rest, ok := strings.Cut(page, begin)
+	_, after, ends := strings.Cut(rest, end)
+	if !ok || !ends {
+		t.Fatal("docs/operate.md has no place for the table of the chart's values")
+	}
+	want := before + begin + table.String() + end + after
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if page != want {
+		t.Errorf("the table of values in docs/operate.md differs from values.yaml: run\n\tGOWORK=off go test -C deploy/check -run TestChartValues . -update")
+	}
+}
+
+// inline returns a value on one line.
+func inline(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		var all []string
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			all = append(all, n.Content[i].Value+": "+inline(n.Content[i+1]))
+		}
+		return "{" + strings.Join(all, ", ") + "}"
+	case yaml.SequenceNode:
+		var all []string
+		for _, v := range n.Content {
+			all = append(all, inline(v))
+		}
+		return "[" + strings.Join(all, ", ") + "]"
+	case yaml.ScalarNode, yaml.DocumentNode, yaml.AliasNode:
+	}
+	if n.Value == "" {
+		return `""`
+	}
+	return n.Value
+}
+
+// TestChartValuesMatter changes each value by itself: what is rendered must change, or be refused.
+func TestChartValuesMatter(t *testing.T) {
+	t.Parallel()
+	everything := read(t, absolute(t, shapes["everything"]))
+	trial := read(t, absolute(t, shapes["trial"]))
+	type world struct {
+		text string
+		was  map[string]string
+	}
+	worlds := map[string]*world{}
+	for name, text := range map[string]string{
+		"everything": everything, "trial": trial,
+		// What the others leave off.
+		"ingress": strings.NewReplacer("httpRoute: { enabled: true", "httpRoute: { enabled: false", "secrets: { existing: mine }", "secrets: {}").Replace(everything) + "\ningress: { enabled: true, className: a, host: a.example.com, tlsSecret: b }\n",
+		"scaling": strings.NewReplacer("autoscaling: { enabled: true }", "autoscaling: { enabled: false }", "keda: { enabled: true }", "autoscaling: { enabled: true, metrics: [] }").Replace(everything),
+	} {
+		was, err := render(parse(t, text), false)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		worlds[name] = &world{text, was}
+	}
+	for _, l := range leaves(t) {
+		if l.node == nil {
+			continue
+		}
+		t.Run(l.path, func(t *testing.T) {
+			t.Parallel()
+			var refused error
+			for _, name := range []string{"everything", "trial", "ingress", "scaling"} {
+				w := worlds[name]
+				v := parse(t, w.text)
+				change(v, strings.Split(l.path, "."), l.node)
+				got, err := render(v, false)
+				if err != nil && strings.Contains(err.Error(), "schema") {
+					refused = err
+					continue
+				}
+				if err != nil || !maps.Equal(got, w.was) {
+					return
+				}
+			}
+			t.Errorf("it does nothing (or the schema refuses what this test makes of it: %v)", refused)
+		})
+	}
+}
+
+// change sets the value at a path to another of its kind.
+func change(v values, path []string, node *yaml.Node) {
+	for _, part := range path[:len(path)-1] {
+		next, ok := v[part].(values)
+		if !ok {
+			next = values{}
+			v[part] = next
+		}
+		v = next
+	}
+	last := path[len(path)-1]
+	others := map[string]any{
+		"pullPolicy": "Never", "logLevel": "debug", "topologySpread": "", "resources": values{"limits": values{"memory": "7Gi"}},
+		"endpoint": "http://other:4318", "hosts": "other:5432", "url": "nats://other:4222", "monitoring": "other:8222", "prefix": "other/", "interval": "7s",
+		"settingsFrom": values{"LOG_FORMAT": values{"secret": "other", "key": "other"}}, "partitions": 7,
+		"replicas": 3, "drainSeconds": 7, "parentRefs": []any{values{"name": "other"}}, "allowPrivate": []any{"10.9.9.9:80"},
+		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},
+		"egress": []any{values{"ports": []any{values{"port": 7}}}}, "tolerations": []any{values{"key": "other"}}, "metrics": []any{values{"type": "Pods"}},
+		"to": []any{values{"podSelector": values{"matchLabels": values{"app": "other"}}}}, "clients": []any{values{"podSelector": values{}}},
+		"dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
+	}
+	if strings.Join(path, ".") == "networkPolicy.monitoring" {
+		v[last] = []any{values{"podSelector": values{}}}
+		return
+	}
+	if last == "settings" {
+		settings := values{"LOG_FORMAT": "text"}
+		for i := 0; i < len(node.Content); i += 2 {
+			settings[node.Content[i].Value] = 3
+		}
+		v[last] = settings
+		return
+	}
+	if path[0] == "events" && last == "replicas" {
+		v[last] = 5
+		return
+	}
+	other, ok := others[last]
+	switch {
+	case ok:
+		v[last] = other
+	case node.Tag == "!!bool":
+		now, set := v[last].(bool)
+		if !set {
+			now = node.Value == "true"
+		}
+		v[last] = !now
+	case node.Tag == "!!int":
+		v[last] = 77
+	case node.Kind == yaml.MappingNode:
+		v[last] = values{"other": "value"}
+	default:
+		v[last] = "other"
+	}
+}
