@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -75,6 +76,7 @@ func (v *TokenVerifier) Run(ctx context.Context) error {
 // Token is a verified access token.
 type Token struct {
 	Member  id.Member
+	Name    string // what the person is called, as the token has it; not sanitized, may be empty
 	Expires time.Time
 }
 
@@ -85,6 +87,20 @@ func (t Token) End() time.Time { return t.Expires.Add(leeway) }
 type accessClaims struct {
 	jwt.RegisteredClaims
 	Role string `json:"role"`
+
+	Name    json.RawMessage `json:"name"`
+	Profile json.RawMessage `json:"user_metadata"` // Supabase's, which people may change themselves
+}
+
+// name returns the person's name. It decides nothing, so what does not parse is no name.
+func (c accessClaims) name() (name string) {
+	var profile struct {
+		FullName string `json:"full_name"`
+		Name     string `json:"name"`
+	}
+	_ = json.Unmarshal(c.Name, &name)
+	_ = json.Unmarshal(c.Profile, &profile)
+	return cmp.Or(name, profile.FullName, profile.Name)
 }
 
 // Verify verifies an access token. The issuer's anonymous and service keys are valid tokens,
@@ -102,7 +118,7 @@ func (v *TokenVerifier) Verify(token string) (Token, error) {
 	if err != nil {
 		return Token{}, fmt.Errorf("subject: %w", err)
 	}
-	return Token{Member: member, Expires: c.ExpiresAt.Time}, nil
+	return Token{Member: member, Name: c.name(), Expires: c.ExpiresAt.Time}, nil
 }
 
 func (v *TokenVerifier) methods() []string {

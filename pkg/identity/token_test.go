@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net/http"
 	"strings"
@@ -81,6 +82,19 @@ func TestAccessTokenBySecret(t *testing.T) {
 	}
 	if got.Member != member || time.Until(got.Expires) > time.Hour || time.Until(got.Expires) < 59*time.Minute {
 		t.Errorf("Verify = %+v, want %v with an hour to go", got, member)
+	}
+
+	for want, more := range map[string]map[string]any{
+		"":    {"name": 1, "user_metadata": "x"},
+		"Ada": {"name": "Ada", "user_metadata": map[string]any{"name": "other"}},
+		"Bob": {"user_metadata": map[string]any{"full_name": "Bob", "name": "other"}},
+		"Eve": {"user_metadata": map[string]any{"name": "Eve"}},
+	} {
+		c := claims(member.String())
+		maps.Copy(c, more)
+		if got, err := v.Verify(accessToken(t, jwt.SigningMethodHS256, []byte(secret.Reveal()), "", c)); err != nil || got.Name != want {
+			t.Errorf("Verify with %v = %+v, %v, want the name %q", more, got, err, want)
+		}
 	}
 
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
