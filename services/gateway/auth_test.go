@@ -129,6 +129,16 @@ func TestIdentity(t *testing.T) {
 			}
 		}))
 	}
+	// A browser's sign-in takes the person's name from the token, and keeps it if there is none.
+	named := hs(set("user_metadata", map[string]any{"full_name": " Ada\u202e Lovelace\n"}))
+	for _, token := range []string{named, good} {
+		cookie := in.signIn(t, fmt.Sprintf(`{"token":%q}`, token), func(r *http.Request) {
+			r.Header.Set("User-Agent", strings.Repeat("x", 99)+"é") // whose second byte is cut off
+		})
+		if me := call[object](t, in, person{}, "GET", "/api/me", "", http.StatusOK, withCookie(cookie)); me["name"] != "Ada Lovelace" || me["email"] != nil {
+			t.Errorf("me = %v, want the name Ada Lovelace", me)
+		}
+	}
 	// The key set is fetched in the background.
 	eventually(t, "the key set is there", func() bool {
 		return ask(sign(jwt.SigningMethodES256, keys.ec, "ec", nil)).status == http.StatusOK

@@ -730,15 +730,29 @@ func (fakeApprovals) DeleteRule(ctx context.Context, _ *agentv1.DeleteRuleReques
 	return &agentv1.DeleteRuleResponse{}, err
 }
 
-// fakeAudit has one row.
+// fakeAudit has two rows: of 1970, and of a future that is after everything a test does.
 type fakeAudit struct{}
 
 func (fakeAudit) ListAudit(ctx context.Context, req *agentv1.ListAuditRequest) (*agentv1.ListAuditResponse, error) {
 	if _, err := may(ctx, identity.Owner); err != nil {
 		return nil, err
 	}
-	row := &agentv1.AuditRow{Id: noone, At: timestamppb.New(time.Unix(0, 0)), MemberId: noone, Action: "call-approved", Subject: "c1", ToolName: "send", Detail: req.GetPageToken()}
-	return &agentv1.ListAuditResponse{Rows: []*agentv1.AuditRow{row}, NextPageToken: "more"}, nil
+	rows := []*agentv1.AuditRow{
+		{Id: noone, At: timestamppb.New(time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)), Action: "call-expired", Subject: "c2", ToolName: "send"},
+		{Id: noone, At: timestamppb.New(time.Unix(0, 0)), MemberId: noone, Action: "call-approved", Subject: "c1", ToolName: "send", Detail: "yes"},
+	}
+	if at, _, ok := strings.Cut(req.GetPageToken(), "_"); ok {
+		before, err := time.Parse(time.RFC3339Nano, at)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, "page_token")
+		}
+		rows = slices.DeleteFunc(rows, func(r *agentv1.AuditRow) bool { return !r.GetAt().AsTime().Before(before) })
+	}
+	res := &agentv1.ListAuditResponse{Rows: rows}
+	if n := int(req.GetLimit()); n < len(rows) {
+		res.Rows, res.NextPageToken = rows[:n], "more"
+	}
+	return res, nil
 }
 
 // fakeModels has two models, and a provider that is unavailable.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,11 +231,29 @@ func TestCompanySignIn(t *testing.T) {
 		t.Errorf("the same code again = %d, want 401", got.status)
 	}
 
-	// The invitation is used up: who was removed stays out.
+	audit := call[map[string][]object](t, in, w.owner, "GET", "/api/audit", "", http.StatusOK)["audit"]
+	if !slices.ContainsFunc(audit, func(r object) bool {
+		return r["action"] == "member-joined" && r["member_id"] == me["member_id"] && r["subject"] == "someone@example.com" && r["detail"] == "viewer, invited"
+	}) {
+		t.Errorf("the audit has no row about who joined: %v", audit)
+	}
+
+	// The invitation is used up, and another that was open goes with the membership: who was
+	// removed stays out.
+	call[object](t, in, w.owner, "POST", path+"/invitations", `{"email":"someone@example.com","role":"owner"}`, http.StatusCreated)
 	call[object](t, in, w.owner, "DELETE", path+"/members/"+me["member_id"].(string), "", http.StatusOK)
 	c, back = in.begin(t, "")
 	if got := in.finish(t, c, back); got.status != http.StatusForbidden {
 		t.Errorf("after the removal = %d, want 403", got.status)
+	}
+
+	// So do the invitations of an owner who is one no longer.
+	second := w.join(t, w.workspace, identity.Owner)
+	call[object](t, in, second, "POST", path+"/invitations", `{"email":"someone@example.com","role":"owner"}`, http.StatusCreated)
+	call[object](t, in, w.owner, "PATCH", path+"/members/"+second.member.String(), `{"role":"viewer"}`, http.StatusOK)
+	c, back = in.begin(t, "")
+	if got := in.finish(t, c, back); got.status != http.StatusForbidden {
+		t.Errorf("invited by a former owner = %d, want 403", got.status)
 	}
 	if log := in.log.String(); strings.Contains(log, back.Query().Get("code")) {
 		t.Error("the log has a code")
@@ -244,7 +263,7 @@ func TestCompanySignIn(t *testing.T) {
 func TestCompanyDomains(t *testing.T) {
 	t.Parallel()
 	w, p := newWorld(t), newProvider(t)
-	in := w.company(t, p, "example.com="+w.workspace.String()+":editor", "free.example")
+	in := w.company(t, p, "example.com="+w.workspace.String()+":editor", "free.example", "work.example")
 	here := person{workspace: w.workspace}
 	c, back := in.begin(t, "")
 	session := in.companySession(t, in.finish(t, c, back))
@@ -272,6 +291,7 @@ func TestCompanyDomains(t *testing.T) {
 		{"sub": "third", "email": "a@example.com", "email_verified": false},
 		{"sub": "third", "email": "a@example.com", "email_verified": nil},
 		{"sub": "third", "email": "a@evil.example@example.com"},
+		{"sub": "third", "email": "a@wor\u212a.example"}, // the Kelvin sign, whose lower case is k
 		{"sub": "third", "email": nil},
 	} {
 		p.claims = claims

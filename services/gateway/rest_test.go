@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -733,16 +735,81 @@ func TestAudit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	in := w.gateway(t)
-	got := call[object](t, in, w.owner, "GET", "/api/audit?cursor=x", "", http.StatusOK)
-	want := object{"next_cursor": "more", "audit": []any{object{
-		"id": noone, "at": "1970-01-01T00:00:00.000000Z", "member_id": noone, "action": "call-approved", "subject": "c1", "tool": "send",
-		"session_id": nil, "run_id": nil, "detail": "x",
-	}}}
-	if diff := cmp.Diff(want, got); diff != "" {
+	// What people do with members and keys stands between agent-runner's rows.
+	path := "/api/workspaces/" + w.workspace.String() + "/members"
+	them := id.New[id.Member]()
+	for range 2 { // the second changes nothing
+		call[object](t, in, w.owner, "POST", path, fmt.Sprintf(`{"member_id":%q,"role":"owner"}`, them), http.StatusCreated)
+	}
+	theirs := person{member: them, token: devToken(t, them, time.Hour), workspace: w.workspace}
+	lost := call[map[string]any](t, in, theirs, "POST", "/api/keys", `{"name":"lost"}`, http.StatusCreated)["key"].(object)["id"]
+	for range 2 {
+		call[object](t, in, w.owner, "PATCH", path+"/"+them.String(), `{"role":"editor"}`, http.StatusOK)
+	}
+	cookie := in.signIn(t, fmt.Sprintf(`{"token":%q}`, theirs.token), nil)
+	browser := call[map[string][]object](t, in, theirs, "GET", "/api/browser-sessions", "", http.StatusOK, withCookie(cookie))["sessions"][0]["id"]
+	call[object](t, in, theirs, "DELETE", fmt.Sprintf("/api/browser-sessions/%s", browser), "", http.StatusOK)
+	call[object](t, in, w.owner, "DELETE", path+"/"+them.String(), "", http.StatusOK)
+	key := call[map[string]any](t, in, w.owner, "POST", "/api/keys", `{"name":"mine","role":"viewer"}`, http.StatusCreated)["key"].(object)["id"]
+	call[object](t, in, w.owner, "DELETE", fmt.Sprintf("/api/keys/%s", key), "", http.StatusOK)
+
+	var rows []any
+	for cursor, n := "", 0; n < 10; n++ {
+		page := call[object](t, in, w.owner, "GET", "/api/audit?limit=3&cursor="+url.QueryEscape(cursor), "", http.StatusOK)
+		rows = append(rows, page["audit"].([]any)...)
+		if page["next_cursor"] == nil {
+			break
+		}
+		cursor, _ = page["next_cursor"].(string)
+	}
+	var told []string
+	for _, r := range rows {
+		r := r.(object)
+		told = append(told, fmt.Sprint(r["member_id"], " ", r["action"], " ", r["subject"], " ", r["detail"]))
+	}
+	me, person := w.owner.member, them
+	want := []string{
+		"<nil> call-expired c2 <nil>",
+		fmt.Sprintf("%s key-revoked %s mine", me, key), fmt.Sprintf("%s key-created %s mine, viewer", me, key),
+		fmt.Sprintf("%s member-removed %s <nil>", me, person), fmt.Sprintf("%s key-revoked %s lost", me, lost),
+		fmt.Sprintf("%s browser-signed-out %s <nil>", person, browser),
+		fmt.Sprintf("%s role-changed %s owner to editor", me, person),
+		fmt.Sprintf("%s key-created %s lost, editor", person, lost),
+		fmt.Sprintf("%s member-added %s owner", me, person),
+		noone + " call-approved c1 yes",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("the audit differs (-want +got):\n%s", diff)
 	}
-	got = call[object](t, in, w.owner, "GET", "/api/mcp-servers/audit?cursor=x", "", http.StatusOK)
-	want = object{"next_cursor": "x20", "audit": []any{object{
+	oldest := object{
+		"id": noone, "at": "1970-01-01T00:00:00.000000Z", "member_id": noone, "action": "call-approved", "subject": "c1", "tool": "send",
+		"session_id": nil, "run_id": nil, "detail": "yes",
+	}
+	if diff := cmp.Diff(any(oldest), rows[len(rows)-1]); diff != "" {
+		t.Errorf("a row differs (-want +got):\n%s", diff)
+	}
+	call[object](t, in, w.owner, "GET", "/api/audit?cursor=x", "", http.StatusBadRequest)
+	// The gateway can neither change nor delete a row.
+	for _, query := range []string{`UPDATE audit SET member_id = gen_random_uuid()`, `DELETE FROM audit`} {
+		err := w.db.InWorkspace(t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, query)
+			if err == nil && tag.RowsAffected() > 0 {
+				t.Errorf("%s: %d rows, want none", query, tag.RowsAffected())
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestMcpAudit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	got := call[object](t, in, w.owner, "GET", "/api/mcp-servers/audit?cursor=x", "", http.StatusOK)
+	want := object{"next_cursor": "x20", "audit": []any{object{
 		"id": noone, "at": "1970-01-01T00:00:00.000000Z", "member_id": noone, "action": "tools-approved", "server_id": noone, "server_name": "linear", "detail": "echo",
 	}}}
 	if diff := cmp.Diff(want, got); diff != "" {

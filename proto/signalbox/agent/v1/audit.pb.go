@@ -24,7 +24,8 @@ const (
 
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The next_page_token of the previous page.
+	// The place of the row before which the page begins: its at in RFC 3339, _ and its id. The
+	// next_page_token of the previous page, or the place of a row of another audit.
 	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// 1 to 100; 0 means 20.
 	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`

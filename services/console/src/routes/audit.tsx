@@ -45,10 +45,43 @@ const decisions: Record<Schemas["Decision"]["action"], string> = {
 	"rule-deleted": "deleted a rule for",
 	"budget-set": "set a budget",
 	"budget-deleted": "deleted a budget",
+	"member-invited": "invited",
+	"invitation-withdrawn": "withdrew the invitation of",
+	"member-joined": "joined as",
+	"member-added": "added",
+	"role-changed": "changed the role of",
+	"member-removed": "removed",
+	"key-created": "created the API key",
+	"key-revoked": "revoked the API key",
+	"browser-signed-out": "signed out another browser of theirs",
 };
+
+/** What a row is about, in words; the ids of rules and budgets say nothing to people. */
+function useSubjects() {
+	const { nameOf } = usePeople();
+	return (r: Schemas["Decision"]): { subject: string | undefined; detail: string | undefined } => {
+		const detail = r.detail ?? undefined;
+		switch (r.action) {
+			case "member-added":
+			case "role-changed":
+			case "member-removed":
+				return { subject: nameOf(r.subject), detail };
+			case "member-invited":
+			case "invitation-withdrawn":
+			case "member-joined":
+				return { subject: r.subject, detail };
+			case "key-created":
+			case "key-revoked":
+				return { subject: detail, detail: undefined };
+			default:
+				return { subject: r.tool ? toolWords(r.tool) : undefined, detail };
+		}
+	};
+}
 
 function Decisions() {
 	const { client, workspace } = useWorkspace();
+	const about = useSubjects();
 	const rows = useInfiniteQuery({
 		queryKey: [workspace.id, "audit"],
 		initialPageParam: undefined as string | undefined,
@@ -60,13 +93,20 @@ function Decisions() {
 		getNextPageParam: (p) => p.next ?? undefined,
 	});
 	return (
-		<Log query={rows} label="Decisions" empty="Answers to agents’ questions, and changes of rules and budgets, will be here.">
-			{(r: Schemas["Decision"]) => (
-				<Row key={r.id} at={r.at} member={r.member_id} session={r.session_id}>
-					{decisions[r.action]} {r.tool && <b className="font-mid">{toolWords(r.tool)}</b>}
-					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
-				</Row>
-			)}
+		<Log
+			query={rows}
+			label="Decisions"
+			empty="Answers to agents’ questions, and changes of rules, budgets, members and keys, will be here."
+		>
+			{(r: Schemas["Decision"]) => {
+				const { subject, detail } = about(r);
+				return (
+					<Row key={r.id} at={r.at} member={r.member_id} session={r.session_id}>
+						{decisions[r.action]} {subject && <b className="font-mid">{subject}</b>}
+						{detail && <span className="text-ink-2"> · {detail}</span>}
+					</Row>
+				);
+			}}
 		</Log>
 	);
 }

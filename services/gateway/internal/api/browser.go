@@ -155,10 +155,13 @@ func (a *API) signIn(ctx context.Context, in *struct {
 			return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "neither an API key nor a browser session signs anybody in: use a person's token")
 		}
 		member = caller.Member
+		if err := a.cfg.Store.SetName(ctx, member, caller.Name); err != nil {
+			return nil, err
+		}
 	default:
 		return nil, invalid("send a token or a key")
 	}
-	made, secret, err := a.cfg.Store.SignIn(ctx, member, clip(strings.ToValidUTF8(in.Agent, "")), time.Now().Add(sessionLifetime))
+	made, secret, err := a.cfg.Store.SignIn(ctx, member, strings.ToValidUTF8(clip(in.Agent), ""), time.Now().Add(sessionLifetime))
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +181,7 @@ func (a *API) signOut(ctx context.Context, in *PageInput) (*cookieOutput[Success
 type meOutputBody struct {
 	MemberID string `json:"member_id" format:"uuid"`
 	Browser  bool   `json:"browser" doc:"The caller is signed in with a browser."`
-	Name     string `json:"name,omitempty" doc:"As the company's sign-in page has it."`
+	Name     string `json:"name,omitempty" doc:"As the company's sign-in page or the access token has it."`
 	Email    string `json:"email,omitempty"`
 }
 
@@ -205,5 +208,5 @@ func (a *API) deleteBrowserSession(ctx context.Context, in *struct {
 	Repeatable
 },
 ) (*Success, error) {
-	return succeeded(), a.cfg.Store.SignOut(ctx, callerOf(ctx).Member, in.ID.value)
+	return succeeded(), a.cfg.Store.SignOutBrowser(ctx, callerOf(ctx).Member, in.ID.value)
 }

@@ -180,7 +180,7 @@ func (a *API) companySignIn(r *http.Request) (secret, to string, err error) {
 	if err := a.cfg.Store.Admit(ctx, store.Person(who), a.cfg.Company.Domains); err != nil {
 		return "", "", err
 	}
-	_, key, err := a.cfg.Store.SignIn(ctx, who.Member, clip(strings.ToValidUTF8(r.UserAgent(), "")), time.Now().Add(a.cfg.Company.Lifetime))
+	_, key, err := a.cfg.Store.SignIn(ctx, who.Member, strings.ToValidUTF8(clip(r.UserAgent()), ""), time.Now().Add(a.cfg.Company.Lifetime))
 	return key.Reveal(), to, err
 }
 
@@ -242,7 +242,7 @@ func (a *API) invite(ctx context.Context, in *struct {
 	if a.cfg.Company == nil {
 		return nil, fault.Coded(fault.Conflict, "NO_COMPANY_SIGN_IN", "this server has no OpenID Connect provider, so nobody could accept an invitation: add people by their ids")
 	}
-	email := strings.ToLower(strings.TrimSpace(in.Body.Email))
+	email := strings.TrimSpace(in.Body.Email)
 	if parsed, err := mail.ParseAddress(email); err != nil || parsed.Address != email || len(email) > 254 {
 		return nil, invalid("email: want an address such as ines@example.com")
 	}
@@ -260,5 +260,5 @@ func (a *API) withdraw(ctx context.Context, in *struct {
 	Repeatable
 },
 ) (*Success, error) {
-	return succeeded(), a.cfg.Store.Withdraw(ctx, principalOf(ctx).Actor.Workspace, strings.ToLower(in.Email))
+	return succeeded(), a.cfg.Store.Withdraw(ctx, principalOf(ctx).Actor.Workspace, in.Email)
 }

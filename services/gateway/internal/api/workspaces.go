@@ -25,7 +25,7 @@ func viewWorkspace(w store.Workspace) Workspace {
 // Member is a person's membership.
 type Member struct {
 	MemberID  string `json:"member_id" format:"uuid"`
-	Name      string `json:"name,omitempty" doc:"As the company's sign-in page has it."`
+	Name      string `json:"name,omitempty" doc:"As the company's sign-in page has it, or the access token with which the person last signed in with a browser."`
 	Email     string `json:"email,omitempty"`
 	Role      string `json:"role" enum:"owner,editor,viewer"`
 	CreatedAt string `json:"created_at" format:"date-time"`

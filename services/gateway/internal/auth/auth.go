@@ -76,6 +76,7 @@ func New(cfg Config) *Authenticator {
 // Caller is the holder of a valid token, browser session or API key.
 type Caller struct {
 	Member  id.Member
+	Name    string                 // as an access token has it; may be empty
 	Expires time.Time              // zero for never
 	holder  store.Holder           // of the API key, which is valid in one workspace only; zero without one
 	session store.BrowserSessionID // zero without one
@@ -160,7 +161,7 @@ func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller,
 	for _, v := range a.cfg.Verifiers {
 		t, err := v.Verify(token)
 		if err == nil {
-			return Caller{Member: t.Member, Expires: t.End()}, nil
+			return Caller{Member: t.Member, Name: t.Name, Expires: t.End()}, nil
 		}
 		reasons = append(reasons, err)
 	}

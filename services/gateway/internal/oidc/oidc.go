@@ -34,11 +34,7 @@ const (
 	pause = 5 * time.Second
 )
 
-// Bounds of what a provider tells about a person.
-const (
-	maxEmail = 254 // RFC 5321
-	maxName  = 200
-)
+const maxEmail = 254 // RFC 5321
 
 // Config configures a Provider.
 type Config struct {
@@ -78,8 +74,8 @@ type Attempt struct{ State, Nonce, Verifier string }
 // Person is somebody whom the provider has identified.
 type Person struct {
 	Member id.Member // the same for every sign-in
-	Email  string    // in lower case; empty unless it is verified
-	Name   string    // may be empty
+	Email  string    // as the provider writes it; empty unless it is verified
+	Name   string    // as the provider writes it; may be empty
 }
 
 // Begin returns an attempt, and the URL of the provider's page for it.
@@ -146,20 +142,12 @@ func (p *Provider) person(t *oidc.IDToken) (Person, error) {
 		return Person{}, notConfirmed()
 	}
 	// Subjects are unique for an issuer only.
-	out := Person{Member: id.Member{UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(t.Issuer+"\x00"+t.Subject))}}
+	out := Person{Member: id.Member{UUID: uuid.NewSHA1(uuid.NameSpaceURL, []byte(t.Issuer+"\x00"+t.Subject))}, Name: claims.Name}
 	if claims.Verified == true || claims.Verified == "true" || p.cfg.TrustEmail {
-		out.Email = strings.ToLower(strings.TrimSpace(claims.Email))
+		out.Email = strings.TrimSpace(claims.Email)
 	}
 	if _, domain, ok := strings.Cut(out.Email, "@"); !ok || domain == "" || len(out.Email) > maxEmail {
 		out.Email = ""
-	}
-	for n, r := range strings.ToValidUTF8(strings.TrimSpace(claims.Name), "") {
-		if n+len(string(r)) > maxName {
-			break
-		}
-		if r >= ' ' && r != 0x7f {
-			out.Name += string(r)
-		}
 	}
 	return out, nil
 }

@@ -96,6 +96,25 @@ func (s *Store) SignOut(ctx context.Context, m id.Member, session BrowserSession
 	return wrap(err, "sign out")
 }
 
+// maxAudited bounds the workspaces whose audit tells that a browser was signed out.
+const maxAudited = 100
+
+// SignOutBrowser is SignOut of another browser, which the audit of the person's workspaces records.
+func (s *Store) SignOutBrowser(ctx context.Context, m id.Member, session BrowserSessionID) error {
+	// AsSystem: the session is valid in all of the person's workspaces.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		args := pg.Args{"session": session, "member": m, "action": BrowserSignedOut, "most": maxAudited}
+		if err := deleteOne(ctx, tx, "browser session", `DELETE FROM browser_sessions WHERE session_id = @session AND member_id = @member`, args); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO audit (workspace_id, member_id, action, subject)
+			SELECT workspace_id, @member, @action, @session::uuid::text FROM members WHERE member_id = @member LIMIT @most`, args)
+		return err
+	})
+	return wrap(err, "sign a browser out")
+}
+
 // CreateLink returns the key of a link that signs a person in once, until it expires.
 func (s *Store) CreateLink(ctx context.Context, m id.Member, expires time.Time) (key conf.Secret, err error) {
 	key = conf.Secret(rand.Text() + rand.Text())

@@ -67,7 +67,10 @@ func (s *Store) CreateKey(ctx context.Context, ws id.Workspace, k Key) (_ Key, s
 		if pg.NoRows(err) {
 			return fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "an API key was already created with this Idempotency-Key, and its secret is not shown again: revoke that key and create another one with a new Idempotency-Key")
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return record(ctx, tx, ws, Change{Member: k.CreatedBy, Action: KeyCreated, Subject: k.ID.String(), Detail: k.Name + ", " + k.Role.String()})
 	})
 	if err != nil {
 		return Key{}, "", wrap(err, "create an API key")
@@ -90,8 +93,16 @@ func (s *Store) Keys(ctx context.Context, ws id.Workspace, p Page) (out []Key, e
 // DeleteKey revokes an API key, effective at once.
 func (s *Store) DeleteKey(ctx context.Context, ws id.Workspace, k KeyID) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		return deleteOne(ctx, tx, "key", `DELETE FROM api_keys WHERE workspace_id = @workspace AND key_id = @key`,
-			pg.Args{"workspace": ws, "key": k})
+		var name string
+		err := tx.QueryRow(ctx, `DELETE FROM api_keys WHERE workspace_id = @workspace AND key_id = @key RETURNING name`,
+			pg.Args{"workspace": ws, "key": k}).Scan(&name)
+		if pg.NoRows(err) {
+			return fault.New(fault.NotFound, "no such key")
+		}
+		if err != nil {
+			return err
+		}
+		return record(ctx, tx, ws, Change{Member: actor(ctx), Action: KeyRevoked, Subject: k.String(), Detail: name})
 	})
 	return wrap(err, "delete an API key")
 }

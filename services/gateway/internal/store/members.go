@@ -50,9 +50,15 @@ func (s *Store) Members(ctx context.Context, ws id.Workspace, p Page) (out []Mem
 func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (out Member, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		args := pg.Args{"workspace": ws, "member": m, "role": role.String()}
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO members (workspace_id, member_id, role) VALUES (@workspace, @member, @role) ON CONFLICT DO NOTHING`, args); err != nil {
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO members (workspace_id, member_id, role) VALUES (@workspace, @member, @role) ON CONFLICT DO NOTHING`, args)
+		if err != nil {
 			return err
+		}
+		if tag.RowsAffected() == 1 {
+			if err := record(ctx, tx, ws, Change{Member: actor(ctx), Action: MemberAdded, Subject: m.String(), Detail: role.String()}); err != nil {
+				return err
+			}
 		}
 		out, err = collectOne(ctx, tx, scanMember, `
 			SELECT `+memberColumns+` FROM members WHERE workspace_id = @workspace AND member_id = @member`, args)
@@ -64,34 +70,63 @@ func (s *Store) AddMember(ctx context.Context, ws id.Workspace, m id.Member, rol
 	return out, wrap(err, "add a member")
 }
 
-// SetRole changes a member's role. The role of the last owner cannot be changed.
+// SetRole changes a member's role. The role of the last owner cannot be changed. The open
+// invitations of somebody who is an owner no longer end.
 func (s *Store) SetRole(ctx context.Context, ws id.Workspace, m id.Member, role identity.Role) (out Member, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		args := pg.Args{"workspace": ws, "member": m, "role": role.String()}
 		if role != identity.Owner {
 			if err := keepOwner(ctx, tx, ws, m); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, `DELETE FROM invitations WHERE workspace_id = @workspace AND created_by = @member`, args); err != nil {
+				return err
+			}
+		}
+		var before string
+		err := tx.QueryRow(ctx, `SELECT role FROM members WHERE workspace_id = @workspace AND member_id = @member FOR UPDATE`, args).Scan(&before)
+		if pg.NoRows(err) {
+			return fault.New(fault.NotFound, "no such member")
+		}
+		if err != nil {
+			return err
+		}
+		if before != role.String() {
+			change := Change{Member: actor(ctx), Action: RoleChanged, Subject: m.String(), Detail: before + " to " + role.String()}
+			if err := record(ctx, tx, ws, change); err != nil {
 				return err
 			}
 		}
 		out, err = collectOne(ctx, tx, scanMember, `
 			UPDATE members SET role = @role WHERE workspace_id = @workspace AND member_id = @member
-			RETURNING `+memberColumns, pg.Args{"workspace": ws, "member": m, "role": role.String()})
-		if pg.NoRows(err) {
-			return fault.New(fault.NotFound, "no such member")
-		}
+			RETURNING `+memberColumns, args)
 		return err
 	})
 	return out, wrap(err, "change a member's role")
 }
 
-// RemoveMember ends a membership and deletes the API keys that the member created. The last
-// owner cannot be removed.
+// RemoveMember ends a membership, revokes the API keys that the member created, and withdraws the
+// invitations that they made or that are for their address. The last owner cannot be removed.
 func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		if err := keepOwner(ctx, tx, ws, m); err != nil {
 			return err
 		}
-		return deleteOne(ctx, tx, "member", `DELETE FROM members WHERE workspace_id = @workspace AND member_id = @member`,
-			pg.Args{"workspace": ws, "member": m})
+		args := pg.Args{"workspace": ws, "member": m, "actor": actor(ctx), "revoked": KeyRevoked}
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO audit (workspace_id, member_id, action, subject, detail)
+			SELECT workspace_id, @actor, @revoked, key_id::text, name FROM api_keys WHERE workspace_id = @workspace AND created_by = @member`, args); err != nil {
+			return err
+		}
+		// Otherwise they could come back by signing in.
+		if _, err := tx.Exec(ctx, `
+			DELETE FROM invitations WHERE workspace_id = @workspace AND email = (SELECT p.email FROM people p WHERE p.member_id = @member)`, args); err != nil {
+			return err
+		}
+		if err := deleteOne(ctx, tx, "member", `DELETE FROM members WHERE workspace_id = @workspace AND member_id = @member`, args); err != nil {
+			return err
+		}
+		return record(ctx, tx, ws, Change{Member: actor(ctx), Action: MemberRemoved, Subject: m.String()})
 	})
 	return wrap(err, "remove a member")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,11 +21,55 @@ const (
 	InvitationDays = 30
 )
 
-// Person is somebody whom the OpenID Connect provider has identified.
+// Person is somebody whom the OpenID Connect provider has identified, or, with a name alone, an
+// access token.
 type Person struct {
 	Member id.Member
-	Email  string // in lower case; empty unless it is verified
+	Email  string // empty unless it is verified; in lower case if the store returned it
 	Name   string // may be empty
+}
+
+const maxName = 200 // bytes
+
+// cleanName returns a name without controls and marks that reverse the text.
+func cleanName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(name, ""))
+	if len(name) > maxName {
+		name = strings.ToValidUTF8(name[:maxName], "")
+	}
+	return strings.TrimSpace(name)
+}
+
+// SetName records what a person is called. An empty name changes nothing.
+func (s *Store) SetName(ctx context.Context, m id.Member, name string) error {
+	if name = cleanName(name); name == "" {
+		return nil
+	}
+	// AsSystem: nobody may write about themselves.
+	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO people (member_id, email, name) VALUES (@member, '', @name)
+			ON CONFLICT (member_id) DO UPDATE SET name = excluded.name WHERE people.name <> excluded.name`, pg.Args{"member": m, "name": name})
+		return err
+	})
+	return wrap(err, "record a person's name")
+}
+
+// foldEmail returns an address as it is compared and stored. Only ASCII letters have a lower
+// case here: Unicode has letters, such as the Kelvin sign, whose lower case is another person's
+// address.
+func foldEmail(address string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, address)
 }
 
 // Domain admits everybody whose e-mail address is in a domain.
@@ -40,9 +85,10 @@ type Domain struct {
 // invited them and, the first time, of those of their domain. A person who is then in no
 // workspace and in no domain is Forbidden, and is not recorded.
 func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
+	p.Email, p.Name = foldEmail(p.Email), cleanName(p.Name)
 	// AsSystem: the invitations are of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		args := pg.Args{"member": p.Member, "email": p.Email, "name": p.Name, "days": InvitationDays}
+		args := pg.Args{"member": p.Member, "email": p.Email, "name": p.Name, "days": InvitationDays, "joined": MemberJoined}
 		var first, admitted bool
 		if err := tx.QueryRow(ctx, `
 			INSERT INTO people (member_id, email, name) VALUES (@member, @email, @name)
@@ -51,10 +97,13 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 			return err
 		}
 		if _, err := tx.Exec(ctx, `
-			WITH invited AS (DELETE FROM invitations WHERE email = @email AND @email <> '' RETURNING workspace_id, role, created_at)
-			INSERT INTO members (workspace_id, member_id, role)
-			SELECT workspace_id, @member, role FROM invited WHERE created_at > now() - make_interval(days => @days)
-			ON CONFLICT DO NOTHING`, args); err != nil {
+			WITH invited AS (DELETE FROM invitations WHERE email = @email AND @email <> '' RETURNING workspace_id, role, created_at),
+			joined AS (
+				INSERT INTO members (workspace_id, member_id, role)
+				SELECT workspace_id, @member, role FROM invited WHERE created_at > now() - make_interval(days => @days)
+				ON CONFLICT DO NOTHING RETURNING workspace_id, role)
+			INSERT INTO audit (workspace_id, member_id, action, subject, detail)
+			SELECT workspace_id, @member, @joined, @email, role || ', invited' FROM joined`, args); err != nil {
 			return err
 		}
 		_, domain, _ := strings.Cut(p.Email, "@")
@@ -67,9 +116,12 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 				continue
 			}
 			if _, err := tx.Exec(ctx, `
-				INSERT INTO members (workspace_id, member_id, role)
-				SELECT workspace_id, @member, @role FROM workspaces WHERE workspace_id = @workspace ON CONFLICT DO NOTHING`,
-				pg.Args{"workspace": d.Workspace, "member": p.Member, "role": d.Role.String()}); err != nil {
+				WITH joined AS (
+					INSERT INTO members (workspace_id, member_id, role)
+					SELECT workspace_id, @member, @role FROM workspaces WHERE workspace_id = @workspace ON CONFLICT DO NOTHING RETURNING workspace_id)
+				INSERT INTO audit (workspace_id, member_id, action, subject, detail)
+				SELECT workspace_id, @member, @joined, @email, @role || ', by domain' FROM joined`,
+				pg.Args{"workspace": d.Workspace, "member": p.Member, "role": d.Role.String(), "joined": MemberJoined, "email": p.Email}); err != nil {
 				return err
 			}
 		}
@@ -87,8 +139,7 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 	return wrap(err, "admit a person")
 }
 
-// Person returns what is known about a person. It returns a zero Person if they have not signed
-// in at the OpenID Connect provider.
+// Person returns what is known about a person. It returns a zero Person if nothing is.
 func (s *Store) Person(ctx context.Context, m id.Member) (p Person, err error) {
 	err = s.db.AsMember(ctx, m, func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SELECT member_id, email, name FROM people WHERE member_id = @member`, pg.Args{"member": m}).Scan(&p.Member, &p.Email, &p.Name)
@@ -101,7 +152,7 @@ func (s *Store) Person(ctx context.Context, m id.Member) (p Person, err error) {
 
 // Invitation makes whoever signs in with an e-mail address a member.
 type Invitation struct {
-	Email     string // in lower case
+	Email     string // in lower case if the store returned it
 	Role      identity.Role
 	CreatedBy id.Member
 	CreatedAt time.Time
@@ -123,12 +174,15 @@ func (s *Store) Invite(ctx context.Context, ws id.Workspace, i Invitation) (out 
 			WHERE (SELECT count(*) FROM invitations WHERE workspace_id = @workspace AND email <> @email) < @most
 			ON CONFLICT (workspace_id, email) DO UPDATE SET role = excluded.role, created_by = excluded.created_by, created_at = clock_timestamp()
 			RETURNING email, role, created_by, created_at`, pg.Args{
-			"workspace": ws, "email": i.Email, "role": i.Role.String(), "member": i.CreatedBy, "days": InvitationDays, "most": maxInvitations,
+			"workspace": ws, "email": foldEmail(i.Email), "role": i.Role.String(), "member": i.CreatedBy, "days": InvitationDays, "most": maxInvitations,
 		})
 		if pg.NoRows(err) {
 			return fault.New(fault.Conflict, "the workspace has %d open invitations, which is the limit: withdraw some first", maxInvitations)
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return record(ctx, tx, ws, Change{Member: i.CreatedBy, Action: MemberInvited, Subject: out.Email, Detail: out.Role.String()})
 	})
 	return out, wrap(err, "invite")
 }
@@ -148,8 +202,12 @@ func (s *Store) Invitations(ctx context.Context, ws id.Workspace) (out []Invitat
 // Withdraw deletes an invitation.
 func (s *Store) Withdraw(ctx context.Context, ws id.Workspace, email string) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		return deleteOne(ctx, tx, "invitation", `DELETE FROM invitations WHERE workspace_id = @workspace AND email = @email`,
-			pg.Args{"workspace": ws, "email": email})
+		email = foldEmail(email)
+		if err := deleteOne(ctx, tx, "invitation", `DELETE FROM invitations WHERE workspace_id = @workspace AND email = @email`,
+			pg.Args{"workspace": ws, "email": email}); err != nil {
+			return err
+		}
+		return record(ctx, tx, ws, Change{Member: actor(ctx), Action: InvitationWithdrawn, Subject: email})
 	})
 	return wrap(err, "withdraw an invitation")
 }

@@ -27,10 +27,10 @@ func (c *cli) audit() *cobra.Command {
 	return c.auditSub("audit", []string{"AT", "ACTION", "TOOL", "DETAIL", "WHO", "SUBJECT", "SESSION"}, func(a auditRow) []cell {
 		return []cell{{chat.Day(a.At), grey}, {a.Action, plain}, {a.Tool, plain}, {a.Detail, plain}, {a.Member, plain}, {a.Subject, grey}, {a.Session, grey}}
 	}, remoteCommand{
-		short: "Show who approved tool calls and changed rules and budgets",
-		long: `Shows who answered when agents asked for approval, and who changed approval rules and
-budgets, newest first. It is for owners. For credentials see: signalbox accounts audit, and
-for MCP servers: signalbox mcp audit.`,
+		short: "Show who approved tool calls and changed rules, budgets, members and keys",
+		long: `Shows who answered when agents asked for approval, and who changed approval rules,
+budgets, members and API keys, newest first. It is for owners. For credentials see: signalbox
+accounts audit, and for MCP servers: signalbox mcp audit.`,
 	})
 }
 

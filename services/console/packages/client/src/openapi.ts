@@ -350,7 +350,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read who approved tool calls, and who changed rules and budgets, newest first
+         * Read who approved tool calls, and who changed rules, budgets, members and API keys, newest first
          * @description Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit, that of MCP servers at /api/mcp-servers/audit.
          */
         get: operations["list-audit"];
@@ -2283,24 +2283,27 @@ export interface components {
             run_id?: string;
         };
         Decision: {
-            /** @enum {string} */
-            action: "call-approved" | "call-refused" | "call-expired" | "call-happened" | "call-repeat" | "rule-set" | "rule-deleted" | "budget-set" | "budget-deleted";
+            /**
+             * @description member-joined: by an invitation or a domain. browser-signed-out: a member signed out another of their browsers.
+             * @enum {string}
+             */
+            action: "call-approved" | "call-refused" | "call-expired" | "call-happened" | "call-repeat" | "rule-set" | "rule-deleted" | "budget-set" | "budget-deleted" | "member-invited" | "invitation-withdrawn" | "member-joined" | "member-added" | "role-changed" | "member-removed" | "key-created" | "key-revoked" | "browser-signed-out";
             /** Format: date-time */
             at: string;
-            /** @description The reason of an answer, the effect of a rule, or the limits of a budget. */
+            /** @description The reason of an answer, the effect of a rule, the limits of a budget, the role of a member, or the name of a key. */
             detail: string | null;
             /** Format: uuid */
             id: string;
             /**
              * Format: uuid
-             * @description Null if nobody answered in time.
+             * @description Who did it; null if nobody answered in time.
              */
             member_id: string | null;
             /** Format: uuid */
             run_id: string | null;
             /** Format: uuid */
             session_id: string | null;
-            /** @description The tool_call_id, or the id of the rule or budget. */
+            /** @description The tool_call_id, the e-mail address that was invited or that joined, or the id of the rule, budget, member, key or browser session. */
             subject: string;
             tool: string | null;
         };
@@ -2653,7 +2656,7 @@ export interface components {
             email?: string;
             /** Format: uuid */
             member_id: string;
-            /** @description As the company's sign-in page has it. */
+            /** @description As the company's sign-in page or the access token has it. */
             name?: string;
         };
         Member: {
@@ -2662,7 +2665,7 @@ export interface components {
             email?: string;
             /** Format: uuid */
             member_id: string;
-            /** @description As the company's sign-in page has it. */
+            /** @description As the company's sign-in page has it, or the access token with which the person last signed in with a browser. */
             name?: string;
             /** @enum {string} */
             role: "owner" | "editor" | "viewer";
