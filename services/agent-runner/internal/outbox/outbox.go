@@ -5,7 +5,9 @@
 // # Order
 //
 // Events of one session are published in the order of their ids, each after the log has
-// acknowledged the one before. Different sessions and messages of work queues are published
+// acknowledged the one before. The ids of one transaction need not be consecutive, and it may commit
+// after a page was read that ends between them: rows whose subject has a row before the page are
+// left to the next pass. Different sessions and messages of work queues are published
 // concurrently, because publishing is mostly waiting for acknowledgements and viewers wait
 // with it. A run's wake-up is published after the rows of the previous run's end are
 // deleted, because a claim fails while they exist (run.ErrTooEarly).
@@ -110,9 +112,9 @@ type Publisher interface {
 
 // Rows is the outbox table.
 type Rows interface {
-	// Page passes the first rows after an id to publish, in order, and deletes those whose
-	// ids it returns, in one transaction that holds the publishers' lock. It returns the
-	// number of rows read.
+	// Page passes the first rows after an id to publish, in order, without those of subjects that
+	// have a row up to that id. It deletes the rows whose ids publish returns, in one transaction
+	// that holds the publishers' lock. It returns the number of rows read.
 	Page(ctx context.Context, after int64, limit int, publish func(ctx context.Context, rows []Row) (published []int64)) (n int, err error)
 }
 
@@ -266,7 +268,8 @@ func (p postgres) Page(ctx context.Context, after int64, limit int, publish func
 		}
 		rows, err := tx.Query(ctx, `
 			SELECT id, subject, message_id, schema, payload, trace
-			FROM outbox WHERE id > @after ORDER BY id LIMIT @limit`, pg.Args{"after": after, "limit": limit})
+			FROM outbox o WHERE id > @after AND NOT EXISTS (SELECT FROM outbox e WHERE e.id <= @after AND e.subject = o.subject)
+			ORDER BY id LIMIT @limit`, pg.Args{"after": after, "limit": limit})
 		if err != nil {
 			return fmt.Errorf("read the outbox: %w", err)
 		}

@@ -13,10 +13,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/pgtest"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	"signalbox.dev/services/agent-runner/internal/outbox"
+	"signalbox.dev/services/agent-runner/migrations"
 )
 
 // table is rows in memory.
@@ -174,4 +179,63 @@ func TestWakeUpAfterTheEnd(t *testing.T) {
 			t.Errorf("%d rows are left", n)
 		}
 	})
+}
+
+// The ids of two transactions interleave, and the one that began first commits between two pages.
+// Its rows stay in order.
+func TestLateCommit(t *testing.T) {
+	t.Parallel()
+	migrated := pg.Migrations{Schema: "agent", Role: "signalbox_agent", FS: migrations.FS}
+	db := pgtest.New(t, migrated).Open(t, migrated)
+	commit := func(rows ...outbox.Row) {
+		err := db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			for _, r := range rows {
+				payload, err := proto.Marshal(&runv1.Work{SessionId: r.MessageID})
+				if err != nil {
+					return err
+				}
+				if _, err := tx.Exec(ctx, `
+					INSERT INTO outbox (id, workspace_id, subject, message_id, schema, payload) OVERRIDING SYSTEM VALUE
+					VALUES (@id, @workspace, @subject, @message, 'signalbox.run.v1.Work', @payload)`,
+					pg.Args{"id": r.ID, "workspace": id.New[id.Workspace](), "subject": r.Subject, "message": r.MessageID, "payload": payload}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// The wake-up of a session that has events on its page comes with the next page.
+	commit(outbox.Row{ID: 2, Subject: "ev.01.w.ends", MessageID: "end"}, outbox.Row{ID: 3, Subject: "work.run.1", MessageID: "ends"})
+	bus := &fakeBus{}
+	all := make(chan struct{})
+	bus.each = func(published string) {
+		switch {
+		case published == "ev.01.w.ends":
+			commit(outbox.Row{ID: 1, Subject: "ev.01.w.late", MessageID: "first"}, outbox.Row{ID: 4, Subject: "ev.01.w.late", MessageID: "second"})
+		case len(bus.published) == 4:
+			close(all)
+		}
+	}
+	out := outbox.NewWithRows(outbox.InPostgres(db), bus, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- out.Run(ctx) }()
+	out.Poke()
+	select {
+	case <-all:
+	case <-time.After(time.Minute):
+		t.Error("not all rows are published after a minute")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	want := []string{"end ev.01.w.ends", "ends work.run.1", "first ev.01.w.late", "second ev.01.w.late"}
+	got := bus.published // what was published but not deleted yet comes again
+	if diff := cmp.Diff(want, got[:min(len(want), len(got))]); diff != "" {
+		t.Errorf("published (-want +got):\n%s", diff)
+	}
 }
