@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -902,6 +903,8 @@ type fakeDocuments struct {
 	mu   sync.Mutex // guards what follows
 	docs map[string]*fakeDocument
 	keys map[string]*documentv1.Document
+	// changed is closed and replaced at every change.
+	changed chan struct{}
 }
 
 type fakeDocument struct {
@@ -915,7 +918,51 @@ type fakeVersion struct {
 }
 
 func newFakeDocuments() *fakeDocuments {
-	return &fakeDocuments{docs: map[string]*fakeDocument{}, keys: map[string]*documentv1.Document{}}
+	return &fakeDocuments{docs: map[string]*fakeDocument{}, keys: map[string]*documentv1.Document{}, changed: make(chan struct{})}
+}
+
+// announce is called with the mutex held.
+func (f *fakeDocuments) announce() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeDocuments) Get(ctx context.Context, req *documentv1.GetRequest) (*documentv1.GetResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	d, err := f.get(ctx, req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	return &documentv1.GetResponse{Document: proto.CloneOf(d.Document)}, nil
+}
+
+// Subscribe tells the current state, then that of every change, until the deletion.
+func (f *fakeDocuments) Subscribe(ctx context.Context, req *documentv1.SubscribeRequest, out *connect.ServerStream[documentv1.SubscribeResponse]) error {
+	for kind := documentv1.SubscribeResponse_KIND_CURRENT; ; kind = documentv1.SubscribeResponse_KIND_CHANGED {
+		f.mu.Lock()
+		changed := f.changed
+		res := &documentv1.SubscribeResponse{Kind: kind}
+		d, err := f.get(ctx, req.GetId())
+		if err == nil {
+			res.Document = proto.CloneOf(d.Document)
+		}
+		f.mu.Unlock()
+		if err != nil && kind == documentv1.SubscribeResponse_KIND_CURRENT {
+			return err
+		}
+		if err != nil {
+			return out.Send(&documentv1.SubscribeResponse{Kind: documentv1.SubscribeResponse_KIND_DELETED})
+		}
+		if err := out.Send(res); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // change runs fn on a document, once per key.
@@ -947,6 +994,7 @@ func (f *fakeDocuments) change(ctx context.Context, document, key, operation str
 		Version: d.Sequence, Operation: operation, Name: d.Name, CreatedAt: d.UpdatedAt, Author: &documentv1.Author{MemberId: a.Member.String()},
 		Undoable: operation != "create" && operation != "rename",
 	}, markdown})
+	f.announce()
 	out := proto.CloneOf(d.Document)
 	if key != "" {
 		f.keys[key] = out
@@ -1058,6 +1106,7 @@ func (f *fakeDocuments) Delete(ctx context.Context, req *documentv1.DeleteReques
 		return nil, err
 	}
 	delete(f.docs, req.GetId())
+	f.announce()
 	return &documentv1.DeleteResponse{}, nil
 }
 

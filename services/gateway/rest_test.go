@@ -630,6 +630,7 @@ func TestAPIKeysCannotAdminister(t *testing.T) {
 			{"POST", "/api/keys", `{"name":"more"}`},
 			{"DELETE", fmt.Sprintf("/api/keys/%s", key["id"]), ""},
 			{"POST", "/api/workspaces", `{"name":"x"}`},
+			{"POST", "/api/documents/" + w.workspace.String() + "/shares", `{}`},
 		} {
 			got := in.send(t, in.request(t, holder, tt.method, tt.path, tt.body, nil))
 			if got.status != http.StatusForbidden || !strings.Contains(got.body, "PERSON_NEEDED") {

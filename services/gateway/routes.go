@@ -43,6 +43,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	mux.Handle("/v1/", s.api)
 	if s.deps.Console != nil {
 		mux.Handle("/", s.deps.Console)
+		mux.Handle("GET "+api.SharePath, noIndex(s.deps.Console))
 	} else {
 		mux.Handle("/", s.api)
 		mux.Handle("GET /{$}", http.RedirectHandler("/docs", http.StatusFound))
@@ -74,6 +75,14 @@ func secure(next http.Handler) http.Handler {
 		if h.Get("Cache-Control") == "" {
 			h.Set("Cache-Control", "no-store")
 		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// noIndex asks search engines not to list a page.
+func noIndex(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Robots-Tag", "noindex, nofollow")
 		next.ServeHTTP(w, r)
 	})
 }

@@ -75,6 +75,10 @@ const OIDCCallbackPath = api.OIDCCallbackPath
 //go:embed migrations/*.sql
 var migrations embed.FS
 
+// maxSharedStreams limits the open streams of a workspace's share links. They do not count with
+// those of its members.
+const maxSharedStreams = 200
+
 // Migrations returns the gateway's schema, role and migration files.
 func Migrations() pg.Migrations {
 	files, err := fs.Sub(migrations, "migrations")
@@ -109,6 +113,7 @@ type Service struct {
 	verifiers []*identity.TokenVerifier
 	streams   *auth.Streams
 	sockets   *auth.Streams
+	shared    *auth.Streams // of share links
 	feed      *feed.Feed
 	runLog    *bus.Streams
 	proxy     *docproxy.Proxy
@@ -140,6 +145,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	})
 	s.sockets = auth.NewStreams(auth.StreamsConfig{
 		Grants: members, Log: deps.Log, PerMember: cfg.MemberSockets, PerWorkspace: cfg.WorkspaceSockets, Recheck: cfg.Feed.Recheck,
+	})
+	s.shared = auth.NewStreams(auth.StreamsConfig{
+		Grants: members, Log: deps.Log, PerMember: maxSharedStreams, PerWorkspace: maxSharedStreams, Recheck: cfg.Feed.Recheck,
 	})
 	s.feed = feed.New(feed.Config{
 		Bus: deps.Bus, Source: api.Origin{Conversations: peers.conversations, Runs: peers.runs}, Dialect: dialect.Plain{},
@@ -176,7 +184,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Company:       company,
 		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Audit: peers.audit, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
-		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Log: deps.Log, Version: process.Version(),
+		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Shared: s.shared, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
 	if err != nil {
@@ -305,6 +313,7 @@ func (s *Service) Run(ctx context.Context) error {
 	background.Go(func() error { return s.proxy.Run(inner) })
 	supervise("streams", s.streams.Run)
 	supervise("sockets", s.sockets.Run)
+	supervise("shared documents", s.shared.Run)
 	supervise("run log", s.runLog.Run)
 	for _, v := range s.verifiers {
 		supervise("token keys", v.Run)

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -33,6 +34,7 @@ import (
 
 	"signalbox.dev/services/gateway/internal/auth"
 	"signalbox.dev/services/gateway/internal/feed"
+	"signalbox.dev/services/gateway/internal/limit"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -54,6 +56,7 @@ type Config struct {
 	Store         *store.Store
 	Authenticator *auth.Authenticator
 	Streams       *auth.Streams
+	Shared        *auth.Streams // of share links
 	Log           *slog.Logger
 	Version       string
 	// BodyTimeout bounds the time to read a body; large ones get more. 10 s when 0.
@@ -80,6 +83,9 @@ type API struct {
 	spec []byte
 	// lookups coalesces reads of the same session by viewers that arrive together.
 	lookups *coalescer[sessionKey, *agentv1.GetSessionResponse]
+	// sharedReads coalesces reads of a shared document.
+	sharedReads *coalescer[id.Document, sharedState]
+	shareOpens  *limit.Limiter[netip.Prefix] // by IPv4 address or IPv6 /64
 }
 
 // sessionKey is a session in the workspace of the caller.
@@ -103,7 +109,11 @@ func New(cfg Config) (*API, error) {
 	if cfg.WriteTimeout == 0 {
 		cfg.WriteTimeout = 10 * time.Second
 	}
-	a := &API{cfg: cfg, mux: http.NewServeMux(), lookups: newCoalescer[sessionKey, *agentv1.GetSessionResponse](10 * time.Second)}
+	a := &API{
+		cfg: cfg, mux: http.NewServeMux(), lookups: newCoalescer[sessionKey, *agentv1.GetSessionResponse](10 * time.Second),
+		sharedReads: newCoalescer[id.Document, sharedState](contentTimeout),
+		shareOpens:  limit.New[netip.Prefix](shareOpens, maxShareAddresses),
+	}
 	a.huma = newHuma(a.mux, cfg.Version)
 	a.huma.UseMiddleware(a.guard)
 	a.sessions()
@@ -122,6 +132,7 @@ func New(cfg Config) (*API, error) {
 	a.usage()
 	a.presets()
 	a.documents()
+	a.shares()
 	a.workspaces()
 	a.browser()
 	a.company()
@@ -186,6 +197,8 @@ type access struct {
 	page bool
 	// open is for callers without a token.
 	open bool
+	// share is for holders of a share link.
+	share bool
 	// likeOpenAI gives errors the form that OpenAI's clients know.
 	likeOpenAI bool
 }

@@ -26,9 +26,14 @@ type (
 )
 
 // HideToken moves a token from the URL to the context, before anything can log or trace the URL.
-// It does the same with the parameters of a provider's redirect.
+// It does the same with the parameters of a provider's redirect, and removes the secret of a share
+// link, which the page reads from the browser's address.
 func HideToken(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, SharePath) {
+			r = r.Clone(r.Context())
+			r.URL.Path, r.URL.RawPath, r.RequestURI = SharePath, "", SharePath
+		}
 		if r.URL.RawQuery == "" {
 			next.ServeHTTP(w, r)
 			return
@@ -79,12 +84,15 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 	if who.open {
 		return context.WithValue(ctx, addressKey{}, a.cfg.Authenticator.Address(r)), nil
 	}
+	if who.share {
+		return a.authorizeShare(ctx, r, bearer(hc, who))
+	}
 	caller, err := a.cfg.Authenticator.Authenticate(ctx, a.cfg.Authenticator.Address(r), bearer(hc, who))
 	if err != nil {
 		return nil, err
 	}
 	if who.people && caller.IsKey() {
-		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token")
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token")
 	}
 	ctx = context.WithValue(ctx, callerKey{}, caller)
 	if who.workspace == fromNowhere {

@@ -105,6 +105,7 @@ func describe(doc *huma.OpenAPI) {
 	openAIFailure := schemas.Schema(reflect.TypeFor[OpenAIError](), true, "OpenAIError")
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		"token": {Type: "http", Scheme: "bearer", Description: "An access token (JWT) of a person, or an API key of a workspace (sb_…)."},
+		"share": {Type: "http", Scheme: "bearer", Description: "The secret of a share link (sbl_…)."},
 		"url":   {Type: "apiKey", In: "query", Name: "token", Description: "The same in the URL, for clients that cannot set headers."},
 	}
 	for _, item := range doc.Paths {
@@ -118,6 +119,9 @@ func describe(doc *huma.OpenAPI) {
 			if who.page {
 				op.Security = []map[string][]string{{}} // none
 				continue
+			}
+			if who.share {
+				op.Security = []map[string][]string{{"share": {}}}
 			}
 			if who.urlToken {
 				op.Security = append(op.Security, map[string][]string{"url": {}})
@@ -221,6 +225,12 @@ type errorAnswer struct {
 }
 
 func errorsOf(op *huma.Operation, who access) []errorAnswer {
+	if who.share {
+		return append([]errorAnswer{
+			{400, "The query is not valid UTF-8.", Error{Message: "token: not valid UTF-8"}},
+			{404, "The link does not work: revoked, expired, or never created.", *publicError(errNoShare)},
+		}, temporary...)
+	}
 	all := []errorAnswer{
 		{400, "Bad or missing fields; the message names them.", Error{Message: "name is required"}},
 		{401, "The token is missing, invalid or expired.", Error{Message: "the token is invalid or has expired: sign in again", Code: "INVALID_TOKEN"}},
@@ -233,7 +243,7 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
 	}
 	if who.people && who.workspace == fromNowhere {
-		all = append(all, errorAnswer{403, "The operation is not for API keys.", Error{Message: "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
+		all = append(all, errorAnswer{403, "The operation is not for API keys.", Error{Message: "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
 		all = append(all, errorAnswer{404, "Does not exist, or is not visible to the caller; the answer does not distinguish the two.", Error{Message: "no such session"}})
@@ -247,8 +257,12 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 	if op.RequestBody != nil {
 		all = append(all, errorAnswer{413, "The body is too large.", Error{Message: "the body is too large: the limit is 1048576 bytes", Code: "TOO_LARGE"}})
 	}
-	return append(all,
-		errorAnswer{429, "Too many requests or streams; Retry-After says how long to wait.", Error{Message: "you make too many requests: wait 2s", Code: "RATE_LIMITED"}},
-		errorAnswer{500, "An internal error, which is logged and not shown.", Error{Message: "internal error"}},
-		errorAnswer{503, "A service is unavailable; the same request may work later.", Error{Message: "a service cannot be reached: try again in a moment"}})
+	return append(all, temporary...)
+}
+
+// temporary are the error statuses of every operation.
+var temporary = []errorAnswer{
+	{429, "Too many requests or streams; Retry-After says how long to wait.", Error{Message: "you make too many requests: wait 2s", Code: "RATE_LIMITED"}},
+	{500, "An internal error, which is logged and not shown.", Error{Message: "internal error"}},
+	{503, "A service is unavailable; the same request may work later.", Error{Message: "a service cannot be reached: try again in a moment"}},
 }

@@ -17,7 +17,7 @@ import (
 // Reasons for the end of a stream. They are sent to the client.
 var (
 	ErrExpired error = fault.Coded(fault.Unauthenticated, "INVALID_TOKEN", "the token has expired: sign in again")
-	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership in this workspace, the API key, or the browser session has ended")
+	ErrRevoked error = fault.Coded(fault.Forbidden, "NOT_A_MEMBER", "your membership in this workspace, the API key, the browser session, or the share link has ended")
 )
 
 // Grants reports which of the given grants have ended.

@@ -250,6 +250,9 @@ func (f *Feed) Drain() {
 // Drained is closed after Drain when no attached connection is left.
 func (f *Feed) Drained() <-chan struct{} { return f.drained }
 
+// Draining returns a channel that is closed when Drain is called.
+func (f *Feed) Draining() <-chan struct{} { return f.draining }
+
 // Open is Join and Ready.
 func (f *Feed) Open(ctx context.Context, session id.Session) (*Viewer, error) {
 	v, err := f.Join(ctx, session)

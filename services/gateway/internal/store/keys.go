@@ -134,13 +134,14 @@ func (s *Store) Holder(ctx context.Context, secret conf.Secret) (Holder, bool, e
 }
 
 // Grant is the permission of an open stream: a membership with at least a role and, if the
-// stream was opened with an API key or a browser session, that key or session.
+// stream was opened with an API key, a browser session or a share link, that key, session or link.
 type Grant struct {
 	Workspace id.Workspace
 	Member    id.Member
 	Role      identity.Role
 	Key       KeyID            // zero without a key
 	Session   BrowserSessionID // zero without a browser session
+	Share     ShareID          // zero without a share link
 }
 
 // ascending lists the roles from the lowest to the highest.
@@ -149,25 +150,29 @@ var ascending = []string{identity.Viewer.String(), identity.Editor.String(), ide
 // Ended returns the grants that are no longer valid.
 func (s *Store) Ended(ctx context.Context, grants []Grant) (out []Grant, err error) {
 	workspaces, members := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
-	keys, sessions := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
+	keys, sessions, shares := make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants)), make([]uuid.UUID, len(grants))
 	roles := make([]string, len(grants))
 	for i, g := range grants {
-		workspaces[i], members[i], roles[i], keys[i], sessions[i] = g.Workspace.UUID, g.Member.UUID, g.Role.String(), g.Key.UUID, g.Session.UUID
+		workspaces[i], members[i], roles[i] = g.Workspace.UUID, g.Member.UUID, g.Role.String()
+		keys[i], sessions[i], shares[i] = g.Key.UUID, g.Session.UUID, g.Share.UUID
 	}
 	// AsSystem: the streams of one gateway belong to many workspaces.
 	err = s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		numbers, err := collect(ctx, tx, pgx.RowTo[int], `
 			SELECT g.n
-			FROM unnest(@workspaces::uuid[], @members::uuid[], @roles::text[], @keys::uuid[], @sessions::uuid[])
-				WITH ORDINALITY AS g (workspace, member, role, key, session, n)
+			FROM unnest(@workspaces::uuid[], @members::uuid[], @roles::text[], @keys::uuid[], @sessions::uuid[], @shares::uuid[])
+				WITH ORDINALITY AS g (workspace, member, role, key, session, share, n)
 			WHERE NOT EXISTS (
 				SELECT FROM members m WHERE m.workspace_id = g.workspace AND m.member_id = g.member
 					AND array_position(@ascending::text[], m.role) >= array_position(@ascending::text[], g.role))
 			OR g.key <> '00000000-0000-0000-0000-000000000000'
 				AND NOT EXISTS (SELECT FROM api_keys k WHERE k.workspace_id = g.workspace AND k.key_id = g.key)
 			OR g.session <> '00000000-0000-0000-0000-000000000000'
-				AND NOT EXISTS (SELECT FROM browser_sessions b WHERE b.session_id = g.session AND b.expires_at > now())`,
-			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "ascending": ascending, "keys": keys, "sessions": sessions})
+				AND NOT EXISTS (SELECT FROM browser_sessions b WHERE b.session_id = g.session AND b.expires_at > now())
+			OR g.share <> '00000000-0000-0000-0000-000000000000'
+				AND NOT EXISTS (SELECT FROM shares s WHERE s.workspace_id = g.workspace AND s.share_id = g.share
+					AND s.revoked_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > now()))`,
+			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "ascending": ascending, "keys": keys, "sessions": sessions, "shares": shares})
 		for _, n := range numbers {
 			out = append(out, grants[n-1])
 		}

@@ -1,5 +1,5 @@
-// Package store keeps the gateway's own data: workspaces, their members, API keys, and
-// sign-ins that are in progress. Everything else belongs to other services.
+// Package store keeps the gateway's own data: workspaces, their members, API keys, share links,
+// and sign-ins that are in progress. Everything else belongs to other services.
 //
 // A Store is safe for concurrent use. It holds the database handle and the membership
 // queries that are in progress.

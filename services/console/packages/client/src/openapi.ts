@@ -619,6 +619,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/documents/{id}/shares": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the links to a document that work, newest first */
+        get: operations["list-document-shares"];
+        put?: never;
+        /**
+         * Create a link with which anybody can read a document; it is shown only once
+         * @description Whoever has the link sees the document as it changes, without its history and without the conversation. The link works until it is revoked or expires, and only as long as its creator may write in the workspace. A repeated call with the same Idempotency-Key answers 409, because the link is not shown again.
+         */
+        post: operations["create-document-share"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/documents/{id}/shares/{share}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revoke a link to a document; pages that show it end within seconds */
+        delete: operations["delete-document-share"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/documents/{id}/versions": {
         parameters: {
             query?: never;
@@ -1247,6 +1285,46 @@ export interface paths {
          * @description Answers a tool-client-request, from any client of the session; the run goes on at once. The same result again changes nothing; a different one, and one that comes too late, is answered with 409. A result is 64 KiB at most.
          */
         post: operations["send-tool-result"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/shared/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Watch the document of a share link
+         * @description The bearer token is the secret of the link, which is the last part of its path. Each event has the whole document; the first comes at once. 404 is the answer for every link that does not work.
+         */
+        get: operations["watch-shared-document"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/shares/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read who created and revoked links to documents, newest first
+         * @description Rows are never changed or deleted, also when their document is. Links that expire have no row for that.
+         */
+        get: operations["list-share-audit"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -2252,6 +2330,13 @@ export interface components {
             title?: string;
             /** @description Names of the tools to enable, or beginnings with an asterisk, such as mcp__linear__*. A dash in front leaves tools out: with *, or of the preset's tools if nothing else is named. Absent: the preset's tools. */
             tools?: string[] | null;
+        };
+        CreateShare: {
+            /**
+             * Format: int64
+             * @description Absent or null for a link that does not expire.
+             */
+            expires_in_days?: number | null;
         };
         CreateWorkspace: {
             name: string;
@@ -3325,6 +3410,59 @@ export interface components {
             subject?: string;
             /** Format: int64 */
             tokens?: number;
+        };
+        Share: {
+            /** Format: date-time */
+            created_at: string;
+            /**
+             * Format: uuid
+             * @description The link works only as long as this member may write in the workspace.
+             */
+            created_by: string;
+            /**
+             * Format: date-time
+             * @description Null for never.
+             */
+            expires_at: string | null;
+            /** Format: uuid */
+            id: string;
+        };
+        ShareAuditOutputBody: {
+            audit: components["schemas"]["ShareChange"][];
+            /** @description Null at the end. */
+            next_cursor: string | null;
+        };
+        ShareChange: {
+            /** @enum {string} */
+            action: "created" | "revoked";
+            /** Format: date-time */
+            at: string;
+            /** Format: uuid */
+            document_id: string;
+            /** Format: uuid */
+            member_id: string;
+            /** Format: uuid */
+            share_id: string;
+        };
+        ShareOutputBody: {
+            /**
+             * @description The link: a path of this server. It contains the secret, and is not shown again.
+             * @example /r/sbl_…
+             */
+            path: string;
+            share: components["schemas"]["Share"];
+        };
+        SharedDocumentEvent: {
+            /** @description Markdown. */
+            content: string;
+            name: string;
+            /** @enum {string} */
+            type: "document";
+            /** Format: date-time */
+            updated_at: string;
+        };
+        SharesOutputBody: {
+            shares: components["schemas"]["Share"][];
         };
         SignInAnswer: {
             /** @description The code parameter; for accounts also the pasted text. */
@@ -6906,7 +7044,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -7019,7 +7157,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -9420,6 +9558,440 @@ export interface operations {
                 };
             };
             /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "list-document-shares": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The document's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SharesOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, the role is too low, or the operation is not for API keys. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "create-document-share": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description A repeated call with the same key creates no second link and answers 409. At most 255 printable ASCII characters. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The document's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CreateShare"];
+            };
+        };
+        responses: {
+            /** @description Created */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, the role is too low, or the operation is not for API keys. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "delete-document-share": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The document's id. */
+                id: string;
+                /** @description The link's id. */
+                share: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Success"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, the role is too low, or the operation is not for API keys. */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -15218,6 +15790,217 @@ export interface operations {
             };
         };
     };
+    "watch-shared-document": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Server-sent events. The stream ends when the link stops working; connecting again then answers 404. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example retry: 1000
+                     *     :
+                     *     event: document
+                     *     data: {"type":"document","name":"Minutes","content":"# Minutes\n","updated_at":"2026-03-01T09:30:00Z"}
+                     */
+                    "text/event-stream": string;
+                };
+            };
+            /** @description The query is not valid UTF-8. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "token: not valid UTF-8"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The link does not work: revoked, expired, or never created. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "this link does not work: it was revoked, has expired, or never existed. Ask whoever sent it for a new one"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "list-share-audit": {
+        parameters: {
+            query?: {
+                /** @description next_cursor of the previous page. */
+                cursor?: string;
+                limit?: number;
+            };
+            header?: {
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareAuditOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     "list-sign-ins": {
         parameters: {
             query?: never;
@@ -15667,7 +16450,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -16122,7 +16905,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
