@@ -35,6 +35,8 @@ async function workspacesOf(queries: QueryClient) {
 const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
+const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
+
 /** Reports whether a workspace has no session yet, that is whether its owner is shown around. */
 async function isEmpty(workspace: Workspace): Promise<boolean> {
 	if (workspace.role === "viewer") return false;
@@ -63,6 +65,14 @@ export function createConsole(queries: QueryClient) {
 	});
 	const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", component: SignInPage });
 	const link = createRoute({ getParentRoute: () => root, path: "/in", component: LinkPage });
+	const shared = createRoute({
+		getParentRoute: () => root,
+		path: "/r/$share",
+		component: function Shared() {
+			const { share } = shared.useParams();
+			return <LazyShared key={share} share={share} />;
+		},
+	});
 	const workspace = createRoute({
 		getParentRoute: () => root,
 		path: "/w/$slug",
@@ -181,8 +191,8 @@ export function createConsole(queries: QueryClient) {
 	const audit = createRoute({
 		getParentRoute: () => workspace,
 		path: "/audit",
-		validateSearch: (s: Record<string, unknown>): { log?: "credentials" | "mcp" } =>
-			s.log === "credentials" || s.log === "mcp" ? { log: s.log } : {},
+		validateSearch: (s: Record<string, unknown>): { log?: "credentials" | "mcp" | "links" } =>
+			s.log === "credentials" || s.log === "mcp" || s.log === "links" ? { log: s.log } : {},
 		component: lazyRouteComponent(() => import("./routes/audit.tsx"), "AuditPage"),
 	});
 	const usage = createRoute({
@@ -196,6 +206,7 @@ export function createConsole(queries: QueryClient) {
 			index,
 			signIn,
 			link,
+			shared,
 			workspace.addChildren([fresh, session, sessions, inbox, documents, document, runs, run, ...operate, audit, usage]),
 		]),
 		defaultPreload: "intent",

@@ -308,13 +308,36 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	assert.ok((await state()).lines < 100);
 });
 
-test("documents are made, found, renamed and deleted", async (t) => {
+test("documents are made, shared by a link, found, renamed and deleted", async (t) => {
 	const page = await person(t);
 	await page.getByRole("link", { name: "Documents" }).first().click();
 	await page.getByRole("button", { name: "New document" }).click();
 	await page.keyboard.type("Timetable of ferries");
 	await page.keyboard.press("Enter");
-	await page.getByRole("textbox", { name: "Document" }).waitFor();
+	const sheet = page.getByRole("textbox", { name: "Document" });
+	await sheet.click();
+	await page.keyboard.type("The first leaves at six.");
+	await page.getByRole("button", { name: "Share" }).click();
+	const dialog = page.getByRole("dialog", { name: "Share by link" });
+	await dialog.getByRole("button", { name: "Create link" }).click();
+	const address = await dialog.locator("code").innerText();
+	// A stranger, who is not signed in, reads along until the link is revoked.
+	const stranger = await (await browser.newContext()).newPage();
+	t.after(() => stranger.context().close());
+	await stranger.goto(address);
+	await stranger.getByRole("heading", { name: "Timetable of ferries", level: 1 }).waitFor();
+	await stranger.getByText("The first leaves at six.").waitFor();
+	for (const p of [page, stranger]) assert.deepEqual((await new AxeBuilder({ page: p }).analyze()).violations, []);
+	await page.keyboard.press("Escape");
+	await sheet.click();
+	await page.keyboard.press("End");
+	await page.keyboard.type(" <b>The last</b> at ten.");
+	await stranger.getByText("The first leaves at six. <b>The last</b> at ten.").waitFor();
+	await page.getByRole("button", { name: "Share" }).click();
+	await dialog.getByRole("button", { name: "Revoke: pages that show it end" }).click();
+	await dialog.getByRole("list", { name: "Links" }).waitFor({ state: "detached" });
+	await stranger.getByText("This link does not work").waitFor();
+	await page.keyboard.press("Escape");
 	await page.getByRole("link", { name: "All documents" }).click();
 	await page.getByLabel("Search documents").fill("ferries");
 	await page.waitForURL(/q=ferries/);

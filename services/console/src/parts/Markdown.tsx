@@ -8,29 +8,37 @@ import css from "./Markdown.module.css";
  * link goes to the web only. While it is being written, half-written marks are closed, and only
  * the last block renders again.
  */
-export function Markdown({ text, writing = false }: { text: string; writing?: boolean }) {
+export function Markdown({
+	text,
+	writing = false,
+	below = 2,
+}: {
+	text: string;
+	writing?: boolean /** The level of the heading above it. */;
+	below?: 1 | 2;
+}) {
 	const blocks = lexer(writing ? remend(text) : text).filter((t) => t.type !== "space");
 	return (
 		<div className={css.prose}>
 			{blocks.map((t, i) => (
-				<Block key={i} source={t.raw} caret={writing && i === blocks.length - 1} />
+				<Block key={i} source={t.raw} below={below} caret={writing && i === blocks.length - 1} />
 			))}
 			{writing && blocks.length === 0 && <span className={css.caret} />}
 		</div>
 	);
 }
 
-const Block = memo(function Block({ source, caret }: { source: string; caret: boolean }) {
+const Block = memo(function Block({ source, caret, below }: { source: string; caret: boolean; below: number }) {
 	return (
 		<>
 			{lexer(source).map((t, i) => (
-				<Fragment key={i}>{block(t, caret)}</Fragment>
+				<Fragment key={i}>{block(t, caret, below)}</Fragment>
 			))}
 		</>
 	);
 });
 
-function block(t: Token, caret = false): ReactNode {
+function block(t: Token, caret = false, below = 2): ReactNode {
 	const tail = caret && <span className={css.caret} />;
 	switch (t.type) {
 		case "paragraph":
@@ -43,8 +51,8 @@ function block(t: Token, caret = false): ReactNode {
 		case "text":
 			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
 		case "heading": {
-			// A message stands below the page's own headings.
-			const Heading = `h${Math.min((t as Tokens.Heading).depth + 2, 6)}` as "h3";
+			// The text stands below the page's own headings.
+			const Heading = `h${Math.min((t as Tokens.Heading).depth + below, 6)}` as "h3";
 			return <Heading data-depth={(t as Tokens.Heading).depth}>{inline(t.tokens)}</Heading>;
 		}
 		case "list": {

@@ -1,15 +1,16 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { ChevronLeft, History as HistoryIcon } from "lucide-react";
-import { lazy, Suspense, useEffect } from "react";
+import { ChevronLeft, History as HistoryIcon, SquareArrowOutUpRight } from "lucide-react";
+import { lazy, Suspense, useEffect, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
-import { Icon, IconButton } from "../parts/controls.tsx";
+import { Button, Icon, IconButton } from "../parts/controls.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
 
 const history = () => import("../document/History.tsx");
 const History = lazy(() => history().then((h) => ({ default: h.History })));
+const Share = lazy(() => import("../document/Share.tsx").then((s) => ({ default: s.Share })));
 const Compared = lazy(() => history().then((h) => ({ default: h.Compared })));
 
 export interface DocumentSearch {
@@ -33,6 +34,7 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 	const slug = slugOf(workspace);
 	const navigate = useNavigate();
 	const name = useDocumentName(id);
+	const [sharing, setSharing] = useState(false);
 	useEffect(() => {
 		document.title = `${name.data ?? "Document"} · Signalbox`;
 	}, [name.data]);
@@ -46,6 +48,11 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 					<Icon of={ChevronLeft} />
 				</Link>
 				<h1 className="cut flex-1 font-mid">{name.data ?? ""}</h1>
+				{workspace.role !== "viewer" && (
+					<Button small icon={SquareArrowOutUpRight} onClick={() => setSharing(true)}>
+						Share
+					</Button>
+				)}
 				<IconButton
 					icon={HistoryIcon}
 					label="History"
@@ -72,6 +79,11 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 					</Suspense>
 				)}
 			</div>
+			{sharing && (
+				<Suspense>
+					<Share id={id} onClose={() => setSharing(false)} />
+				</Suspense>
+			)}
 		</section>
 	);
 }

@@ -42,6 +42,11 @@ export interface Client {
 	sessionEvents(session: string, options?: FollowOptions): AsyncGenerator<StreamedEvent>;
 	/** Yields a run's events, from its beginning or after `after`, and ends with the run. */
 	runEvents(run: string, options?: FollowOptions): AsyncGenerator<StreamedEvent>;
+	/**
+	 * Yields the document of a share link, now and at each change, until `signal` aborts. `token` of the
+	 * client is the link's secret, the last part of its path. A link that does not work throws a 404.
+	 */
+	sharedDocument(options?: Omit<FollowOptions, "after">): AsyncGenerator<Schemas["SharedDocumentEvent"]>;
 }
 
 /** Returns a client. It makes no request by itself. */
@@ -63,5 +68,8 @@ export function createClient(options: ClientOptions = {}): Client {
 		api: createApi<paths>({ baseUrl, fetch: authorized }),
 		sessionEvents: (session, o) => follow(open(`/api/sessions/${encodeURIComponent(session)}/events`), o),
 		runEvents: (run, o) => follow(open(`/api/runs/${encodeURIComponent(run)}/events`), o, true),
+		async *sharedDocument(o) {
+			for await (const { event } of follow(open("/api/shared/events"), o)) yield event as unknown as Schemas["SharedDocumentEvent"];
+		},
 	};
 }
