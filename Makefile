@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
 
@@ -99,7 +99,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests use the programs that were just built.
-test e2e e2e-kill e2e-faults e2e-editing e2e-streams bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -126,6 +126,7 @@ test-phases:
 
 # Packages that the race detector covers are not tested again without it.
 test-go:
+	@PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || sh tools/phase.sh --left-out "services behind a connection pooler: there is no pgbouncer here (apt-get install pgbouncer)."
 	@node $(FIND_CHROMIUM) --system || sh tools/phase.sh --left-out "the browser tools: there is no Chromium here (apt-get install chromium bubblewrap)."
 	@$(REPORT) $(GO_TEST) $(AT_ONCE) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
@@ -221,6 +222,9 @@ e2e: setup build-e2e $(REPORT) clients ## Run the end-to-end stories only
 e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 SEED=)
 	@rm -rf bin/kill
 	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
+
+e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and a minute of kills, with PgBouncer before PostgreSQL
+	@SIGNALBOX_E2E_POOLER=1 $(REPORT) $(GO_TEST) -p 1 -run '^Test(Cluster|Kills)$$' ./services/e2e ./services/e2e/kill
 
 e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults

@@ -19,6 +19,9 @@ import (
 // errBusy is the cause when no connection of the pool was free in time.
 var errBusy = errors.New("no database connection in 5 s")
 
+// errStandby is the cause when no server of the URL is a primary.
+var errStandby = errors.New("the server is a standby: use the address of the primary, or list all servers (host=a,b with target_session_attrs=read-write)")
+
 // unreachable returns an error with the server and the cause in one line. The error of pgx
 // repeats both for every address and TLS mode that it tried.
 func unreachable(cfg *pgconn.Config, err error) error {
@@ -28,6 +31,10 @@ func unreachable(cfg *pgconn.Config, err error) error {
 		err = e
 	} else if e, ok := errors.AsType[*net.DNSError](err); ok {
 		err = e
+	} else if errors.Is(err, errPooler) {
+		err = errPooler
+	} else if errors.Is(err, pgconn.ErrStandbyConnection) {
+		err = errStandby
 	}
 	at := cfg.Host
 	if !strings.HasPrefix(at, "/") {

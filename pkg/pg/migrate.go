@@ -87,16 +87,17 @@ func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migr
 	return nil
 }
 
-// parseAdmin parses an administrator's URL. Its errors do not contain the URL.
+// parseAdmin parses an administrator's URL. Its errors do not contain the URL. Connections fail
+// if they go through a pooler: migrations change settings of their session.
 func parseAdmin(adminURL string) (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(adminURL)
-	if adminURL == "" || err != nil {
-		return nil, errors.New("the administrator's database URL (DATABASE_URL) does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
+	cfg, err := parseURL("DATABASE_URL", conf.Secret(adminURL))
+	if err != nil {
+		return nil, err
 	}
-	cfg.ConnectTimeout = connectTimeout
-	cfg.RuntimeParams["application_name"] = "signalbox administration"
-	cfg.RuntimeParams["client_min_messages"] = "warning" // without "already exists, skipping"
-	return cfg, nil
+	cc := cfg.ConnConfig
+	cc.RuntimeParams["application_name"] = "signalbox administration"
+	requireSession(cc)
+	return cc, nil
 }
 
 // openAdmin returns a pool of exactly one connection, so that the lock, the search_path and
@@ -152,6 +153,9 @@ func lastMigration(m Migrations) (last int64, err error) {
 func migrateOne(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
 	if err := ensureRole(ctx, db, m); err != nil {
 		return fmt.Errorf("role %s: %w", m.Role, err)
+	}
+	if err := storeSettings(ctx, db, log, m); err != nil {
+		return fmt.Errorf("settings of role %s: %w", m.Role, err)
 	}
 	if _, err := db.ExecContext(ctx, prepareSQL(m.Schema)); err != nil {
 		return fmt.Errorf("schema and claim functions: %w", err)
@@ -272,6 +276,21 @@ END $$`
 		return fmt.Errorf("set its password: %w", err)
 	}
 	return nil
+}
+
+// storeSettings stores the settings of the service's sessions with its role, for this database.
+// Services that reach the server directly make them themselves.
+func storeSettings(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
+	var alter strings.Builder
+	for _, s := range settings(m.Schema) {
+		fmt.Fprintf(&alter, "EXECUTE format('ALTER ROLE %s IN DATABASE %%I SET %s = %%L', current_database(), '%s');\n", m.Role, s.name, s.value)
+	}
+	err := retryConcurrent(ctx, db, "DO $$ BEGIN\n"+alter.String()+"END $$")
+	if HasCode(err, "42501") { // since version 16 this takes ADMIN OPTION, which whoever created the role has
+		log.WarnContext(ctx, "the administrator may not store settings with the role, so the service cannot work through a connection pooler", "role", m.Role, "error", err)
+		return nil
+	}
+	return err
 }
 
 // retryConcurrent repeats a statement on a shared catalogue while the migrators of other

@@ -3,10 +3,8 @@ package pg
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net"
-	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,6 +18,7 @@ import (
 // (…?statement_timeout=5s).
 const (
 	connectTimeout     = 5 * time.Second
+	fallbackTimeout    = 2 * time.Second  // of each of several hosts
 	acquireTimeout     = 5 * time.Second  // waiting for a free connection of the pool
 	pingTimeout        = 2 * time.Second  // of a connection that has not been used for a while
 	transactionTimeout = 15 * time.Second // begin to commit
@@ -28,11 +27,13 @@ const (
 	idleTimeout        = 10 * time.Second // an idle transaction, in the server: its process is suspended or cut off
 	rollbackTimeout    = 5 * time.Second
 	defaultMaxConns    = 10
+	maxConns           = 10_000
 )
 
 // Config configures a DB.
 type Config struct {
 	URL         conf.Secret     // postgres://user:password@host:5432/database
+	DirectURL   conf.Secret     // for a Presence, if URL goes through a connection pooler
 	Role        string          // the service's role; the URL's user is the role or a member of it
 	Schema      string          // becomes the search_path
 	MaxConns    int32           // 0 means 10
@@ -42,9 +43,13 @@ type Config struct {
 
 // DB is a pool of connections for transactions with claims. It is safe for concurrent use.
 type DB struct {
+	cfg      Config
 	pool     *pgxpool.Pool
 	slots    *fair.Semaphore[string] // its connections, by workspace
 	attempts int                     // connections that a begin tries if they are dead
+
+	pooled       atomic.Bool // connections go through a pooler
+	needsSession atomic.Bool // there is a Presence
 }
 
 // Open checks cfg and returns a DB without connecting: a service starts while Postgres is
@@ -55,13 +60,17 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 			return nil, err
 		}
 	}
-	if cfg.URL == "" {
-		return nil, errors.New("the database URL (DATABASE_URL) is empty: want postgres://user:password@host:5432/database")
+	if cfg.MaxConns < 0 || cfg.MaxConns > maxConns {
+		return nil, fmt.Errorf("the maximum number of connections is %d: want 1 to %d", cfg.MaxConns, maxConns)
 	}
-	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
+	pc, err := parseURL("DATABASE_URL", cfg.URL)
 	if err != nil {
-		// Without the cause, which quotes the URL: the redaction of pgx is a guess.
-		return nil, errors.New("the database URL (DATABASE_URL) does not parse: want postgres://user:password@host:5432/database, with special characters of the password percent-encoded")
+		return nil, err
+	}
+	if cfg.DirectURL != "" {
+		if _, err := parseURL("DATABASE_DIRECT_URL", cfg.DirectURL); err != nil {
+			return nil, err
+		}
 	}
 	pc.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
 	pc.MinConns, pc.MinIdleConns = 0, 0
@@ -69,51 +78,23 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.MaxConnLifetimeJitter = 10 * time.Minute
 	pc.MaxConnIdleTime = 5 * time.Minute
 	pc.PingTimeout = pingTimeout
-	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-		registerUUIDs(c.TypeMap())
-		return refuseBypass(ctx, c)
-	}
-	cc := pc.ConnConfig
-	cc.Tracer = cfg.Tracer
-	cc.ConnectTimeout = connectTimeout
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
-	cc.DialFunc = dialer.DialContext
-	params := cc.RuntimeParams
-	params["role"] = cfg.Role
-	params["search_path"] = cfg.Schema
-	// Nearly all prepared statements look up a key. By default Postgres plans many of them
-	// for each execution, which takes several times as long as executing them.
-	params["plan_cache_mode"] = "force_generic_plan"
-	params["application_name"] = cmp.Or(cfg.Application, cfg.Role)
-	for name, d := range map[string]time.Duration{
-		"statement_timeout":                   statementTimeout,
-		"lock_timeout":                        lockTimeout,
-		"idle_in_transaction_session_timeout": idleTimeout,
-	} {
-		if params[name] == "" {
-			params[name] = strconv.FormatInt(d.Milliseconds(), 10)
+	db := &DB{cfg: cfg, slots: fair.New[string](fair.Limits{Slots: int(pc.MaxConns)}), attempts: int(pc.MaxConns) + 1}
+	pc.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
+		fresh, err := db.connConfig()
+		if err == nil {
+			*cc = *fresh
 		}
+		return err
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, pc)
-	if err != nil {
+	pc.AfterConnect = db.prepare
+	pc.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
+		_, stale := c.PgConn().CustomData()[staleMode]
+		return !stale, nil
+	}
+	if db.pool, err = pgxpool.NewWithConfig(ctx, pc); err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	return &DB{pool: pool, slots: fair.New[string](fair.Limits{Slots: int(pc.MaxConns)}), attempts: int(pc.MaxConns) + 1}, nil
-}
-
-// refuseBypass refuses a connection that bypasses row-level security: a mistake in the
-// configuration must not open tenants to each other.
-func refuseBypass(ctx context.Context, c *pgx.Conn) error {
-	var role string
-	var bypass bool
-	err := c.QueryRow(ctx, "SELECT rolname, rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").Scan(&role, &bypass)
-	if err != nil {
-		return fmt.Errorf("look up the connection's role: %w", err)
-	}
-	if bypass {
-		return fmt.Errorf("role %q ignores row-level security: give the service a role without SUPERUSER and BYPASSRLS", role)
-	}
-	return nil
+	return db, nil
 }
 
 // Ping checks that the database replies within 5 s.

@@ -22,9 +22,12 @@ const presenceRetry = 100 * time.Millisecond
 // expires.
 //
 // It is a hint and not a proof. A process that lost its connection is absent until it has
-// reconnected; one whose host vanished is present until the server's keepalive gives up; and
-// behind a connection pooler presence means nothing. Others therefore take over from an
-// absent process only what is fenced, and only if it has missed a heartbeat as well.
+// reconnected; one whose host vanished is present until the server's keepalive gives up. Others
+// therefore take over from an absent process only what is fenced, and only if it has missed a
+// heartbeat as well.
+//
+// A connection pooler would share the session that holds the lock, so the connection goes to
+// Config.DirectURL.
 type Presence struct {
 	db   *DB
 	name string
@@ -34,8 +37,10 @@ type Presence struct {
 	since time.Time  // when the lock was taken; zero while it is not held
 }
 
-// NewPresence returns the presence of a process under a unique name.
+// NewPresence returns the presence of a process under a unique name. From then on db refuses
+// to work through a connection pooler unless it has a DirectURL.
 func NewPresence(db *DB, name string, log *slog.Logger) *Presence {
+	db.needsSession.Store(true)
 	return &Presence{db: db, name: name, log: log}
 }
 
@@ -82,7 +87,7 @@ func (p *Presence) markAbsent() time.Time {
 // hold takes the lock and returns when the connection is lost.
 func (p *Presence) hold(ctx context.Context) error {
 	// Not from the pool: the connection is held until the process ends.
-	conn, err := pgx.ConnectConfig(ctx, p.db.pool.Config().ConnConfig)
+	conn, err := p.db.connectDirectly(ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -154,7 +155,8 @@ func isStale(err error) bool {
 		return false
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return e.Code == "57P01" || e.Code == "57P02" // terminated by an administrator, or after a crash
+		return e.Code == "57P01" || e.Code == "57P02" || // terminated by an administrator, or after a crash
+			strings.HasPrefix(e.Code, "08") // a pooler that stops, or has lost its server
 	}
 	return isNetwork(err)
 }

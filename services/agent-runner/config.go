@@ -12,14 +12,15 @@ import (
 
 // Config has the service's settings.
 type Config struct {
-	Addr          string      `env:"AGENT_RUNNER_ADDR" envDefault:":8081" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
-	DatabaseURL   conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL URL: postgres://user:password@host:5432/database. The user is the role signalbox_agent or a member of it."`
-	DatabaseConns int32       `env:"DATABASE_CONNS" envDefault:"20" doc:"Maximum number of connections to PostgreSQL."`
-	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
-	NATSUser      string      `env:"NATS_USER" envDefault:"agent-runner" doc:"NATS user, if the servers check permissions."`
-	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
-	ServiceKey    conf.Secret `env:"SERVICE_KEY,required" doc:"agent-runner's private key; the other services trust its public key. Create one with signalbox keygen."`
-	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call agent-runner (gateway): name=key pairs, separated by commas."`
+	Addr           string      `env:"AGENT_RUNNER_ADDR" envDefault:":8081" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
+	DatabaseURL    conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL URL: postgres://user:password@host:5432/database. The user is the role signalbox_agent or a member of it."`
+	DatabaseDirect conf.Secret `env:"DATABASE_DIRECT_URL" doc:"URL of the PostgreSQL server itself, with the same user, if DATABASE_URL goes through a connection pooler: one connection needs a session of its own."`
+	DatabaseConns  int32       `env:"DATABASE_CONNS" envDefault:"20" doc:"Maximum number of connections to PostgreSQL."`
+	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
+	NATSUser       string      `env:"NATS_USER" envDefault:"agent-runner" doc:"NATS user, if the servers check permissions."`
+	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
+	ServiceKey     conf.Secret `env:"SERVICE_KEY,required" doc:"agent-runner's private key; the other services trust its public key. Create one with signalbox keygen."`
+	TrustedKeys    string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call agent-runner (gateway): name=key pairs, separated by commas."`
 
 	ToolExecutorURL     string `env:"TOOL_EXECUTOR_URL" envDefault:"http://127.0.0.1:8082" doc:"URL of tool-executor."`
 	CredentialBrokerURL string `env:"CREDENTIAL_BROKER_URL" envDefault:"http://127.0.0.1:8084" doc:"URL of credential-broker, which forwards requests to the model providers."`

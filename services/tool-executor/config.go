@@ -15,6 +15,7 @@ import (
 type Config struct {
 	Addr            string      `env:"TOOL_EXECUTOR_ADDR" envDefault:":8082" doc:"Address of the listener for other services and for /health, /ready and /metrics."`
 	DatabaseURL     conf.Secret `env:"DATABASE_URL,required" doc:"PostgreSQL URL: postgres://user:password@host:5432/database. The user is the role signalbox_tools or a member of it."`
+	DatabaseDirect  conf.Secret `env:"DATABASE_DIRECT_URL" doc:"URL of the PostgreSQL server itself, with the same user, if DATABASE_URL goes through a connection pooler: one connection needs a session of its own."`
 	DatabaseConns   int32       `env:"DATABASE_CONNS" envDefault:"10" doc:"Maximum number of connections to PostgreSQL."`
 	NATSURL         string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser        string      `env:"NATS_USER" envDefault:"tool-executor" doc:"NATS user, if the servers check permissions."`

@@ -16,6 +16,7 @@ import (
 	"signalbox.dev/pkg/freeport"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pgd"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -47,6 +48,7 @@ var cluster = []service{
 type maker struct {
 	*World
 	natsAddr, natsMonitor, simulator string
+	pooler                           string            // "" without one
 	nats                             map[string]string // user → password
 	logins                           map[string]string // role → password
 	keys                             map[string]identity.Key
@@ -83,6 +85,9 @@ func Start(ctx context.Context, o Options) (*World, error) {
 		return w, err
 	}
 	if err := w.Migrate(ctx); err != nil {
+		return w, err
+	}
+	if err := m.startPooler(ctx); err != nil {
 		return w, err
 	}
 	w.Simulator = "http://" + m.simulator
@@ -157,6 +162,30 @@ func (m *maker) startNATS(ctx context.Context) error {
 	return err
 }
 
+// startPooler runs PgBouncer if the world has one. It does so after the migration, which gives
+// the roles their settings.
+func (m *maker) startPooler(ctx context.Context) error {
+	if !m.opts.Pooler {
+		return nil
+	}
+	program, err := pgd.FindPooler()
+	if err != nil {
+		return err
+	}
+	if m.pooler, err = freeport.Addr(); err != nil {
+		return err
+	}
+	p := pgd.Pooler{Dir: m.opts.DataDir, Addr: m.pooler, Host: filepath.Dir(m.Postgres.socket()), Port: 5432, Logins: m.logins, Size: 8}
+	args, err := p.Configure()
+	if err != nil {
+		return err
+	}
+	_, err = m.start(ctx, spec{
+		name: PoolerName, service: PoolerName, replica: 1, path: program, addr: m.pooler, health: "tcp://" + m.pooler, args: args, as: p.As, killed: true,
+	})
+	return err
+}
+
 func (m *maker) runMigrate(context.Context) error {
 	env := []string{
 		"DATABASE_URL=" + m.Database, "NATS_URL=nats://" + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
@@ -206,7 +235,7 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 
 // environment returns a service's settings.
 func (m *maker) environment(s service, replica int, name string) ([]string, error) {
-	database, err := m.databaseURL(s.role, name)
+	through, direct, err := m.databaseURLs(s.role, name)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +244,7 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 		return nil, err
 	}
 	env := []string{
-		"DATABASE_URL=" + database, "NATS_URL=nats://" + nats, "NATS_PASSWORD=" + m.nats[s.name],
+		"DATABASE_URL=" + through, "DATABASE_DIRECT_URL=" + direct, "NATS_URL=nats://" + nats, "NATS_PASSWORD=" + m.nats[s.name],
 		"SERVICE_KEY=" + m.keys[s.name].Encode(), "TRUSTED_KEYS=" + m.trusted,
 		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions), "LOG_LEVEL=" + m.opts.LogLevel,
 	}
@@ -259,20 +288,26 @@ func (m *maker) via(l Link) (string, error) {
 	return addr, nil
 }
 
-// databaseURL returns the URL with which a service logs in to the database.
-func (m *maker) databaseURL(role, from string) (string, error) {
+// databaseURLs returns the URL with which a service logs in to the database, and, if that goes
+// through a pooler, the one of the server itself.
+func (m *maker) databaseURLs(role, from string) (through, direct string, err error) {
 	u, err := url.Parse(m.Database)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	u.User = url.UserPassword(role, m.logins[role])
-	direct := m.Postgres.socket()
-	addr, err := m.via(Link{From: from, To: PostgresName, Network: "unix", Address: direct})
+	socket := m.Postgres.socket()
+	addr, err := m.via(Link{From: from, To: PostgresName, Network: "unix", Address: socket})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	if addr != direct {
+	if addr != socket {
 		u.Host, u.RawQuery = addr, "sslmode=disable"
 	}
-	return u.String(), nil
+	if m.pooler == "" {
+		return u.String(), "", nil
+	}
+	direct = u.String()
+	u.Host, u.RawQuery = m.pooler, "sslmode=disable"
+	return u.String(), direct, nil
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -43,6 +45,8 @@ type Proc struct {
 
 	name, path, log, health string
 	args, env               []string
+	as                      func(*syscall.SysProcAttr)
+	killed                  bool
 
 	mu   sync.Mutex // guards what follows
 	cmd  *exec.Cmd
@@ -55,15 +59,17 @@ type spec struct {
 	name, path, dir   string // dir has its log
 	service           string
 	replica           int
-	addr, ops, health string // health is the URL that answers 200 when it is ready
+	addr, ops, health string // health is the URL that answers 200 when it is ready, or tcp://…, where it then listens
 	args, env         []string
+	as                func(*syscall.SysProcAttr) // chooses another user; may be nil
+	killed            bool                       // it has nothing to lose, and is killed to stop it
 }
 
 // run starts a program with only env and PATH as its environment, and its output in a file.
 func run(s spec) (*Proc, error) {
 	p := &Proc{
 		Service: s.service, Replica: s.replica, Addr: s.addr, Ops: s.ops,
-		name: s.name, path: s.path, log: filepath.Join(s.dir, s.name+".log"), health: s.health, args: s.args,
+		name: s.name, path: s.path, log: filepath.Join(s.dir, s.name+".log"), health: s.health, args: s.args, as: s.as, killed: s.killed,
 		env: append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}, s.env...),
 	}
 	return p, p.Restart()
@@ -88,6 +94,9 @@ func (p *Proc) Restart() error {
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
 	cmd.SysProcAttr = dieWithUs()
+	if p.as != nil {
+		p.as(cmd.SysProcAttr)
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
@@ -175,6 +184,9 @@ func (p *Proc) Stop() error {
 	if !p.Running() {
 		return nil
 	}
+	if p.killed {
+		return p.Kill()
+	}
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
 	}
@@ -216,6 +228,13 @@ func (p *Proc) Ready(ctx context.Context) error {
 func (p *Proc) healthy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	if addr, ok := strings.CutPrefix(p.health, "tcp://"); ok {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.health, nil)
 	if err != nil {
 		return err

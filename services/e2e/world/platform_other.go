@@ -4,6 +4,6 @@ package world
 
 import "syscall"
 
-func dieWithUs() *syscall.SysProcAttr { return nil }
+func dieWithUs() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
 func memoryFolder() string { return "" }

@@ -21,6 +21,7 @@ import (
 const (
 	PostgresName  = "postgres"
 	NATSName      = "nats"
+	PoolerName    = "pgbouncer"
 	SimulatorName = "simulator"
 	Standalone    = "signalbox" // the program of StartStandalone
 )
@@ -61,6 +62,9 @@ type Options struct {
 	// Durable makes PostgreSQL keep committed data when it is killed. Without it a world is
 	// faster, and PostgreSQL must not be killed.
 	Durable bool
+	// Pooler puts a PgBouncer in transaction mode between the services of a cluster and
+	// PostgreSQL. The environment variable SIGNALBOX_E2E_POOLER does the same for all worlds.
+	Pooler bool
 	// DataDir has the data of PostgreSQL and, unless NATSDir is set, of NATS. The default is a
 	// folder of the world's own, in memory if there is room, which Close removes. The path must
 	// be short (80 bytes).
@@ -110,6 +114,7 @@ func newWorld(o Options) (*World, error) {
 	if o.Dir == "" || o.Programs == "" {
 		return nil, errors.New("start a world: it needs Dir and Programs")
 	}
+	o.Pooler = o.Pooler || os.Getenv("SIGNALBOX_E2E_POOLER") != ""
 	w := &World{
 		Dir: o.Dir, opts: o,
 		HTTP: &http.Client{

@@ -29,7 +29,7 @@ func main() {
 func run(ctx context.Context, cfg agentrunner.Config, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
 		Name: subject.AgentRunner, Addr: cfg.Addr, AddrSetting: "AGENT_RUNNER_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
-		Database: pg.Config{URL: cfg.DatabaseURL, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
+		Database: pg.Config{URL: cfg.DatabaseURL, DirectURL: cfg.DatabaseDirect, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
 		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
 	})
 	if err != nil {

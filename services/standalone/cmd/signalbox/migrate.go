@@ -17,6 +17,7 @@ import (
 // migrateSettings say what to migrate, and as whom.
 type migrateSettings struct {
 	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, with a user that is a superuser, or has CREATEROLE and CREATE on it."`
+	DirectURL    conf.Secret `env:"DATABASE_DIRECT_URL" doc:"Is used instead of DATABASE_URL if that goes through a connection pooler: migrations need a session of their own."`
 	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; if empty, streams are not changed."`
 	NATSUser     string      `env:"NATS_USER" envDefault:"admin" doc:"The NATS user that administers streams."`
 	NATSPassword conf.Secret `env:"NATS_PASSWORD" doc:"Password of that user; empty if the servers require none."`
@@ -61,8 +62,12 @@ func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logg
 	for i := range all {
 		all[i].Password = s.passwords()[all[i].Schema]
 	}
-	if err := pg.Migrate(ctx, s.DatabaseURL.Reveal(), log, all...); err != nil {
-		return fmt.Errorf("DATABASE_URL: %w", err)
+	variable, url := "DATABASE_DIRECT_URL", s.DirectURL
+	if url == "" {
+		variable, url = "DATABASE_URL", s.DatabaseURL
+	}
+	if err := pg.Migrate(ctx, url.Reveal(), log, all...); err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
 	}
 	fmt.Fprintln(c.out, "database: up to date")
 	if s.NATSURL == "" {

@@ -31,7 +31,7 @@ func main() {
 func run(ctx context.Context, cfg toolexecutor.Config, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
 		Name: subject.ToolExecutor, Addr: cfg.Addr, AddrSetting: "TOOL_EXECUTOR_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
-		Database: pg.Config{URL: cfg.DatabaseURL, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
+		Database: pg.Config{URL: cfg.DatabaseURL, DirectURL: cfg.DatabaseDirect, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
 		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
 	})
 	if err != nil {
