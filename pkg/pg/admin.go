@@ -9,34 +9,45 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CheckAdmin describes the server of an administrator's URL and returns how far its clock is
-// ahead of ours. It returns an error if Migrate could not work with that server. It changes
-// nothing.
-func CheckAdmin(ctx context.Context, adminURL string) (found string, skew time.Duration, err error) {
+// Server describes a PostgreSQL server.
+type Server struct {
+	Found       string        // its version and address, for people
+	Skew        time.Duration // how far its clock is ahead of ours
+	Connections int           // how many it admits from users other than superusers
+}
+
+// CheckAdmin describes the server of an administrator's URL. It returns an error if Migrate
+// could not work with that server. It changes nothing.
+func CheckAdmin(ctx context.Context, adminURL string) (Server, error) {
 	cfg, err := parseAdmin(adminURL)
 	if err != nil {
-		return "", 0, err
+		return Server{}, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return "", 0, unreachable(&cfg.Config, err)
+		return Server{}, unreachable(&cfg.Config, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	var s Server
 	var version int
 	var may bool
 	var now time.Time
 	begun := time.Now()
+	// reserved_connections exists since version 16.
 	err = conn.QueryRow(ctx, `SELECT current_setting('server_version_num')::int / 10000, clock_timestamp(),
-		(rolsuper OR rolcreaterole) AND has_database_privilege(current_database(), 'CREATE')
-		FROM pg_roles WHERE rolname = current_user`).Scan(&version, &now, &may)
+		(rolsuper OR rolcreaterole) AND has_database_privilege(current_database(), 'CREATE'),
+		current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+			- coalesce(current_setting('reserved_connections', true), '0')::int
+		FROM pg_roles WHERE rolname = current_user`).Scan(&version, &now, &may, &s.Connections)
 	switch {
 	case err != nil:
-		return "", 0, fmt.Errorf("ask the server: %w", err)
+		return Server{}, fmt.Errorf("ask the server: %w", err)
 	case version < oldest:
-		return "", 0, fmt.Errorf("the server is PostgreSQL %d; version %d or newer is needed", version, oldest)
+		return Server{}, fmt.Errorf("the server is PostgreSQL %d; version %d or newer is needed", version, oldest)
 	case !may:
-		return "", 0, errors.New("the user may not administer the database: it needs CREATEROLE, and CREATE on the database")
+		return Server{}, errors.New("the user may not administer the database: it needs CREATEROLE, and CREATE on the database")
 	}
-	middle := begun.Add(time.Since(begun) / 2)
-	return fmt.Sprintf("PostgreSQL %d at %s", version, cfg.Host), now.Sub(middle), nil
+	s.Skew = now.Sub(begun.Add(time.Since(begun) / 2))
+	s.Found = fmt.Sprintf("PostgreSQL %d at %s", version, cfg.Host)
+	return s, nil
 }

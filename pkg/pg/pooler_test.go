@@ -112,7 +112,7 @@ func TestPoolerRefuses(t *testing.T) {
 	}
 	const itself = "use the address of the PostgreSQL server itself"
 	check("Migrate()", pg.Migrate(t.Context(), as("postgres").Reveal(), quiet, m), itself)
-	_, _, err := pg.CheckAdmin(t.Context(), as("postgres").Reveal())
+	_, err := pg.CheckAdmin(t.Context(), as("postgres").Reveal())
 	check("CheckAdmin()", err, itself)
 	check("Ping() as a superuser", openPooled(t, pg.Config{URL: as("postgres")}).Ping(t.Context()), "ignores row-level security")
 	check("Ping() as a member", openPooled(t, pg.Config{URL: as("pgtest_member")}).Ping(t.Context()), `its user must be "pgtest_pooled"`)

@@ -22,6 +22,7 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgd"
 	"signalbox.dev/pkg/price"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 	agentrunner "signalbox.dev/services/agent-runner"
 	credentialbroker "signalbox.dev/services/credential-broker"
@@ -79,18 +80,12 @@ func Doctor(ctx context.Context, opts Options) []Check {
 // checkSettings reads every service's settings as Up does.
 func checkSettings(environ []string) Check {
 	start := &stack{opts: Options{Environ: environ}}
-	const anywhere = "http://127.0.0.1"
-	decided := map[string]string{
-		"SIMULATOR_URL": anywhere, "TOOL_EXECUTOR_URL": anywhere, "DOCUMENT_SYNC_URL": anywhere, "CREDENTIAL_BROKER_URL": anywhere,
-		"AGENT_RUNNER_URL": anywhere, "CREDENTIAL_BROKER_KEY_FILE": "decided", "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
-		"GATEWAY_DEV_SECRET": strings.Repeat("x", 52),
-	}
 	var wrong []string
 	var runner agentrunner.Config
 	for _, cfg := range []any{
 		new(telemetry.Config), new(simulator.Config), new(credentialbroker.Config), new(documentsync.Config), new(toolexecutor.Config), &runner, new(gateway.Config),
 	} {
-		if err := start.load(cfg, decided); err != nil {
+		if err := start.load(cfg, placeholders()); err != nil {
 			wrong = append(wrong, strings.Split(err.Error(), "\n")...) // several services may report the same variable
 		}
 	}
@@ -173,14 +168,82 @@ func checkDatabase(ctx context.Context, opts Options, path string) Check {
 		}
 		return Check{name, OK, found, ""}
 	}
-	found, skew, err := pg.CheckAdmin(ctx, opts.DatabaseURL.Reveal())
+	server, err := pg.CheckAdmin(ctx, opts.DatabaseURL.Reveal())
+	found, skew := server.Found, server.Skew
+	need, sum := connectionsOf(opts)
 	switch {
 	case err != nil:
 		return Check{name, Problem, "DATABASE_URL: " + err.Error(), "set it to a PostgreSQL 15 or newer that answers, with a user that has CREATEROLE and CREATE on the database, or unset it to use a private one"}
 	case skew.Abs() > maxSkew:
 		return Check{name, Warning, fmt.Sprintf("DATABASE_URL: %s; its clock differs from this machine's by %s", found, skew.Round(time.Second)), "set both clocks (NTP)"}
+	case sum != nil:
+		return Check{name, Problem, sum.Error(), "name services that exist and the settings that they accept"}
+	case need > server.Connections:
+		return Check{
+			name, Warning, fmt.Sprintf("DATABASE_URL: %s admits %d connections, and the services open up to %d", found, server.Connections, need),
+			fmt.Sprintf("raise max_connections by %d, or lower DATABASE_CONNS and GATEWAY_DATABASE_CONNECTIONS", need-server.Connections),
+		}
 	}
-	return Check{name, OK, "DATABASE_URL: " + found, ""}
+	return Check{name, OK, fmt.Sprintf("DATABASE_URL: %s; it admits %d connections, and the services open up to %d", found, server.Connections, need), ""}
+}
+
+// connectionsOf returns how many connections the services open at most: those of Up, or
+// Options.Replicas of separate programs.
+func connectionsOf(opts Options) (sum int, err error) {
+	const presences = 2 // agent-runner and tool-executor have one more each
+	if len(opts.Replicas) == 0 {
+		return len(Services())*connections + presences, nil
+	}
+	start := &stack{opts: opts}
+	for service, replicas := range opts.Replicas {
+		var each int
+		var err error
+		switch service {
+		case subject.Gateway:
+			var cfg gateway.Config
+			err = start.load(&cfg, placeholders())
+			each = int(cfg.DatabaseMax)
+		case subject.AgentRunner:
+			var cfg agentrunner.Config
+			err = start.load(&cfg, placeholders())
+			each = int(cfg.DatabaseConns) + 1
+		case subject.ToolExecutor:
+			var cfg toolexecutor.Config
+			err = start.load(&cfg, placeholders())
+			each = int(cfg.DatabaseConns) + 1
+		case subject.DocumentSync:
+			var cfg documentsync.Config
+			err = start.load(&cfg, placeholders())
+			each = int(cfg.DatabaseConns)
+		case subject.CredentialBroker:
+			var cfg credentialbroker.Config
+			err = start.load(&cfg, placeholders())
+			each = int(cfg.DatabaseConns)
+		default:
+			return 0, fmt.Errorf("there is no service %q with a database: the services are %s", service, strings.Join(Services(), ", "))
+		}
+		switch {
+		case err != nil:
+			return 0, err
+		case replicas < 0 || replicas > maxReplicas:
+			return 0, fmt.Errorf("%d replicas of %s: want 0 to %d", replicas, service, maxReplicas)
+		}
+		sum += replicas * each
+	}
+	return sum, nil
+}
+
+// maxReplicas bounds the number of replicas in a sum.
+const maxReplicas = 10_000
+
+// placeholders stand in for settings that services require and a check does not need.
+func placeholders() map[string]string {
+	const anywhere = "http://127.0.0.1"
+	return map[string]string{
+		"SIMULATOR_URL": anywhere, "TOOL_EXECUTOR_URL": anywhere, "DOCUMENT_SYNC_URL": anywhere, "CREDENTIAL_BROKER_URL": anywhere,
+		"AGENT_RUNNER_URL": anywhere, "CREDENTIAL_BROKER_KEY_FILE": "decided", "CREDENTIAL_BROKER_ACCOUNTS_FILE": "",
+		"GATEWAY_DEV_SECRET": strings.Repeat("x", 52),
+	}
 }
 
 // maxSkew is the clock difference beyond which tokens are refused.

@@ -40,9 +40,12 @@ type Options struct {
 	// DatabaseURL names a database to use instead of a private one, as its administrator.
 	DatabaseURL conf.Secret
 	NATSURL     conf.Secret // NATS servers to use instead of one in the process
-	Environ     []string    // the services' other settings, as in os.Environ
-	Out         io.Writer   // progress, for people
-	Log         *slog.Logger
+	// Replicas are for Doctor: how many of each service share DatabaseURL, if they are separate
+	// programs.
+	Replicas map[string]int
+	Environ  []string  // the services' other settings, as in os.Environ
+	Out      io.Writer // progress, for people
+	Log      *slog.Logger
 }
 
 // Up runs Signalbox until ctx is done.

@@ -24,6 +24,9 @@ changes nothing. The exit code is 1 if there is a problem.`,
 			if err := c.settings(&s); err != nil {
 				return err
 			}
+			if len(opts.Replicas) > 0 && s.DatabaseURL == "" {
+				return process.Usage("--replicas compares with a server: set DATABASE_URL")
+			}
 			opts.DatabaseURL, opts.NATSURL, opts.Environ = s.DatabaseURL, s.NATSURL, c.environ
 			checks := standalone.Doctor(cmd.Context(), opts)
 			problems := 0
@@ -46,6 +49,7 @@ changes nothing. The exit code is 1 if there is a problem.`,
 		},
 	}
 	startFlags(cmd, &opts)
+	cmd.Flags().StringToIntVar(&opts.Replicas, "replicas", nil, "replicas of separate programs (gateway=2,agent-runner=4,…): compare their connections with what DATABASE_URL admits")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
