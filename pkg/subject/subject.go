@@ -7,7 +7,7 @@
 //	ev.<p>.<workspace>.<session>     streams EV_00 … EV_n            the run log, hot tail only
 //	live.<p>.<workspace>.<session>   core, republished from ev       gateways subscribe to it
 //	ctl.run.<run>                    core, a nudge                   the run's inbox has something new
-//	ctl.tool.<run>                   core, a nudge                   an outcome of a tool call is recorded
+//	ctl.tool.<run>                   core, a nudge                   an outcome of a tool call is recorded, or its progress
 //	ctl.cancel.<run>                 core, a nudge                   stop the tool calls of this run
 //	cred.state.<instance>            core, a nudge                   a broker's observations of accounts
 //	cred.accounts.<workspace>        core, a nudge                   accounts or settings were changed
@@ -109,7 +109,7 @@ func Live(p int, ws id.Workspace, s id.Session) string {
 func CtlRun(r id.Run) string { return "ctl.run." + r.String() }
 
 // ToolDone returns the subject on which the tool-executor tells a run's runner that an
-// outcome is recorded.
+// outcome is recorded, and how far a call is.
 func ToolDone(r id.Run) string { return "ctl.tool." + r.String() }
 
 // ToolCancel returns the subject on which the runner asks all executors to cancel a run's

@@ -2,8 +2,9 @@ package toolexecutor
 
 import (
 	"context"
-	"log/slog"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/id"
@@ -46,18 +47,28 @@ func (s *Service) subscribeCancels() (*bus.Subscription, error) {
 	})
 }
 
-// announce returns a function that sends a recorded outcome to the call's runner. The message
-// may be lost; the runner also polls GetOutcomes.
-func announce(b *bus.Bus, log *slog.Logger) func(context.Context, *toolv1.Outcome) {
-	return func(ctx context.Context, o *toolv1.Outcome) {
-		run, err := id.Parse[id.Run](o.GetRunId())
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
-			defer cancel()
-			err = b.Nudge(ctx, subject.ToolDone(run), o)
-		}
-		if err != nil {
-			log.WarnContext(ctx, "outcome not announced", "key", o.GetKey(), "error", err)
-		}
+// announce sends a recorded outcome to the call's runner. The message may be lost; the runner
+// also polls GetOutcomes.
+func (s *Service) announce(ctx context.Context, o *toolv1.Outcome) {
+	if err := s.nudge(ctx, o.GetRunId(), o); err != nil {
+		s.deps.Log.WarnContext(ctx, "outcome not announced", "key", o.GetKey(), "error", err)
 	}
+}
+
+// report sends a call's progress to its runner.
+func (s *Service) report(ctx context.Context, p *toolv1.Progress) {
+	if err := s.nudge(ctx, p.GetRunId(), p); err != nil {
+		s.deps.Log.WarnContext(ctx, "progress not reported", "key", p.GetKey(), "error", err)
+	}
+}
+
+// nudge sends a message about a call of a run to the run's runner.
+func (s *Service) nudge(ctx context.Context, runID string, m proto.Message) error {
+	run, err := id.Parse[id.Run](runID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), announceTimeout)
+	defer cancel()
+	return s.deps.Bus.Nudge(ctx, subject.ToolDone(run), m)
 }

@@ -34,7 +34,7 @@ func (c *calls) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*too
 			Name: e.Spec.Name, Description: e.Spec.Description, InputSchemaJson: string(e.Spec.InputSchema),
 			Available: a.Available, UnavailableReason: a.Reason, ConnectUrl: a.ConnectURL,
 			Source: e.Spec.Source, NeedsApproval: e.Spec.NeedsApproval, Effect: e.Spec.Effect, Guidance: e.Spec.Guidance,
-			DeadlineMs: e.Spec.Deadline.Milliseconds(), Always: e.Spec.Always,
+			DeadlineMs: e.Spec.Longest.Milliseconds(), Always: e.Spec.Always,
 			ReadsUntrusted: e.Spec.ReadsUntrusted, ReadsPrivate: e.Spec.ReadsPrivate, ActsOutside: e.Spec.ActsOutside, ReturnsImage: e.Spec.ReturnsImage, MayReturnImage: e.Spec.MayReturnImage,
 		})
 	}

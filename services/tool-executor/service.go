@@ -136,7 +136,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	renew := min(renewEvery, cfg.Lease/3)
 	s.executor = execute.New(execute.Config{
 		Catalogue: catalogue, Ledger: s.ledger, Presence: executors{deps.DB, s.presence, 2 * renew},
-		Announce: announce(deps.Bus, deps.Log), Log: deps.Log, Metrics: metrics,
+		Announce: s.announce, Report: s.report, Log: deps.Log, Metrics: metrics,
 		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, SweepEvery: sweepEvery,
 		Grace: toolGrace, RecordFor: recordFor,
 	})

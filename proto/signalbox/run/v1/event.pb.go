@@ -62,6 +62,7 @@ type Event struct {
 	//	*Event_Compaction
 	//	*Event_SessionTitle
 	//	*Event_BranchSwitched
+	//	*Event_ToolProgress
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -326,6 +327,15 @@ func (x *Event) GetBranchSwitched() *BranchSwitched {
 	return nil
 }
 
+func (x *Event) GetToolProgress() *ToolProgress {
+	if x != nil {
+		if x, ok := x.Body.(*Event_ToolProgress); ok {
+			return x.ToolProgress
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -410,6 +420,10 @@ type Event_BranchSwitched struct {
 	BranchSwitched *BranchSwitched `protobuf:"bytes,29,opt,name=branch_switched,json=branchSwitched,proto3,oneof"`
 }
 
+type Event_ToolProgress struct {
+	ToolProgress *ToolProgress `protobuf:"bytes,30,opt,name=tool_progress,json=toolProgress,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -449,6 +463,8 @@ func (*Event_Compaction) isEvent_Body() {}
 func (*Event_SessionTitle) isEvent_Body() {}
 
 func (*Event_BranchSwitched) isEvent_Body() {}
+
+func (*Event_ToolProgress) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -1142,6 +1158,77 @@ func (x *ToolClientRequest) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// How far a running tool call is, as the tool says. The model does not see it.
+type ToolProgress struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	ToolCallId string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolName   string                 `protobuf:"bytes,2,opt,name=tool_name,json=toolName,proto3" json:"tool_name,omitempty"`
+	// Text from outside of Signalbox, for people only; may be empty.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// 0 to 100; absent if unknown.
+	Percent       *int32 `protobuf:"varint,4,opt,name=percent,proto3,oneof" json:"percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolProgress) Reset() {
+	*x = ToolProgress{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolProgress) ProtoMessage() {}
+
+func (x *ToolProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolProgress.ProtoReflect.Descriptor instead.
+func (*ToolProgress) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ToolProgress) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *ToolProgress) GetToolName() string {
+	if x != nil {
+		return x.ToolName
+	}
+	return ""
+}
+
+func (x *ToolProgress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *ToolProgress) GetPercent() int32 {
+	if x != nil && x.Percent != nil {
+		return *x.Percent
+	}
+	return 0
+}
+
 // The outcome of a tool call.
 type ToolResult struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -1157,7 +1244,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1169,7 +1256,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[11]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1182,7 +1269,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ToolResult) GetToolCallId() string {
@@ -1231,7 +1318,7 @@ type Source struct {
 
 func (x *Source) Reset() {
 	*x = Source{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1330,7 @@ func (x *Source) String() string {
 func (*Source) ProtoMessage() {}
 
 func (x *Source) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[12]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1343,7 @@ func (x *Source) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Source.ProtoReflect.Descriptor instead.
 func (*Source) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Source) GetUrl() string {
@@ -1288,7 +1375,7 @@ type StepComplete struct {
 
 func (x *StepComplete) Reset() {
 	*x = StepComplete{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1387,7 @@ func (x *StepComplete) String() string {
 func (*StepComplete) ProtoMessage() {}
 
 func (x *StepComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[13]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1400,7 @@ func (x *StepComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepComplete.ProtoReflect.Descriptor instead.
 func (*StepComplete) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StepComplete) GetTokensIn() int64 {
@@ -1354,7 +1441,7 @@ type StepRetry struct {
 
 func (x *StepRetry) Reset() {
 	*x = StepRetry{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1453,7 @@ func (x *StepRetry) String() string {
 func (*StepRetry) ProtoMessage() {}
 
 func (x *StepRetry) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1466,7 @@ func (x *StepRetry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRetry.ProtoReflect.Descriptor instead.
 func (*StepRetry) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StepRetry) GetReason() string {
@@ -1402,7 +1489,7 @@ type Compaction struct {
 
 func (x *Compaction) Reset() {
 	*x = Compaction{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1501,7 @@ func (x *Compaction) String() string {
 func (*Compaction) ProtoMessage() {}
 
 func (x *Compaction) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1514,7 @@ func (x *Compaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compaction.ProtoReflect.Descriptor instead.
 func (*Compaction) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Compaction) GetMessages() int32 {
@@ -1454,7 +1541,7 @@ type SessionTitle struct {
 
 func (x *SessionTitle) Reset() {
 	*x = SessionTitle{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1553,7 @@ func (x *SessionTitle) String() string {
 func (*SessionTitle) ProtoMessage() {}
 
 func (x *SessionTitle) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1566,7 @@ func (x *SessionTitle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTitle.ProtoReflect.Descriptor instead.
 func (*SessionTitle) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SessionTitle) GetTitle() string {
@@ -1500,7 +1587,7 @@ type BranchSwitched struct {
 
 func (x *BranchSwitched) Reset() {
 	*x = BranchSwitched{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1599,7 @@ func (x *BranchSwitched) String() string {
 func (*BranchSwitched) ProtoMessage() {}
 
 func (x *BranchSwitched) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1612,7 @@ func (x *BranchSwitched) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BranchSwitched.ProtoReflect.Descriptor instead.
 func (*BranchSwitched) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BranchSwitched) GetSwitchedBy() string {
@@ -1553,7 +1640,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1652,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1665,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1636,7 +1723,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1735,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1748,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Done) GetText() string {
@@ -1738,7 +1825,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1837,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1850,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Error) GetMessage() string {
@@ -1784,7 +1871,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb0\f\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\f\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1819,7 +1906,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"compaction\x18\x1b \x01(\v2\x1c.signalbox.run.v1.CompactionH\x00R\n" +
 	"compaction\x12E\n" +
 	"\rsession_title\x18\x1c \x01(\v2\x1e.signalbox.run.v1.SessionTitleH\x00R\fsessionTitle\x12K\n" +
-	"\x0fbranch_switched\x18\x1d \x01(\v2 .signalbox.run.v1.BranchSwitchedH\x00R\x0ebranchSwitchedB\x06\n" +
+	"\x0fbranch_switched\x18\x1d \x01(\v2 .signalbox.run.v1.BranchSwitchedH\x00R\x0ebranchSwitched\x12E\n" +
+	"\rtool_progress\x18\x1e \x01(\v2\x1e.signalbox.run.v1.ToolProgressH\x00R\ftoolProgressB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -1880,7 +1968,15 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\targs_json\x18\x03 \x01(\tR\bargsJson\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x129\n" +
 	"\n" +
-	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xb4\x01\n" +
+	"expires_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x92\x01\n" +
+	"\fToolProgress\x12 \n" +
+	"\ftool_call_id\x18\x01 \x01(\tR\n" +
+	"toolCallId\x12\x1b\n" +
+	"\ttool_name\x18\x02 \x01(\tR\btoolName\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1d\n" +
+	"\apercent\x18\x04 \x01(\x05H\x00R\apercent\x88\x01\x01B\n" +
+	"\n" +
+	"\b_percent\"\xb4\x01\n" +
 	"\n" +
 	"ToolResult\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
@@ -1946,7 +2042,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -1959,20 +2055,21 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*ToolApprovalRequest)(nil),   // 8: signalbox.run.v1.ToolApprovalRequest
 	(*ToolApprovalResponse)(nil),  // 9: signalbox.run.v1.ToolApprovalResponse
 	(*ToolClientRequest)(nil),     // 10: signalbox.run.v1.ToolClientRequest
-	(*ToolResult)(nil),            // 11: signalbox.run.v1.ToolResult
-	(*Source)(nil),                // 12: signalbox.run.v1.Source
-	(*StepComplete)(nil),          // 13: signalbox.run.v1.StepComplete
-	(*StepRetry)(nil),             // 14: signalbox.run.v1.StepRetry
-	(*Compaction)(nil),            // 15: signalbox.run.v1.Compaction
-	(*SessionTitle)(nil),          // 16: signalbox.run.v1.SessionTitle
-	(*BranchSwitched)(nil),        // 17: signalbox.run.v1.BranchSwitched
-	(*Waiting)(nil),               // 18: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 19: signalbox.run.v1.Done
-	(*Error)(nil),                 // 20: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*ToolProgress)(nil),          // 11: signalbox.run.v1.ToolProgress
+	(*ToolResult)(nil),            // 12: signalbox.run.v1.ToolResult
+	(*Source)(nil),                // 13: signalbox.run.v1.Source
+	(*StepComplete)(nil),          // 14: signalbox.run.v1.StepComplete
+	(*StepRetry)(nil),             // 15: signalbox.run.v1.StepRetry
+	(*Compaction)(nil),            // 16: signalbox.run.v1.Compaction
+	(*SessionTitle)(nil),          // 17: signalbox.run.v1.SessionTitle
+	(*BranchSwitched)(nil),        // 18: signalbox.run.v1.BranchSwitched
+	(*Waiting)(nil),               // 19: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 20: signalbox.run.v1.Done
+	(*Error)(nil),                 // 21: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	21, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	22, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -1981,27 +2078,28 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	6,  // 6: signalbox.run.v1.Event.tool_call_delta:type_name -> signalbox.run.v1.ToolCallDelta
 	7,  // 7: signalbox.run.v1.Event.tool_call_complete:type_name -> signalbox.run.v1.ToolCallComplete
 	8,  // 8: signalbox.run.v1.Event.tool_approval_request:type_name -> signalbox.run.v1.ToolApprovalRequest
-	11, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
-	12, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
-	13, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
-	14, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	19, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	20, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	18, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	12, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
+	13, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
+	14, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
+	15, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
+	20, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	21, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	19, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
 	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
-	15, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
-	16, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
-	17, // 20: signalbox.run.v1.Event.branch_switched:type_name -> signalbox.run.v1.BranchSwitched
-	21, // 21: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	21, // 22: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	21, // 23: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
-	21, // 24: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	16, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
+	17, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
+	18, // 20: signalbox.run.v1.Event.branch_switched:type_name -> signalbox.run.v1.BranchSwitched
+	11, // 21: signalbox.run.v1.Event.tool_progress:type_name -> signalbox.run.v1.ToolProgress
+	22, // 22: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	22, // 23: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 24: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	22, // 25: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -2030,14 +2128,16 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_Compaction)(nil),
 		(*Event_SessionTitle)(nil),
 		(*Event_BranchSwitched)(nil),
+		(*Event_ToolProgress)(nil),
 	}
+	file_signalbox_run_v1_event_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

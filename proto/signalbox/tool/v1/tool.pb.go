@@ -402,6 +402,78 @@ func (x *Outcome) GetSummary() string {
 	return ""
 }
 
+// How far a running call is, as its tool says. It is announced on ctl.tool.<run>, where it may be
+// lost.
+type Progress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	RunId string                 `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// At most 200 characters from outside of Signalbox; may be empty.
+	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	// 0 to 100; absent if unknown.
+	Percent       *int32 `protobuf:"varint,4,opt,name=percent,proto3,oneof" json:"percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Progress) Reset() {
+	*x = Progress{}
+	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Progress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Progress) ProtoMessage() {}
+
+func (x *Progress) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
+func (*Progress) Descriptor() ([]byte, []int) {
+	return file_signalbox_tool_v1_tool_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Progress) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Progress) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Progress) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Progress) GetPercent() int32 {
+	if x != nil && x.Percent != nil {
+		return *x.Percent
+	}
+	return 0
+}
+
 // ctl.cancel.<run>: stop the running calls of a run.
 type Cancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -414,7 +486,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[2]
+	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +498,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[2]
+	mi := &file_signalbox_tool_v1_tool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +511,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_signalbox_tool_v1_tool_proto_rawDescGZIP(), []int{2}
+	return file_signalbox_tool_v1_tool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Cancel) GetRunId() string {
@@ -491,7 +563,14 @@ const file_signalbox_tool_v1_tool_proto_rawDesc = "" +
 	"durationMs\x12\x1d\n" +
 	"\n" +
 	"error_type\x18\b \x01(\tR\terrorType\x12\x18\n" +
-	"\asummary\x18\t \x01(\tR\asummary\"3\n" +
+	"\asummary\x18\t \x01(\tR\asummary\"x\n" +
+	"\bProgress\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x15\n" +
+	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1d\n" +
+	"\apercent\x18\x04 \x01(\x05H\x00R\apercent\x88\x01\x01B\n" +
+	"\n" +
+	"\b_percent\"3\n" +
 	"\x06Cancel\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x12\n" +
 	"\x04keys\x18\x02 \x03(\tR\x04keys*}\n" +
@@ -522,17 +601,18 @@ func file_signalbox_tool_v1_tool_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_tool_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_signalbox_tool_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_signalbox_tool_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_signalbox_tool_v1_tool_proto_goTypes = []any{
 	(Effect)(0),                   // 0: signalbox.tool.v1.Effect
 	(OutcomeState)(0),             // 1: signalbox.tool.v1.OutcomeState
 	(*Call)(nil),                  // 2: signalbox.tool.v1.Call
 	(*Outcome)(nil),               // 3: signalbox.tool.v1.Outcome
-	(*Cancel)(nil),                // 4: signalbox.tool.v1.Cancel
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*Progress)(nil),              // 4: signalbox.tool.v1.Progress
+	(*Cancel)(nil),                // 5: signalbox.tool.v1.Cancel
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_signalbox_tool_v1_tool_proto_depIdxs = []int32{
-	5, // 0: signalbox.tool.v1.Call.deadline:type_name -> google.protobuf.Timestamp
+	6, // 0: signalbox.tool.v1.Call.deadline:type_name -> google.protobuf.Timestamp
 	1, // 1: signalbox.tool.v1.Outcome.state:type_name -> signalbox.tool.v1.OutcomeState
 	2, // [2:2] is the sub-list for method output_type
 	2, // [2:2] is the sub-list for method input_type
@@ -546,13 +626,14 @@ func file_signalbox_tool_v1_tool_proto_init() {
 	if File_signalbox_tool_v1_tool_proto != nil {
 		return
 	}
+	file_signalbox_tool_v1_tool_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_tool_v1_tool_proto_rawDesc), len(file_signalbox_tool_v1_tool_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

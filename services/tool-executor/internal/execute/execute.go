@@ -42,8 +42,10 @@ type Config struct {
 	Presence  Presence
 	// Announce sends a recorded outcome to the call's runner. It may fail silently.
 	Announce func(ctx context.Context, o *toolv1.Outcome)
-	Log      *slog.Logger
-	Metrics  *Metrics
+	// Report sends a call's progress to its runner. It may fail silently.
+	Report  func(ctx context.Context, p *toolv1.Progress)
+	Log     *slog.Logger
+	Metrics *Metrics
 
 	Slots        int           // calls at a time
 	PerWorkspace int           // of them, at most this many for one workspace
@@ -146,16 +148,22 @@ func (e *Executor) perform(ctx context.Context, j *job) ending {
 	if end, over := e.decide(ctx, j); over {
 		return end
 	}
-	limit := j.entry.Spec.Deadline
-	if j.repeated() && j.effect == toolv1.Effect_EFFECT_VERIFY {
-		limit += j.entry.Spec.Settle // verify may take this long before the run
+	quiet, longest := j.entry.Spec.Deadline, j.entry.Spec.Longest
+	if j.repeated() && j.effect == toolv1.Effect_EFFECT_VERIFY { // verify may take this long before the run
+		quiet += j.entry.Spec.Settle
+		longest += j.entry.Spec.Settle
 	}
-	until := time.Now().Add(limit)
+	until := time.Now().Add(longest)
 	if d := j.deadline(); !d.IsZero() && d.Before(until) {
 		until = d
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, until, errTimeout)
 	defer cancel()
+	ctx, silence := context.WithCancelCause(ctx)
+	defer silence(nil)
+	patience := time.AfterFunc(quiet, func() { silence(errTimeout) })
+	defer patience.Stop()
+	j.progress = e.reporter(ctx, j, func() { patience.Reset(quiet) })
 	return e.run(ctx, j)
 }
 

@@ -35,6 +35,8 @@ type job struct {
 	former []string // executors that had begun with it before
 	cancel context.CancelCauseFunc
 	begun  atomic.Bool // this executor has begun to run the tool
+	// progress is the call's Progress.
+	progress func(tool.Progress)
 
 	attempt   int       // of this executor's claim; 0 before it; guarded by Executor.mu
 	confirmed time.Time // when the claim was last known to be valid; guarded by Executor.mu
@@ -110,7 +112,7 @@ func request(msg *toolv1.Call) []byte {
 func writable(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
 
 func (j *job) call() tool.Call {
-	return tool.Call{Key: j.Key, Args: j.args, Timezone: j.msg.GetTimezone(), OutputCap: j.entry.Spec.OutputCap}
+	return tool.Call{Key: j.Key, Args: j.args, Timezone: j.msg.GetTimezone(), OutputCap: j.entry.Spec.OutputCap, Progress: j.progress}
 }
 
 // deadline returns the call's deadline, or the zero time if it has none.

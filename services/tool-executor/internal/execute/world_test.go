@@ -110,7 +110,7 @@ func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
 	e.ledger = ledger.New(w.db, e.name, patience)
 	w.alive.set(e.name, true)
 	cfg := execute.Config{
-		Catalogue: catalogue, Ledger: e.ledger, Presence: w.alive, Announce: e.said.add, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
+		Catalogue: catalogue, Ledger: e.ledger, Presence: w.alive, Announce: e.said.add, Report: func(context.Context, *toolv1.Progress) {}, Log: slog.New(slog.NewJSONHandler(e.log, nil)), Metrics: metrics,
 		Slots: 16, PerWorkspace: 8, Waiting: 8, Wait: time.Millisecond, Renew: 20 * time.Millisecond, Quiet: 60 * time.Millisecond, Lease: patience, SweepEvery: 10 * time.Millisecond,
 		Grace: 50 * time.Millisecond, RecordFor: 5 * time.Second,
 	}

@@ -23,6 +23,8 @@ import (
 const (
 	listTimeout = 10 * time.Second
 	callTimeout = time.Minute
+	// longestCall is how long a call may take whose server reports progress.
+	longestCall = 10 * time.Minute
 	// farewell is how long after its end an operation may tell the server that it is over.
 	farewell = 2 * time.Second
 
@@ -96,15 +98,22 @@ var errSent = errors.New("the call was sent")
 // rejectedByTransport is the code of the SDK's own error for a request that HTTP did not carry.
 const rejectedByTransport = -32005
 
-// call calls a tool. An error without errSent means that the call did not reach the server.
-func (c *client) call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
+// call calls a tool, and reports what the server says of its progress. An error without errSent
+// means that the call did not reach the server.
+func (c *client) call(ctx context.Context, s Server, name string, args any, report func(tool.Progress)) (tool.Result, error) {
 	return c.perform(ctx, s, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
 		if s.wantsHeaders(name) {
 			if _, err := listTools(ctx, session); err != nil {
 				return tool.Result{}, err
 			}
 		}
-		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: args})
+		params := &mcp.CallToolParams{Name: name, Arguments: args}
+		if op, ok := ctx.Value(operationKey{}).(*operation); ok {
+			token, done := op.link.watch(op, report)
+			defer done()
+			params.SetProgressToken(token)
+		}
+		res, err := session.CallTool(ctx, params)
 		if err != nil {
 			return tool.Result{}, err
 		}
@@ -115,7 +124,7 @@ func (c *client) call(ctx context.Context, s Server, name string, args any) (too
 // perform runs f in the session of the context's conversation. The server's refusal is a result.
 func (c *client) perform(ctx context.Context, s Server, f func(context.Context, *mcp.ClientSession) (tool.Result, error)) (tool.Result, error) {
 	actor, _ := identity.From(ctx) // without one, nothing is remembered
-	return do(ctx, c, s, s.key(actor.Session), callTimeout, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
+	return do(ctx, c, s, s.key(actor.Session), longestCall, func(ctx context.Context, session *mcp.ClientSession) (tool.Result, error) {
 		r, err := f(ctx, session)
 		if c, ok := errors.AsType[*challenge](causeIn(ctx)); ok && err != nil {
 			return tool.Result{}, errors.Join(errSent, err, c)
@@ -168,7 +177,7 @@ func run[T any](ctx context.Context, c *client, op *operation, s Server, key lin
 		if err != nil {
 			return result, err
 		}
-		op.next = l.base.next
+		op.next, op.link = l.base.next, l
 		l.base.renew()
 		ended := context.AfterFunc(l.base.ctx, op.end) //nolint:contextcheck // the session ends its operations
 		result, err = f(context.WithValue(ctx, operationKey{}, op), l.session)

@@ -31,7 +31,12 @@ func (c *Client) List(ctx context.Context, s Server) ([]Definition, error) { ret
 
 // Call calls a tool.
 func (c *Client) Call(ctx context.Context, s Server, name string, args any) (tool.Result, error) {
-	return c.call(ctx, s, name, args)
+	return c.CallWatched(ctx, s, name, args, func(tool.Progress) {})
+}
+
+// CallWatched calls a tool, and reports its progress.
+func (c *Client) CallWatched(ctx context.Context, s Server, name string, args any, report func(tool.Progress)) (tool.Result, error) {
+	return c.call(ctx, s, name, args, report)
 }
 
 // Wait waits for all work.

@@ -27,6 +27,9 @@ type rpcRequest struct {
 	Method string          `json:"method"`
 	Params struct {
 		Cursor string `json:"cursor"`
+		Meta   struct {
+			ProgressToken json.RawMessage `json:"progressToken"`
+		} `json:"_meta"`
 	} `json:"params"`
 }
 

@@ -58,6 +58,7 @@ type link struct {
 	err     error
 
 	changed atomic.Int64 // when a change was last announced, in Unix nanoseconds
+	watched watched
 
 	// Guarded by links.mu.
 	users   int
@@ -347,6 +348,7 @@ func (c *client) protocol(s Server, l *link) *mcp.Client {
 			}
 		}
 	}
+	options.ProgressNotificationHandler = func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { l.progress(r.Params) }
 	return mcp.NewClient(&mcp.Implementation{Name: "signalbox", Version: "1"}, options)
 }
 

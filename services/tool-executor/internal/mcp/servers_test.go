@@ -164,6 +164,7 @@ func callIn(ctx context.Context, t *testing.T, e tool.Entry, args string) string
 
 type textArgs struct {
 	Text string `json:"text"`
+	Tone string `json:"tone,omitempty"`
 }
 
 // goodServer is a server of the official SDK.
@@ -216,7 +217,7 @@ func TestTools(t *testing.T) {
 		args, want string
 	}{
 		{echo, `{"text":"hello"}`, `{"result":"hello\n[a picture (image/png, 4 bytes), which cannot be shown: it is not a valid PNG, JPEG or GIF]"}`},
-		{write, `{"text":"abc"}`, `{"written":3}`},
+		{write, `{"text":"abc","tone":null}`, `{"written":3}`},
 		{write, `{"text":""}`, `{"error":"there is nothing to write"}`},
 	} {
 		if got := call(t, tt.e, tt.args); got != tt.want {

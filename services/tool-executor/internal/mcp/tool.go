@@ -106,7 +106,7 @@ func (s Server) entry(c *client, name string, d Definition, private bool, unavai
 		client: c, server: s, name: d.Name, kind: d.Kind, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
-			Effect: effect, Deadline: callTimeout, Less: "ask for less, if the tool's arguments allow that",
+			Effect: effect, Deadline: callTimeout, Longest: longestCall, Less: "ask for less, if the tool's arguments allow that",
 			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: private, MayReturnImage: true, DropNulls: true,
 			ActsOutside: true, // the server gets the arguments, and only says that it reads
 		},
@@ -133,7 +133,7 @@ func (t *serverTool) Available(context.Context) tool.Availability { return t.ava
 
 // Run implements tool.Tool.
 func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) {
-	run := func() (tool.Result, error) { return t.client.call(ctx, t.server, t.name, c.Args) }
+	run := func() (tool.Result, error) { return t.client.call(ctx, t.server, t.name, c.Args, c.Report) }
 	if t.kind != "" {
 		run = func() (tool.Result, error) { return t.client.use(ctx, t.server, t.kind, c.Args) }
 	}

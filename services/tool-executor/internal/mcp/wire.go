@@ -30,6 +30,8 @@ type operation struct {
 	// contexts of its own.
 	ctx context.Context //nolint:containedctx // the operation's own
 	end context.CancelFunc
+	// link is what the operation uses; nil before it has one, and if it is a link's own.
+	link *link
 
 	requests              atomic.Int64
 	bytes, values, events atomic.Int64
@@ -68,6 +70,13 @@ func (o *operation) bounded(res *http.Response, end func()) *body {
 func (o *operation) renew() {
 	o.requests.Store(0)
 	o.bytes.Store(0)
+	o.values.Store(0)
+	o.events.Store(0)
+}
+
+// progressed lets the operation go on as if the messages about its progress had not come. Their
+// bytes count.
+func (o *operation) progressed() {
 	o.values.Store(0)
 	o.events.Store(0)
 }

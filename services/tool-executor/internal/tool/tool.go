@@ -43,7 +43,10 @@ type Spec struct {
 	Source      string          // BuiltIn when empty
 	Effect      toolv1.Effect
 	Deadline    time.Duration // DefaultDeadline when 0
-	OutputCap   int           // bytes of JSON; DefaultOutputCap or ImageOutputCap when 0, which is also the most
+	// Longest is how long a call may take that reports progress: with each report, it has
+	// another Deadline. Deadline when 0.
+	Longest   time.Duration
+	OutputCap int // bytes of JSON; DefaultOutputCap or ImageOutputCap when 0, which is also the most
 	// Settle is for EFFECT_VERIFY: when this time has passed since an interrupted run began,
 	// its effect has happened or never will. That includes the time in which the remote side
 	// may still process an abandoned request. Deadline when 0.
@@ -82,6 +85,22 @@ type Call struct {
 	Timezone string
 	// OutputCap bounds the result, in bytes of JSON.
 	OutputCap int
+	// Progress gets what the tool reports; nil if nobody wants it.
+	Progress func(Progress)
+}
+
+// Progress says how far a call is.
+type Progress struct {
+	Message string // for people; may be empty
+	Percent int    // 0 to 100; negative if unknown
+}
+
+// Report says how far the call is. It may be called from any goroutine, as often as there is
+// something to say.
+func (c Call) Report(p Progress) {
+	if c.Progress != nil {
+		c.Progress(p)
+	}
 }
 
 // Tool is something that a model can call.
@@ -169,6 +188,7 @@ func NewEntry(t Tool, checks json.RawMessage) (Entry, error) {
 	if s.Deadline == 0 {
 		s.Deadline = DefaultDeadline
 	}
+	s.Longest = max(s.Longest, s.Deadline)
 	most := DefaultOutputCap
 	if s.ReturnsImage {
 		most = ImageOutputCap
