@@ -16,6 +16,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/subject"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -69,7 +70,20 @@ func TestAnswer(t *testing.T) {
 func TestTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
+	progressed := make(chan struct{})
+	w.tools.add("one", func(ctx context.Context, c *toolv1.Call) string {
+		for _, key := range []string{id.New[id.Operation]().String(), c.GetKey()} { // the first is nobody's
+			m := &toolv1.Progress{Key: key, RunId: c.GetRunId(), Message: "half of " + c.GetToolCallId(), Percent: new(int32(50))}
+			if err := w.tools.bus.Nudge(ctx, subject.ToolDone(id.Must[id.Run](c.GetRunId())), m); err != nil {
+				t.Error(err)
+			}
+		}
+		select {
+		case <-progressed:
+		case <-ctx.Done():
+		}
+		return `{"result":"1"}`
+	})
 	w.tools.add("two", func(_ context.Context, c *toolv1.Call) string {
 		if c.GetArgsJson() != `{"n":2}` {
 			t.Errorf("args = %s", c.GetArgsJson())
@@ -82,7 +96,13 @@ func TestTools(t *testing.T) {
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
 	sub := w.submit(session, "go")
-	events := v.until(isEnd)
+	events := v.until(func(ev *runv1.Event) bool { return ev.GetToolProgress() != nil })
+	close(progressed)
+	want := &runv1.ToolProgress{ToolCallId: "a", ToolName: "one", Message: "half of a", Percent: new(int32(50))}
+	if diff := cmp.Diff(want, events[len(events)-1].GetToolProgress(), protocmp.Transform()); diff != "" {
+		t.Errorf("progress (-want +got):\n%s", diff)
+	}
+	events = append(events, v.until(isEnd)...)
 	checkDense(t, events)
 
 	var tool, last string

@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -123,6 +124,13 @@ func callsComplete(step int, calls []run.Call) []*runv1.Event {
 		}}
 	}
 	return out
+}
+
+// toolProgress returns the event for what a tool reports of a call.
+func toolProgress(step int, c *run.Call, p *toolv1.Progress) *runv1.Event {
+	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolProgress{
+		ToolProgress: &runv1.ToolProgress{ToolCallId: c.ID, ToolName: c.Name, Message: p.GetMessage(), Percent: p.Percent},
+	}}
 }
 
 func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {

@@ -91,7 +91,7 @@ func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, to
 			return nil
 		}
 		return a.emitResult(ctx, step, c, outcome, told, outcomes)
-	})
+	}, func(p *toolv1.Progress) error { return a.log.Append(ctx, toolProgress(step, open[p.GetKey()], p)) })
 	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
 		return nil, false, err
 	}
@@ -168,7 +168,8 @@ const (
 // await dispatches open calls and waits for their outcomes. It dispatches a call again after
 // a while, because its message may have been lost with the bus or with an executor that had
 // not claimed the call. An executor recognizes a call that it works on by its key, and acks.
-func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]*run.Call, again bool, got func(*toolv1.Outcome) error) error {
+// Meanwhile heard gets the progress of the calls.
+func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]*run.Call, again bool, got func(*toolv1.Outcome) error, heard func(*toolv1.Progress) error) error {
 	missing := maps.Clone(open)
 	take := func(o *toolv1.Outcome) error {
 		delete(missing, o.GetKey())
@@ -192,7 +193,7 @@ func (a *answering) await(ctx context.Context, s *run.OpenStep, open map[string]
 			patience = 2*patience + time.Second
 		}
 		limited, cancel := context.WithTimeoutCause(ctx, wait, errNoAnswer)
-		err := a.waiter.Await(limited, keys, again || round > 0, take)
+		err := a.waiter.Await(limited, keys, again || round > 0, take, heard)
 		cancel()
 		if ctx.Err() != nil || !errors.Is(err, errNoAnswer) {
 			return err

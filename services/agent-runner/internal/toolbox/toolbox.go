@@ -4,7 +4,7 @@
 // The executor records an outcome in its database and announces it on ctl.tool.<run>, where
 // the message may be lost. So a Waiter also polls for outcomes every two seconds. A Waiter
 // belongs to the goroutine that works on the run. Outcomes of calls without a waiter are
-// dropped.
+// dropped. The executor tells on the same subject how far a call is.
 package toolbox
 
 import (
@@ -31,6 +31,7 @@ const (
 	catalogueTTL  = 10 * time.Second
 	maxCatalogues = 1024
 	maxBuffered   = 256 // outcomes for one waiter; further ones are polled
+	maxProgress   = 16  // reports for one waiter; further ones are dropped
 )
 
 // Bus is the part of *bus.Bus that the toolbox needs.
@@ -46,7 +47,7 @@ type Toolbox struct {
 	log    *slog.Logger
 
 	mu         sync.Mutex // guards waiters and catalogues
-	waiters    map[string]chan *toolv1.Outcome
+	waiters    map[string]*Waiter
 	catalogues map[id.Workspace]catalogue
 }
 
@@ -57,28 +58,58 @@ type catalogue struct {
 
 // New returns a toolbox. It receives outcomes after Start.
 func New(client toolv1connect.ToolServiceClient, b Bus, log *slog.Logger) *Toolbox {
-	return &Toolbox{client: client, bus: b, log: log, waiters: map[string]chan *toolv1.Outcome{}, catalogues: map[id.Workspace]catalogue{}}
+	return &Toolbox{client: client, bus: b, log: log, waiters: map[string]*Waiter{}, catalogues: map[id.Workspace]catalogue{}}
 }
 
-// Start subscribes to outcomes. The subscription ends with the bus.
+// Start subscribes to outcomes and progress. The subscription ends with the bus.
 func (t *Toolbox) Start() error {
 	_, err := t.bus.Subscribe(subject.AllToolDone, func(ctx context.Context, m *bus.Message) {
-		outcome, err := bus.Decode[*toolv1.Outcome](m)
-		if err != nil {
-			t.log.WarnContext(ctx, "announcement of an outcome not decoded", "error", err)
-			return
-		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		select {
-		case t.waiters[outcome.GetRunId()] <- outcome:
-		default: // there is no waiter, or it is slow and polls
+		if err := t.receive(m); err != nil {
+			t.log.WarnContext(ctx, "message about a tool call not decoded", "error", err)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("subscribe to outcomes: %w", err)
 	}
 	return nil
+}
+
+// progressSchema tells reports of progress from outcomes.
+var progressSchema = string((&toolv1.Progress{}).ProtoReflect().Descriptor().FullName())
+
+func (t *Toolbox) receive(m *bus.Message) error {
+	if m.Schema() == progressSchema {
+		p, err := bus.Decode[*toolv1.Progress](m)
+		if err != nil {
+			return err
+		}
+		if w := t.waiter(p.GetRunId()); w != nil {
+			offer(w.progress, p)
+		}
+		return nil
+	}
+	o, err := bus.Decode[*toolv1.Outcome](m)
+	if err != nil {
+		return err
+	}
+	if w := t.waiter(o.GetRunId()); w != nil {
+		offer(w.outcomes, o)
+	}
+	return nil
+}
+
+func (t *Toolbox) waiter(run string) *Waiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waiters[run]
+}
+
+// offer drops v if the waiter is slow: it polls for outcomes, and can do without progress.
+func offer[T any](to chan<- T, v T) {
+	select {
+	case to <- v:
+	default:
+	}
 }
 
 // Catalogue returns the tools of the context's workspace, at most ten seconds old, or older
@@ -144,15 +175,16 @@ type Waiter struct {
 	t        *Toolbox
 	run      id.Run
 	outcomes chan *toolv1.Outcome
+	progress chan *toolv1.Progress
 }
 
 // Listen returns a waiter for the outcomes of a run. Call it before the first call is
 // dispatched. A run has one waiter in a process at a time. The caller closes it.
 func (t *Toolbox) Listen(run id.Run) *Waiter {
-	w := &Waiter{t, run, make(chan *toolv1.Outcome, maxBuffered)}
+	w := &Waiter{t, run, make(chan *toolv1.Outcome, maxBuffered), make(chan *toolv1.Progress, maxProgress)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.waiters[run.String()] = w.outcomes
+	t.waiters[run.String()] = w
 	return w
 }
 
@@ -160,15 +192,16 @@ func (t *Toolbox) Listen(run id.Run) *Waiter {
 func (w *Waiter) Close() {
 	w.t.mu.Lock()
 	defer w.t.mu.Unlock()
-	if w.t.waiters[w.run.String()] == w.outcomes {
+	if w.t.waiters[w.run.String()] == w {
 		delete(w.t.waiters, w.run.String())
 	}
 }
 
 // Await calls got once for each key's outcome, in the order of arrival. It returns when it has
 // all outcomes, when got fails, or when ctx ends, which carries the run's identity. With poll
-// it polls at once, because the outcomes may have been recorded before.
-func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got func(*toolv1.Outcome) error) error {
+// it polls at once, because the outcomes may have been recorded before. Meanwhile it calls
+// heard with the progress of calls that have no outcome yet.
+func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got func(*toolv1.Outcome) error, heard func(*toolv1.Progress) error) error {
 	missing := make(map[string]bool, len(keys))
 	for _, k := range keys {
 		missing[k.String()] = true
@@ -200,6 +233,10 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got 
 		select {
 		case o := <-w.outcomes:
 			err = take(o)
+		case p := <-w.progress:
+			if missing[p.GetKey()] {
+				err = heard(p)
+			}
 		case <-tick.C:
 			err = w.t.poll(ctx, missing, take)
 		case <-ctx.Done():
