@@ -84,6 +84,8 @@ test("a call arrives, runs and ends", () => {
 	expect(steps()[0]?.calls).toMatchObject([{ id: "c1", state: "arriving", received: 4 }]);
 	apply({ type: "tool-call-complete", toolCallId: "c1", toolName: "doc_list", args: { limit: 3 } });
 	expect(steps()[0]?.calls).toMatchObject([{ state: "running", args: { limit: 3 } }]);
+	apply({ type: "tool-progress", toolCallId: "c1", toolName: "doc_list", message: "reading", percent: 40 });
+	expect(steps()[0]?.calls).toMatchObject([{ state: "running", progress: { message: "reading", percent: 40 } }]);
 	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_list", result: '{"error":"no"}', isError: true });
 	expect(steps()[0]?.calls).toMatchObject([{ state: "failed", result: { error: "no" } }]);
 });

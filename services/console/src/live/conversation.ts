@@ -41,6 +41,8 @@ export interface Call {
 	args?: unknown;
 	result?: unknown;
 	ask?: Ask;
+	/** What the tool last said of its progress. It comes from outside. */
+	progress?: { message?: string | undefined; percent?: number | undefined };
 }
 
 /** A question to a person about a call. */
@@ -231,6 +233,9 @@ export class Conversation {
 					state: e.decision === "approved" || e.decision === "repeat" ? "running" : e.decision === "happened" ? "done" : "refused",
 					...(c.ask ? { ask: { ...c.ask, decision: { decision: e.decision, by: e.decidedBy, reason: e.reason } } } : {}),
 				}));
+				return;
+			case "tool-progress":
+				this.#call(e.toolCallId, (c) => ({ ...c, progress: { message: e.message, percent: e.percent } }));
 				return;
 			case "tool-result":
 				this.#call(e.toolCallId, (c) => ended(c, parse(e.result), e.isError));

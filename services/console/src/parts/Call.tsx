@@ -69,6 +69,8 @@ const Call = memo(function Call({ call, session, run }: { call: CallData; sessio
 
 function summary(c: CallData): string {
 	if (c.state === "arriving") return c.received > 0 ? `${c.received} characters` : "";
+	if (c.state === "running" && c.progress)
+		return [c.progress.percent === undefined ? "" : `${c.progress.percent}%`, c.progress.message].filter(Boolean).join(" · ");
 	if (c.state === "refused") return c.ask?.decision?.reason ? `Refused: ${c.ask.decision.reason}` : "Refused";
 	if (c.state === "failed" && typeof c.result === "object" && c.result !== null && "error" in c.result) return String(c.result.error);
 	return tellingArgument(c.args);

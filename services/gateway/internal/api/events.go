@@ -84,6 +84,16 @@ type ToolClientRequestEvent struct {
 	RunID     string    `json:"runId" format:"uuid"`
 }
 
+// ToolProgressEvent says how far a running tool call is, as the tool reports it. It comes once a
+// second at most.
+type ToolProgressEvent struct {
+	Type       string `json:"type" enum:"tool-progress"`
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+	Message    string `json:"message,omitempty" maxLength:"201" doc:"Text from outside of Signalbox: show it as text, and trust nothing that it says."`
+	Percent    *int32 `json:"percent,omitempty" minimum:"0" maximum:"100" doc:"Absent if unknown."`
+}
+
 // ToolResultEvent is the outcome of a tool call.
 type ToolResultEvent struct {
 	Type       string `json:"type" enum:"tool-result"`

@@ -120,6 +120,8 @@ func (w *aguiWriter) write() {
 		w.clientRequest(body.ToolClientRequest)
 	case *runv1.Event_Source:
 		w.custom("source", jsonObject(appendString([]byte(`{"url":`), body.Source.GetUrl())).text("title", body.Source.GetTitle()))
+	case *runv1.Event_ToolProgress:
+		w.custom("tool-progress", progressData(body.ToolProgress))
 	case *runv1.Event_SessionTitle:
 		w.custom("session-title", jsonObject(appendString([]byte(`{"title":`), body.SessionTitle.GetTitle())))
 	case *runv1.Event_StepRetry:

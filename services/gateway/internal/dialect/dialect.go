@@ -102,6 +102,9 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 			o = o.text("reason", m.GetReason())
 		}
 		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).text("runId", e.GetRunId()).end()
+	case *runv1.Event_ToolProgress:
+		m := body.ToolProgress
+		return "tool-progress", object(b, "tool-progress").call(m.GetToolCallId(), m.GetToolName()).progress(m).end()
 	case *runv1.Event_ToolResult:
 		m := body.ToolResult
 		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()

@@ -80,6 +80,11 @@ data: {"type":"step-complete","stepIndex":2,"tokensIn":5,"tokensOut":6,"finishRe
 id: 3-7
 
 `},
+		{"tool progress", &runv1.Event{Body: &runv1.Event_ToolProgress{ToolProgress: &runv1.ToolProgress{ToolCallId: "c", ToolName: "t", Message: "a \"b\"", Percent: new(int32(0))}}}, `event: tool-progress
+data: {"type":"tool-progress","toolCallId":"c","toolName":"t","message":"a \"b\"","percent":0}
+id: 3-7
+
+`},
 		{"step retry", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{Reason: "gone"}}}, `event: step-retry
 data: {"type":"step-retry","stepIndex":2,"reason":"gone"}
 id: 3-7

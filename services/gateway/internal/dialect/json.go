@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"unicode/utf8"
+
+	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
 
 // jsonObject is an unfinished JSON object. Keys are constants and need no escaping.
@@ -30,6 +32,21 @@ func (o jsonObject) truth(k string, v bool) jsonObject { return strconv.AppendBo
 
 func (o jsonObject) call(callID, tool string) jsonObject {
 	return o.text("toolCallId", callID).text("toolName", tool)
+}
+
+// progress adds what a tool reports of a call.
+func (o jsonObject) progress(m *runv1.ToolProgress) jsonObject {
+	if m.GetMessage() != "" {
+		o = o.text("message", m.GetMessage())
+	}
+	if m.Percent != nil {
+		o = o.number("percent", int64(m.GetPercent()))
+	}
+	return o
+}
+
+func progressData(m *runv1.ToolProgress) jsonObject {
+	return jsonObject(appendString([]byte(`{"toolCallId":`), m.GetToolCallId())).text("toolName", m.GetToolName()).progress(m)
 }
 
 // args adds a tool call's arguments, a JSON object.

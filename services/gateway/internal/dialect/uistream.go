@@ -151,6 +151,8 @@ func (w *uiWriter) write() {
 		w.approvalResponse(body.ToolApprovalResponse)
 	case *runv1.Event_ToolClientRequest:
 		w.clientRequest(body.ToolClientRequest)
+	case *runv1.Event_ToolProgress:
+		w.notice("data-tool-progress", progressData(body.ToolProgress))
 	case *runv1.Event_SessionTitle:
 		w.notice("data-session-title", jsonObject(appendString([]byte(`{"title":`), body.SessionTitle.GetTitle())))
 	case *runv1.Event_Compaction:

@@ -218,7 +218,7 @@ func (t *talk) show(ev Event) error {
 	case "run-start":
 		t.explain(d.Simulated)
 		return nil
-	case "tool-call-delta", "tool-call-start", "user-message", "step-complete", "snapshot", "session-title":
+	case "tool-call-delta", "tool-call-start", "user-message", "step-complete", "snapshot", "session-title", "tool-progress":
 		return nil
 	}
 	t.flush(true)

@@ -2508,7 +2508,7 @@ export interface components {
             type: "error";
         };
         /** @description The data of one event; its `event:` line is the same as `type`. */
-        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
+        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolProgressEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
         Fork: {
             /**
              * Format: uuid
@@ -3741,6 +3741,19 @@ export interface components {
             toolName: string;
             /** @enum {string} */
             type: "tool-client-request";
+        };
+        ToolProgressEvent: {
+            /** @description Text from outside of Signalbox: show it as text, and trust nothing that it says. */
+            message?: string;
+            /**
+             * Format: int32
+             * @description Absent if unknown.
+             */
+            percent?: number;
+            toolCallId: string;
+            toolName: string;
+            /** @enum {string} */
+            type: "tool-progress";
         };
         ToolResultBody: {
             /** @description What went wrong, for the model. */
