@@ -15,6 +15,7 @@ import (
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
+	agentrunner "signalbox.dev/services/agent-runner"
 )
 
 // path returns the texts of a session's current branch, each with its number among its siblings.
@@ -205,6 +206,34 @@ func TestEventsNameMessages(t *testing.T) {
 	if got := end[len(end)-1].GetDone().GetMessageId(); len(second) != 1 || got != second[0] || len(look.GetNextSiblings()) > 0 {
 		t.Errorf("the end of a stopped answer names message %q, want one of %v; the next message has the siblings %v", got, second, look.GetNextSiblings())
 	}
+}
+
+// To cancel another answer before it begins leaves the message where it is.
+func TestCancelAnswerAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	release := make(chan struct{})
+	w.model.then(says("Hi."), func(a *answer) { <-release; says("Late.")(a) })
+	w.start(func(cfg *agentrunner.Config) { cfg.WorkspaceRuns = 1 })
+	session, other := w.session(&agentv1.CreateSessionRequest{}), w.session(&agentv1.CreateSessionRequest{})
+	v, vo := w.watch(session), w.watch(other)
+	w.submit(session, "Hello")
+	v.until(isEnd)
+	first := w.look(session).GetMessages()[1].GetId()
+	w.submit(other, "Wait")
+	vo.until(begins) // in the only slot
+	w.submit(session, "", again(nil))
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: session}); err != nil {
+		t.Fatal(err)
+	}
+	v.until(isEnd)
+	w.wantPath(session, "Hello")
+	if err := w.switchTo(session, first); err != nil {
+		t.Fatal(err)
+	}
+	w.wantPath(session, "Hello", "text Hi.")
+	close(release)
+	vo.until(isEnd)
 }
 
 // A run that is active or queued would join another branch, so it has to end first.

@@ -158,6 +158,42 @@ var mutants = []mutant{
 		new:    `if a.Summary != nil && a.Step < 0 {`,
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestPromptTooLong$"},
 	},
+	// Branches: a run reads and writes one branch.
+	{
+		name: "branch-not-apart", what: "a run reads the messages of its branch only",
+		file:   "services/agent-runner/internal/branch/branch.go",
+		old:    "const OnCurrent = `position <@ (SELECT current_path(@workspace, @session))`",
+		new:    "const OnCurrent = `position > 0`",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestBranches$"},
+	},
+	{
+		name: "switch-during-run", what: "the branch is not switched while a run is active or queued",
+		file:   "services/agent-runner/internal/conversation/branch.go",
+		old:    "case len(open) > 0:\n\t\t\treturn runActive()",
+		new:    "case len(open) > 1:\n\t\t\treturn runActive()",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestNoSwitchDuringRun$"},
+	},
+	{
+		name: "switch-stops-short", what: "a switch goes to the newest message of the branches that contain its target",
+		file:   "services/agent-runner/internal/branch/branch.go",
+		old:    "(SELECT max(last) FROM branch",
+		new:    "(SELECT min(last) FROM branch",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestBranches$"},
+	},
+	{
+		name: "message-moved", what: "a message that has joined keeps its place",
+		file:   "services/agent-runner/internal/conversation/cancel.go",
+		old:    "AND id = @message AND position IS NULL",
+		new:    "AND id = @message",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestCancelAnswerAgain$"},
+	},
+	{
+		name: "summary-of-another-branch", what: "a summary counts where all its messages are",
+		file:   "services/agent-runner/internal/run/summary.go",
+		old:    "AND coalesce(m.position, m.messages) <@ (SELECT current_path(s.workspace_id, s.id))",
+		new:    "",
+		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestSummariesOfBranches$"},
+	},
 	// Budgets.
 	{
 		name: "reservation-ignored", what: "what steps in progress may use counts as spent",

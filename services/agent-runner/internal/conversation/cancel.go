@@ -125,17 +125,22 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 }
 
 // endQueued ends a run that was never claimed. Its message joins the conversation
-// unanswered, and its two events are published under epoch 0.
+// unanswered, unless the run was to answer again one that has joined, and its two events are published under epoch 0.
 func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
 	var content string
 	err := tx.QueryRow(ctx, `
-		WITH place AS (
+		WITH waiting AS (
+			SELECT id FROM messages WHERE workspace_id = @workspace AND id = @message AND position IS NULL
+		), place AS (
 			UPDATE sessions SET next_position = next_position + 1
-			WHERE workspace_id = @workspace AND id = @session RETURNING next_position - 1 AS position)
-		UPDATE messages SET position = place.position, created_at = clock_timestamp()
-		FROM place WHERE workspace_id = @workspace AND id = @message
-		RETURNING content::text`, args).Scan(&content)
+			WHERE workspace_id = @workspace AND id = @session AND EXISTS (SELECT FROM waiting)
+			RETURNING next_position - 1 AS position
+		), joined AS (
+			UPDATE messages m SET position = place.position, created_at = clock_timestamp()
+			FROM place, waiting WHERE m.workspace_id = @workspace AND m.id = waiting.id
+		)
+		SELECT content::text FROM messages WHERE workspace_id = @workspace AND id = @message`, args).Scan(&content)
 	if err != nil {
 		return fmt.Errorf("join the message of a queued run: %w", err)
 	}

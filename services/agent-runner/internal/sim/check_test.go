@@ -84,7 +84,8 @@ func (w *world) checkPlanned(c *toolv1.Call) {
 		return
 	}
 	row := w.pg.calls[key]
-	if c.GetToolName() == clientTool || row != nil && !row.MayRun() && !row.done {
+	// A call whose outcome is unknown was approved before, and that message may come again.
+	if c.GetToolName() == clientTool || row != nil && !row.MayRun() && !row.done && row.Ask.Question != run.AskOutcome {
 		w.violation("call %s of run %s was dispatched without an approval", c.GetToolCallId(), c.GetRunId())
 	}
 	if w.pg.sessions[session] != nil && row == nil && !w.pg.retired[key] {
@@ -237,7 +238,7 @@ func (w *world) checkEnd(people []*person) {
 		if w.pg.sessions[s.id] != s {
 			continue
 		}
-		w.checkConversation(s)
+		w.checkBranches(s)
 		for _, r := range w.pg.runsOf(s.id) {
 			w.checkRun(r)
 		}
@@ -252,9 +253,14 @@ func (w *world) checkAccepted(p *person) {
 		return
 	}
 	found := map[string]int{}
-	for _, m := range w.pg.conversation(p.session) {
+	for _, m := range w.pg.joined(p.session) {
 		if m.key != "" {
 			found[m.key]++
+		}
+	}
+	for _, r := range w.pg.runsOf(p.session) {
+		if r.key != "" {
+			found[r.key]++
 		}
 	}
 	for key, out := range p.accepted {
@@ -312,12 +318,30 @@ func (w *world) checkRun(r *runRow) {
 	}
 }
 
-// checkConversation checks that a model can continue the conversation.
-func (w *world) checkConversation(s *sessionRow) {
+// checkBranches checks every branch of a session: that each answer is on that of the message that it
+// answers, and that a model can continue it.
+func (w *world) checkBranches(s *sessionRow) {
+	all := w.pg.joined(s.id)
+	for _, m := range all {
+		if !slices.ContainsFunc(all, func(o *messageRow) bool { return o.parent == m.position }) {
+			w.checkConversation(s, m.position)
+		}
+		r := w.pg.runs[m.Run]
+		if m.Role == "user" || r == nil {
+			continue
+		}
+		if !slices.ContainsFunc(w.pg.branch(s, m.position), func(o *messageRow) bool { return o.ID == r.UserMessage }) {
+			w.violation("message %d of session %s, of run %s, is not on the branch of what it answers", m.position, short(s.id), runLabel(&r.Run))
+		}
+	}
+}
+
+// checkConversation checks that a model can continue the branch that ends at a position.
+func (w *world) checkConversation(s *sessionRow, leaf int64) {
 	var open []string // calls that want results
 	var by *messageRow
 	began := int64(0)
-	for _, m := range w.pg.conversation(s.id) {
+	for _, m := range w.pg.branch(s, leaf) {
 		parts, err := modelmsg.Parse(m.Content)
 		if err != nil {
 			w.violation("message %d of session %s: %v", m.position, short(s.id), err)

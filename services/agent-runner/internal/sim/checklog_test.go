@@ -123,7 +123,7 @@ func (w *world) checkJoined(r *runRow, v *shown) {
 	if v.stuck {
 		return
 	}
-	for _, m := range w.pg.conversation(r.Session) {
+	for _, m := range w.pg.joined(r.Session) {
 		n := cancelled[m.ID.String()]
 		if m.Run == r.ID && m.Role == "user" && (n == 0 || n > 1 && !w.nats.lost) {
 			w.violation("message %d of run %s was told %d times", m.position, runLabel(&r.Run), n)
@@ -184,7 +184,7 @@ func (w *world) checkStep(r *runRow, v *shown, step int) {
 	}
 	name, t := runLabel(&r.Run), readStep(v, step)
 	text, interrupted := "", false
-	for _, m := range w.pg.conversation(r.Session) {
+	for _, m := range w.pg.joined(r.Session) {
 		if m.Run == r.ID && m.Role == "assistant" && *m.StepIndex == step {
 			text, interrupted = allText(m.Content), m.Interrupted
 		}

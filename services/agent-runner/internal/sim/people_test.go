@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
+	"signalbox.dev/services/agent-runner/internal/branch"
 	"signalbox.dev/services/agent-runner/internal/conversation"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -50,6 +51,10 @@ func (p *person) talk(ctx context.Context) {
 			mode = conversation.Reject
 		}
 		p.say(ctx, fmt.Sprintf("%s message %d", p.name, i), mode)
+		if p.draw(3) == 0 {
+			p.wait(ctx, time.Millisecond, 5*time.Second)
+			p.branch(ctx, fmt.Sprintf("%s branch %d", p.name, i))
+		}
 		if p.draw(4) == 0 {
 			p.wait(ctx, time.Millisecond, 5*time.Second)
 			p.stop(ctx)
@@ -107,12 +112,40 @@ func (p *person) untilAnswered(ctx context.Context, ask func(ctx context.Context
 }
 
 func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
+	p.submit(ctx, conversation.NewMessage{Session: p.session, Content: quoted(text), IdempotencyKey: text, Mode: mode})
+}
+
+// branch edits a message, has one answered again, or switches to the branch of one.
+func (p *person) branch(ctx context.Context, text string) {
+	var ref branch.Ref
+	p.w.locked(func() {
+		if all := p.w.pg.joined(p.session); len(all) > 0 {
+			m := all[p.w.pick(p.name, len(all))]
+			if ref.Message = m.ID; m.Role != "user" {
+				ref.Message = p.w.pg.runs[m.Run].UserMessage
+			}
+		}
+	})
+	n := conversation.NewMessage{Session: p.session, IdempotencyKey: text}
+	switch p.draw(3) {
+	case 0:
+		n.Edit, n.Content = &ref, quoted(text)
+	case 1:
+		n.Regenerate = &ref
+	default:
+		_ = p.untilAnswered(ctx, func(ctx context.Context, at *process) error {
+			return at.people.Switch(ctx, p.actor, p.session, ref.Message)
+		})
+		return
+	}
+	p.submit(ctx, n)
+}
+
+func (p *person) submit(ctx context.Context, n conversation.NewMessage) {
 	var out *conversation.Submitted
 	err := p.untilAnswered(ctx, func(ctx context.Context, at *process) (err error) {
 		var claim *run.Claim
-		out, claim, err = at.people.Submit(ctx, p.actor, conversation.NewMessage{
-			Session: p.session, Content: quoted(text), IdempotencyKey: text, Mode: mode,
-		})
+		out, claim, err = at.people.Submit(ctx, p.actor, n)
 		switch {
 		case err != nil:
 		case claim != nil:
@@ -125,7 +158,7 @@ func (p *person) say(ctx context.Context, text string, mode conversation.Mode) {
 		return err
 	})
 	if err == nil {
-		p.w.locked(func() { p.accepted[text] = out })
+		p.w.locked(func() { p.accepted[n.IdempotencyKey] = out })
 	}
 }
 

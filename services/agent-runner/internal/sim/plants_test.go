@@ -28,6 +28,7 @@ const (
 	forgetsAnswers  plant = "an answer does not resume the run"
 	asksForever     plant = "approvals do not expire"
 	resumesFull     plant = "an answer resumes a run of a workspace that is at its limit"
+	switchesAnyway  plant = "branches are switched while a run is active or queued"
 	losesSummaries  plant = "a step that makes a summary is committed without it"
 	plansNothing    plant = "calls that need approval are dispatched"
 	losesResults    plant = "a client's result is taken and not stored"
@@ -45,7 +46,7 @@ func TestPlantsAreFound(t *testing.T) {
 	for _, planted := range []plant{
 		noFence, sameEpoch, claimsHeld, claimsBlocked, claimsEarly, commitsOnce, dispatchesFirst, forgetsStops, forgetsKeys,
 		leavesQueued, sweepsNothing, deletesFirst, logsUnfenced, acksUnstored, runsTwice, wakesEarly, waitsDeaf, forgetsAnswers, asksForever, plansNothing,
-		losesResults, changesResults, losesSummaries, resumesFull,
+		losesResults, changesResults, losesSummaries, resumesFull, switchesAnyway,
 	} {
 		t.Run(string(planted), func(t *testing.T) {
 			t.Parallel()

@@ -389,7 +389,7 @@ func (s store) Submit(ctx context.Context, a identity.Actor, n conversation.NewM
 	mine := s.p.reserve()
 	out, err := ask(ctx, s, "submit "+n.IdempotencyKey, func() (out submission, err error) {
 		out.Submitted, err = s.w.pg.submit(a, n)
-		if err != nil || !mine || !out.First {
+		if err != nil || !mine || !out.First || n.Edit != nil || n.Regenerate != nil {
 			return out, err
 		}
 		if c, err := s.w.pg.claim(s.p.name, a.Workspace, n.Session, out.Run.ID); err == nil {
@@ -426,6 +426,12 @@ func (s store) Decide(ctx context.Context, a identity.Actor, in conversation.Ans
 
 func (s store) SendResult(ctx context.Context, a identity.Actor, in conversation.ClientResult) error {
 	_, err := ask(ctx, s, "send the result of "+in.ToolCallID, func() (bool, error) { return true, s.w.pg.sendResult(a, in) })
+	s.p.out.Poke()
+	return err
+}
+
+func (s store) Switch(ctx context.Context, a identity.Actor, session id.Session, message id.Message) error {
+	err := s.tell(ctx, "switch "+short(session), func() error { return s.w.pg.switchBranch(a, session, message) })
 	s.p.out.Poke()
 	return err
 }

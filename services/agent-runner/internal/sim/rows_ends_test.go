@@ -46,7 +46,7 @@ func (d *rows) joinSteering(c *run.Claim) ([]run.Message, error) {
 	for _, i := range d.inbox {
 		i.read = i.read || i.run == c.Run.ID && slices.Contains(messages, i.message)
 	}
-	for _, m := range d.conversation(s.id) {
+	for _, m := range d.joined(s.id) {
 		if slices.Contains(messages, m.ID) {
 			out = append(out, m.Message)
 		}

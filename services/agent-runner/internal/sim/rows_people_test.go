@@ -20,7 +20,7 @@ import (
 func (d *rows) createSession(a identity.Actor, maxSteps int) id.Session {
 	s := &sessionRow{
 		id: newID[id.Session](d), ws: a.Workspace, model: modelName, provider: providerName, preset: "workspace", maxSteps: &maxSteps,
-		nextOrdinal: 1, nextPosition: 1,
+		nextOrdinal: 1, nextPosition: 1, summaries: map[int]madeSummary{},
 	}
 	d.sessions[s.id] = s
 	d.allSessions = append(d.allSessions, s)
@@ -50,6 +50,9 @@ func (d *rows) submit(a identity.Actor, n conversation.NewMessage) (*conversatio
 	if s == nil {
 		return nil, notFound()
 	}
+	if n.Regenerate != nil {
+		return d.regenerate(s, a, n)
+	}
 	for _, m := range d.allMessages {
 		if n.IdempotencyKey == "" || m.key != n.IdempotencyKey || m.session != s.id || d.messages[m.ID] == nil || d.cfg.plant == forgetsKeys {
 			continue
@@ -61,14 +64,25 @@ func (d *rows) submit(a identity.Actor, n conversation.NewMessage) (*conversatio
 	}
 	open := d.openRuns(s.id)
 	switch {
-	case len(open) > 0 && n.Mode == conversation.Reject:
+	case len(open) > 0 && n.Edit != nil && d.cfg.plant != switchesAnyway:
+		return nil, runActive()
+	case len(open) > 0 && n.Mode == conversation.Reject && n.Edit == nil:
 		return nil, fault.Coded(fault.Conflict, "RUN_ACTIVE", "a run of this session is active")
-	case len(open) > 0 && n.Mode == conversation.Steer && open[0].State != run.Queued:
+	case len(open) > 0 && n.Edit == nil && n.Mode == conversation.Steer && open[0].State != run.Queued:
 		return d.steerIn(s, n, open[0]), nil
 	case len(open) > d.cfg.maxQueued:
 		return nil, fault.Coded(fault.Limited, "QUEUE_FULL", "messages of this session wait already")
+	case n.Edit != nil:
+		edited := d.named(s, *n.Edit)
+		if edited == nil {
+			return nil, notFound()
+		}
+		if edited.Role != "user" {
+			return nil, fault.New(fault.Invalid, "only a message of the user can be edited")
+		}
+		d.switchTo(s, a, edited.parent)
 	}
-	return d.enqueue(s, a, n, len(open) == 0), nil
+	return d.enqueue(s, a, n, nil, len(open) == 0), nil
 }
 
 func (d *rows) steerIn(s *sessionRow, n conversation.NewMessage, active *runRow) *conversation.Submitted {
@@ -77,13 +91,18 @@ func (d *rows) steerIn(s *sessionRow, n conversation.NewMessage, active *runRow)
 	return &conversation.Submitted{Run: active.Run, Message: m.ID, Created: true, Steered: true}
 }
 
-func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessage, first bool) *conversation.Submitted {
+// enqueue creates a run that answers n or, if it is not nil, a message again.
+func (d *rows) enqueue(s *sessionRow, a identity.Actor, n conversation.NewMessage, again *messageRow, first bool) *conversation.Submitted {
 	r := &runRow{Run: run.Run{
 		ID: newID[id.Run](d), Workspace: s.ws, Session: s.id, Ordinal: s.nextOrdinal, State: run.Queued, CreatedBy: a.Member,
 		Role: a.Role.String(), Provider: s.provider, Model: s.model, LastEvent: -1, CreatedAt: d.cfg.now(),
 	}}
 	s.nextOrdinal++
-	r.UserMessage = d.insertMessage(s, messageRow{key: n.IdempotencyKey, Message: run.Message{Run: r.ID, Role: "user", Content: n.Content}}).ID
+	if again != nil {
+		r.UserMessage, r.key = again.ID, n.IdempotencyKey
+	} else {
+		r.UserMessage = d.insertMessage(s, messageRow{key: n.IdempotencyKey, Message: run.Message{Run: r.ID, Role: "user", Content: n.Content}}).ID
+	}
 	d.runs[r.ID] = r
 	d.allRuns = append(d.allRuns, r)
 	return &conversation.Submitted{Run: r.Run, Message: r.UserMessage, Created: true, First: first}

@@ -46,12 +46,11 @@ func (d *rows) mayAnswer(c *run.Claim, a run.Answer) error {
 
 func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state string) {
 	if a.Content != nil {
-		position := d.nextPosition(s)
 		in, out, step, dialect := a.Usage.Input, a.Usage.Output, a.Step, a.RawDialect
-		d.insertMessage(s, messageRow{position: position, Message: run.Message{
+		s.place(d.insertMessage(s, messageRow{Message: run.Message{
 			ID: a.ID, Run: row.ID, StepIndex: &step, Role: "assistant", Content: a.Content, RawDialect: &dialect, Raw: a.Raw,
 			Interrupted: a.Interrupted, TokensIn: &in, TokensOut: &out, Model: a.Model,
-		}})
+		}}))
 	}
 	key := stepKey{row.ID, a.Step}
 	wasted := run.Usage{}
@@ -65,9 +64,7 @@ func (d *rows) writeAnswer(row *runRow, s *sessionRow, a run.Answer, state strin
 		made := *a.Summary
 		made.Run = row.ID
 		d.summaries[key] = made
-		if s.summary == nil || s.summary.Messages < made.Messages {
-			s.summary = &made
-		}
+		d.keepSummary(s, made)
 	}
 }
 
@@ -92,14 +89,13 @@ func (d *rows) commitResults(c *run.Claim, r run.Results, lastEvent int64) (mail
 }
 
 func (d *rows) writeResults(row *runRow, s *sessionRow, r run.Results) {
-	position := d.nextPosition(s)
 	for key, o := range r.Outcomes {
 		if call := d.calls[key]; call != nil && !call.done {
 			call.Outcome, call.done = o, true
 		}
 	}
 	step := r.Step
-	d.insertMessage(s, messageRow{position: position, Message: run.Message{Run: row.ID, StepIndex: &step, Role: "tool", Content: r.Content}})
+	s.place(d.insertMessage(s, messageRow{Message: run.Message{Run: row.ID, StepIndex: &step, Role: "tool", Content: r.Content}}))
 	d.complete(row, r.Step)
 }
 
@@ -168,8 +164,8 @@ func (d *rows) readHistory(c *run.Claim) ([]run.Message, run.Settings, error) {
 		return nil, run.Settings{}, run.ErrFenced // deleted
 	}
 	var out []run.Message
-	for _, m := range d.conversation(s.id) {
+	for _, m := range d.branch(s, s.leaf) {
 		out = append(out, m.Message)
 	}
-	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps, ClientTools: d.cfg.clientTools, Summary: s.summary}, nil
+	return out, run.Settings{Preset: s.preset, MaxSteps: s.maxSteps, ClientTools: d.cfg.clientTools, Summary: d.summaryOf(s)}, nil
 }

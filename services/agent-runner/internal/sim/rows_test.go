@@ -63,13 +63,15 @@ type sessionRow struct {
 	model, provider, preset   string
 	maxSteps                  *int
 	nextOrdinal, nextPosition int64
-	summary                   *run.Summary // the newest
+	leaf                      int64 // the position of the message that the next one follows; 0: none
+	summaries                 map[int]madeSummary
 }
 
 type runRow struct {
 	run.Run
 	runner string
 	lease  time.Time // zero: none
+	key    string    // of a run that answers a message again
 	// These are not columns but for checks, in the world's time: when the run was first asked to
 	// stop, and when a runner last read the inbox at a step border. Zero means never.
 	stop, border time.Time
@@ -79,6 +81,7 @@ type messageRow struct {
 	run.Message
 	session  id.Session
 	position int64 // 0: it has not joined
+	parent   int64 // the position of the message that it follows; 0: none
 	key      string
 }
 
@@ -147,8 +150,8 @@ func (d *rows) runsOf(s id.Session) []*runRow {
 	return out
 }
 
-// conversation returns a session's messages that have joined, in order.
-func (d *rows) conversation(s id.Session) []*messageRow {
+// joined returns a session's messages that have joined, of all branches, by their positions.
+func (d *rows) joined(s id.Session) []*messageRow {
 	var out []*messageRow
 	for _, m := range d.allMessages {
 		if m.session == s && m.position > 0 && d.messages[m.ID] == m {
@@ -184,13 +187,9 @@ func (d *rows) blocked(r *runRow) bool {
 // join moves a waiting message to the end of the conversation.
 func (d *rows) join(s *sessionRow, m id.Message) {
 	if row := d.messages[m]; row != nil && row.position == 0 {
-		row.position, row.CreatedAt = d.nextPosition(s), d.cfg.now()
+		row.CreatedAt = d.cfg.now()
+		s.place(row)
 	}
-}
-
-func (d *rows) nextPosition(s *sessionRow) int64 {
-	s.nextPosition++
-	return s.nextPosition - 1
 }
 
 func (d *rows) insertMessage(s *sessionRow, m messageRow) *messageRow {

@@ -76,6 +76,7 @@ type both struct {
 	known     [2][]string // ids and their names, by turns
 	spaces    []pair[id.Session]
 	cancelled []pair[id.Run]
+	messages  []pair[id.Message] // of users
 	claims    []pair[*run.Claim]
 	keys      int
 	summaries int
@@ -140,7 +141,7 @@ func (b *both) exec(sql string, args ...any) {
 func (b *both) sequence(seed uint64) {
 	b.seed, b.rng, b.now = seed, rand.New(rand.NewPCG(seed, 7)), time.Now()
 	b.known, b.names = [2][]string{}, [2]*strings.Replacer{}
-	b.cancelled, b.claims, b.spaces = nil, nil, nil
+	b.cancelled, b.messages, b.claims, b.spaces = nil, nil, nil, nil
 	b.rows = newRows(rowsConfig{run: b.cfg, maxQueued: 2, salt: uint32(seed), now: func() time.Time {
 		b.now = b.now.Add(time.Microsecond)
 		return b.now
@@ -154,8 +155,11 @@ func (b *both) sequence(seed uint64) {
 		b.newSession()
 	}
 	var did []string
-	for i := range 80 {
+	for i := range 96 {
 		act := acts[b.rng.IntN(len(acts))]
+		if i < 16 {
+			act = growing[b.rng.IntN(len(growing))]
+		}
 		here, there := act.do(b)
 		did = append(did, act.name)
 		if diff := cmp.Diff(b.plain(0, here), b.plain(1, there)); diff != "" {
@@ -224,10 +228,19 @@ type act struct {
 	do   func(b *both) (here, there []string)
 }
 
+// growing are the first operations of a sequence, which make a tree of messages.
+var growing = []act{
+	{"submit", (*both).submit}, {"answer", (*both).answer}, {"answer", (*both).answer}, {"branch", (*both).branch},
+	{"switch", (*both).switchBranch}, {"read the conversation", (*both).history},
+}
+
 var acts = []act{
 	{"submit", (*both).submit},
 	{"submit", (*both).submit},
 	{"submit", (*both).submit},
+	{"branch", (*both).branch},
+	{"branch", (*both).branch},
+	{"switch", (*both).switchBranch},
 	{"cancel", (*both).cancel},
 	{"claim", (*both).claim},
 	{"claim", (*both).claim},
@@ -285,7 +298,13 @@ func (b *both) submit() (here, there []string) {
 	if b.rng.IntN(10) == 0 {
 		n.Content = quoted("another message")
 	}
-	runner, handlerFor := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0
+	return b.send(s, n, n)
+}
+
+// send submits a message, which names others differently here and there.
+func (b *both) send(s pair[id.Session], n, there conversation.NewMessage) (_, _ []string) {
+	branches := n.Edit != nil || n.Regenerate != nil
+	runner, handlerFor := b.runners[b.rng.IntN(len(b.runners))], b.rng.IntN(2) == 0 && !branches
 	var (
 		claim   *run.Claim
 		refused error
@@ -294,28 +313,31 @@ func (b *both) submit() (here, there []string) {
 	if handlerFor && err1 == nil && one.First {
 		claim, refused = b.rows.claim(runner, b.actor[0].Workspace, s.here, one.Run.ID)
 	}
-	n.Session = s.there
+	there.Session = s.there
 	if handlerFor {
-		n.PreClaim = b.runs[runner].PreClaim(b.actor[1].Workspace, s.there)
+		there.PreClaim = b.runs[runner].PreClaim(b.actor[1].Workspace, s.there)
 	}
-	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], n)
+	two, err2 := b.people.Submit(b.t.Context(), b.actor[1], there)
 	if err1 == nil && err2 == nil && one.Created {
-		b.name(one.Message, two.Message, "message")
+		if n.Regenerate == nil {
+			b.name(one.Message, two.Message, "message")
+			b.messages = append(b.messages, pair[id.Message]{one.Message, two.Message})
+		}
 		if !one.Steered {
 			b.name(one.Run.ID, two.Run.ID, "run")
 			b.cancelled = append(b.cancelled, pair[id.Run]{one.Run.ID, two.Run.ID})
 		}
 	}
-	here, there = submitted(one, err1), submitted(two, err2)
-	taken := n.PreClaim.Claim()
+	got1, got2 := submitted(one, err1), submitted(two, err2)
+	taken := there.PreClaim.Claim()
 	if claim != nil && taken != nil {
 		b.claims = append(b.claims, pair[*run.Claim]{claim, taken})
-		return append(here, runLine(&claim.Run)), append(there, runLine(&taken.Run))
+		return append(got1, runLine(&claim.Run)), append(got2, runLine(&taken.Run))
 	}
 	if claim != nil || taken != nil || refused != nil && !errors.Is(refused, run.ErrTooEarly) && b.cfg.PerWorkspace == 0 {
-		return append(here, fmt.Sprint("claim ", claim, why(refused))), append(there, fmt.Sprint("claim ", taken))
+		return append(got1, fmt.Sprint("claim ", claim, why(refused))), append(got2, fmt.Sprint("claim ", taken))
 	}
-	return here, there
+	return got1, got2
 }
 
 func submitted(s *conversation.Submitted, err error) []string {
@@ -604,6 +626,10 @@ func (b *both) completeStep() (here, there []string) {
 	if !ok {
 		return nil, nil
 	}
+	return b.completeStepOf(c)
+}
+
+func (b *both) completeStepOf(c pair[*run.Claim]) (here, there []string) {
 	a, event := b.anAnswer(c.here), c.here.Run.LastEvent+2
 	if b.rng.IntN(3) == 0 {
 		b.summaries++
@@ -630,6 +656,10 @@ func (b *both) finish() (here, there []string) {
 	if !ok {
 		return nil, nil
 	}
+	return b.finishOf(c)
+}
+
+func (b *both) finishOf(c pair[*run.Claim]) (here, there []string) {
 	e := run.End{State: run.Done, Text: "t", FinishReason: "stop", UnlessSteered: b.rng.IntN(2) == 0}
 	switch b.rng.IntN(4) {
 	case 0:
@@ -792,10 +822,10 @@ func (b *both) dumpModel() []string {
 		if d.sessions[s.id] != s {
 			continue
 		}
-		out = append(out, fmt.Sprintf("session %s: %d %d", s.id, s.nextOrdinal, s.nextPosition))
+		out = append(out, fmt.Sprintf("session %s: %d %d after %d", s.id, s.nextOrdinal, s.nextPosition, s.leaf))
 		for _, m := range d.allMessages {
 			if m.session == s.id {
-				out = append(out, fmt.Sprintf("message %d %q %s", m.position, m.key, messageLine(&m.Message)))
+				out = append(out, fmt.Sprintf("message %d after %d %q %s", m.position, m.parent, m.key, messageLine(&m.Message)))
 			}
 		}
 	}
@@ -851,15 +881,16 @@ func (b *both) dumpPostgres() []string {
 		out = append(out, lines...)
 	}
 	text := func(rows pgx.Rows) (s string, err error) { return s, rows.Scan(&s) }
-	add(`SELECT format('session %s: %s %s', id, next_ordinal, next_position) FROM sessions`, text)
+	add(`SELECT format('session %s: %s %s after %s', id, next_ordinal, next_position, (
+		SELECT coalesce(max(m.position), 0) FROM messages m WHERE m.session_id = s.id AND m.position <@ current_path(s.workspace_id, s.id))) FROM sessions s`, text)
 	type message struct {
 		run.Message
-		Position int64
-		Key      string
+		Position, Parent int64
+		Key              string
 	}
-	add(`SELECT `+run.MessageColumns+`, coalesce(position, 0) AS position, coalesce(idempotency_key, '') AS key FROM messages`, func(rows pgx.Rows) (string, error) {
+	add(`SELECT `+run.MessageColumns+`, coalesce(position, 0) AS position, coalesce(parent_of(workspace_id, session_id, position), 0) AS parent, coalesce(idempotency_key, '') AS key FROM messages`, func(rows pgx.Rows) (string, error) {
 		m, err := pgx.RowToStructByName[message](rows)
-		return fmt.Sprintf("message %d %q %s", m.Position, m.Key, messageLine(&m.Message)), err
+		return fmt.Sprintf("message %d after %d %q %s", m.Position, m.Parent, m.Key, messageLine(&m.Message)), err
 	})
 	type row struct {
 		run.Run
