@@ -204,8 +204,10 @@ test-console: $(CONSOLE)/node_modules/.installed
 test-alone:
 	@set -e; for module in proto pkg services; do echo "go list -export $$module"; GOWORK=off go -C $$module list -export ./... >/dev/null; done
 
-# The modules outside go.work.
+# The modules outside go.work, and the alerts.
 test-outside: $(REPORT)
+	@if command -v promtool >/dev/null; then promtool test rules deploy/prometheus/alerts_test.yaml; \
+	else sh tools/phase.sh --left-out "the alerts' tests: they need promtool (Debian's package prometheus)."; fi
 	@cd tools && GOWORK=off $(REPORT) $(GO_TEST) ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(REPORT) $(GO_TEST) ./...
 	@cd deploy/dist && GOWORK=off $(REPORT) $(GO_TEST) ./...

@@ -66,7 +66,7 @@ func TestNamesInDocuments(t *testing.T) {
 	}
 	makefile := read("Makefile")
 	metrics, settings, source := read("docs/metrics.md"), read("docs/settings.md")+read("deploy/.env.example"), goSource(t)
-	for _, page := range pages {
+	for _, page := range append(pages, "deploy/prometheus/alerts.yaml", "deploy/prometheus/alerts_test.yaml", "deploy/grafana/signalbox.json") {
 		text := read(page)
 		for _, name := range metricName.FindAllString(text, -1) {
 			known := func(name string) bool { return strings.Contains(metrics, "`"+name+"`") }
@@ -97,9 +97,15 @@ func TestNamesInDocuments(t *testing.T) {
 			}
 		}
 	}
-	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("docs/observe.md"), -1) {
+	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("deploy/prometheus/alerts.yaml"), -1) {
 		if !strings.Contains(read("docs/runbook.md"), "\n## "+m[1]+"\n") {
 			t.Errorf("docs/runbook.md has no section for the alert %s", m[1])
+		}
+		if !strings.Contains(read("docs/observe.md"), "\n| `"+m[1]+"` |") {
+			t.Errorf("docs/observe.md does not list the alert %s", m[1])
+		}
+		if tests := read("deploy/prometheus/alerts_test.yaml"); !regexp.MustCompile(`alertname: ` + m[1] + `\n +exp_alerts:`).MatchString(tests) {
+			t.Errorf("no test of deploy/prometheus/alerts_test.yaml lets the alert %s fire", m[1])
 		}
 	}
 	table := logFields.FindStringSubmatch(read("docs/observe.md"))
