@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -1040,6 +1041,53 @@ func TestCancelKeepsQueuedRuns(t *testing.T) {
 		if isEnd(ev) && ev.GetDone().GetFinishReason() != "cancelled" {
 			t.Errorf("run %d ended as %v, want cancelled", ev.GetRunOrdinal(), ev.GetBody())
 		}
+	}
+}
+
+// A message that waits can be removed: of it only the end of its run is published, and the next
+// message has its turn. One that has begun stays.
+func TestWithdraw(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	release := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Third."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	withdraw := func(role identity.Role, message string) error {
+		_, err := w.conversations.Withdraw(w.as(role), &agentv1.WithdrawRequest{SessionId: session, MessageId: message})
+		return err
+	}
+	first := w.submit(session, "one")
+	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
+	second := w.submit(session, "two")
+	third := w.submit(session, "three")
+	if err := withdraw(identity.Viewer, second.GetMessageId()); fault.KindOf(err) != fault.Forbidden {
+		t.Errorf("Withdraw by a viewer = %v, want Forbidden", err)
+	}
+	if err := withdraw(identity.Editor, first.GetMessageId()); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Withdraw of a message that is answered = %v, want Conflict", err)
+	}
+	if err := withdraw(identity.Editor, second.GetMessageId()); err != nil {
+		t.Errorf("Withdraw of a message that waits = %v", err)
+	}
+	if err := withdraw(identity.Editor, second.GetMessageId()); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Withdraw of a removed message = %v, want NotFound", err)
+	}
+	close(release)
+	events := v.until(func(ev *runv1.Event) bool { return isEnd(ev) && ev.GetRunOrdinal() == third.GetRun().GetOrdinal() })
+	removed := slices.DeleteFunc(events, func(ev *runv1.Event) bool { return ev.GetRunOrdinal() != second.GetRun().GetOrdinal() })
+	if diff := cmp.Diff([]string{`2 done cancelled "" 0`}, lines(removed)); diff != "" {
+		t.Error(diff)
+	}
+	var said []string
+	for _, m := range w.look(session).GetMessages() {
+		if m.GetRole() == "user" {
+			said = append(said, m.GetContentJson())
+		}
+	}
+	if diff := cmp.Diff([]string{`"one"`, `"three"`}, said); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -341,6 +341,19 @@ func (c *conversations) cancelMember(ctx context.Context, req *agentv1.CancelReq
 	return c.store.CancelMember(ctx, actor, member)
 }
 
+// Withdraw implements ConversationService.
+func (c *conversations) Withdraw(ctx context.Context, req *agentv1.WithdrawRequest) (*agentv1.WithdrawResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	message, err := conversation.RefOf(&agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}})
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.WithdrawResponse{}, c.store.Withdraw(ctx, actor, session, message.Message)
+}
+
 // models implements ModelService.
 type models struct {
 	providers *provider.Providers

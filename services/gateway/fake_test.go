@@ -359,6 +359,14 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 	return res, nil
 }
 
+// Withdraw removes nothing.
+func (r *fakeRunner) Withdraw(ctx context.Context, req *agentv1.WithdrawRequest) (*agentv1.WithdrawResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	return &agentv1.WithdrawResponse{}, err
+}
+
 // SwitchBranch changes nothing.
 func (r *fakeRunner) SwitchBranch(ctx context.Context, req *agentv1.SwitchBranchRequest) (*agentv1.SwitchBranchResponse, error) {
 	r.mu.Lock()

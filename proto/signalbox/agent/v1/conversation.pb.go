@@ -2403,6 +2403,94 @@ func (x *CancelRequest) GetAll() bool {
 	return false
 }
 
+type WithdrawRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SessionId     string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	MessageId     string                 `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawRequest) Reset() {
+	*x = WithdrawRequest{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawRequest) ProtoMessage() {}
+
+func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *WithdrawRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *WithdrawRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+type WithdrawResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawResponse) Reset() {
+	*x = WithdrawResponse{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawResponse) ProtoMessage() {}
+
+func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
+}
+
 type CancelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The runs that were asked to stop.
@@ -2413,7 +2501,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2513,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2526,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -2656,7 +2744,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x12\x1b\n" +
 	"\tmember_id\x18\x03 \x01(\tR\bmemberId\x12\x10\n" +
-	"\x03all\x18\x04 \x01(\bR\x03all\")\n" +
+	"\x03all\x18\x04 \x01(\bR\x03all\"O\n" +
+	"\x0fWithdrawRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\"\x12\n" +
+	"\x10WithdrawResponse\")\n" +
 	"\x0eCancelResponse\x12\x17\n" +
 	"\arun_ids\x18\x01 \x03(\tR\x06runIds*o\n" +
 	"\n" +
@@ -2664,7 +2758,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x17SUBMIT_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SUBMIT_MODE_QUEUE\x10\x01\x12\x15\n" +
 	"\x11SUBMIT_MODE_STEER\x10\x02\x12\x16\n" +
-	"\x12SUBMIT_MODE_REJECT\x10\x032\xc8\b\n" +
+	"\x12SUBMIT_MODE_REJECT\x10\x032\x9f\t\n" +
 	"\x13ConversationService\x12d\n" +
 	"\rCreateSession\x12(.signalbox.agent.v1.CreateSessionRequest\x1a).signalbox.agent.v1.CreateSessionResponse\x12f\n" +
 	"\fListSessions\x12'.signalbox.agent.v1.ListSessionsRequest\x1a(.signalbox.agent.v1.ListSessionsResponse\"\x03\x90\x02\x01\x12`\n" +
@@ -2674,7 +2768,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rDeleteSession\x12(.signalbox.agent.v1.DeleteSessionRequest\x1a).signalbox.agent.v1.DeleteSessionResponse\x12O\n" +
 	"\x06Submit\x12!.signalbox.agent.v1.SubmitRequest\x1a\".signalbox.agent.v1.SubmitResponse\x12g\n" +
 	"\x0eCompactSession\x12).signalbox.agent.v1.CompactSessionRequest\x1a*.signalbox.agent.v1.CompactSessionResponse\x12O\n" +
-	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponse\x12g\n" +
+	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponse\x12U\n" +
+	"\bWithdraw\x12#.signalbox.agent.v1.WithdrawRequest\x1a$.signalbox.agent.v1.WithdrawResponse\x12g\n" +
 	"\x0eSendToolResult\x12).signalbox.agent.v1.SendToolResultRequest\x1a*.signalbox.agent.v1.SendToolResultResponse\x12a\n" +
 	"\fSwitchBranch\x12'.signalbox.agent.v1.SwitchBranchRequest\x1a(.signalbox.agent.v1.SwitchBranchResponse\x12^\n" +
 	"\vForkSession\x12&.signalbox.agent.v1.ForkSessionRequest\x1a'.signalbox.agent.v1.ForkSessionResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
@@ -2692,7 +2787,7 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
@@ -2727,32 +2822,34 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*SendToolResultRequest)(nil),  // 30: signalbox.agent.v1.SendToolResultRequest
 	(*SendToolResultResponse)(nil), // 31: signalbox.agent.v1.SendToolResultResponse
 	(*CancelRequest)(nil),          // 32: signalbox.agent.v1.CancelRequest
-	(*CancelResponse)(nil),         // 33: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 34: google.protobuf.Timestamp
-	(*Run)(nil),                    // 35: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 36: signalbox.agent.v1.UnavailableTool
-	(*ToolCall)(nil),               // 37: signalbox.agent.v1.ToolCall
+	(*WithdrawRequest)(nil),        // 33: signalbox.agent.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),       // 34: signalbox.agent.v1.WithdrawResponse
+	(*CancelResponse)(nil),         // 35: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
+	(*Run)(nil),                    // 37: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 38: signalbox.agent.v1.UnavailableTool
+	(*ToolCall)(nil),               // 39: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	34, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	34, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	34, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	36, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	36, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	36, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
 	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
 	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	34, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	36, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
 	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	35, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	37, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
 	14, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	36, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	38, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
 	13, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	35, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
-	34, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	37, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	36, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 19: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 20: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	1,  // 21: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
@@ -2764,8 +2861,8 @@ var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	24, // 27: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
 	24, // 28: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
 	1,  // 29: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	35, // 30: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	37, // 31: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	37, // 30: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	39, // 31: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
 	4,  // 32: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
 	9,  // 33: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
 	11, // 34: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
@@ -2774,22 +2871,24 @@ var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	21, // 37: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
 	19, // 38: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
 	32, // 39: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	30, // 40: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	25, // 41: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
-	27, // 42: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
-	8,  // 43: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 44: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 45: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	16, // 46: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	18, // 47: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	29, // 48: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	20, // 49: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	33, // 50: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	31, // 51: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	26, // 52: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
-	28, // 53: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
-	43, // [43:54] is the sub-list for method output_type
-	32, // [32:43] is the sub-list for method input_type
+	33, // 40: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
+	30, // 41: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	25, // 42: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	27, // 43: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	8,  // 44: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 45: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 46: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	16, // 47: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	18, // 48: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	29, // 49: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	20, // 50: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	35, // 51: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	34, // 52: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
+	31, // 53: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	26, // 54: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	28, // 55: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	44, // [44:56] is the sub-list for method output_type
+	32, // [32:44] is the sub-list for method input_type
 	32, // [32:32] is the sub-list for extension type_name
 	32, // [32:32] is the sub-list for extension extendee
 	0,  // [0:32] is the sub-list for field type_name
@@ -2819,7 +2918,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -3,6 +3,7 @@ package conversation
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -60,6 +61,49 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 	}
 	s.out.Poke()
 	return cancelled, running, nil
+}
+
+// Withdraw removes a message that is queued and ends its run. Of the run's events there is only the
+// end, so that viewers do not see the message join the conversation. It returns Conflict if the
+// message is in the conversation already, or joins an active run.
+func (s *Store) Withdraw(ctx context.Context, a identity.Actor, session id.Session, message id.Message) error {
+	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		if err := lock(ctx, tx, a.Workspace, session); err != nil {
+			return err
+		}
+		open, err := openRuns(ctx, tx, a.Workspace, session)
+		if err != nil {
+			return err
+		}
+		args := pg.Args{"workspace": a.Workspace, "session": session, "message": message}
+		at := slices.IndexFunc(open, func(r run.Run) bool { return r.UserMessage == message && r.State == run.Queued })
+		if at >= 0 {
+			deleted, err := tx.Exec(ctx, `DELETE FROM messages WHERE workspace_id = @workspace AND id = @message AND position IS NULL`, args)
+			if err != nil {
+				return fmt.Errorf("delete the message: %w", err)
+			}
+			if deleted.RowsAffected() > 0 {
+				if err := s.publishEnd(ctx, tx, &open[at]); err != nil {
+					return err
+				}
+				return run.WakeNext(ctx, tx, a.Workspace, session)
+			}
+		}
+		var exists bool
+		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = @message)`, args).Scan(&exists)
+		switch {
+		case err != nil:
+			return err
+		case !exists:
+			return noMessage()
+		}
+		return fault.Coded(fault.Conflict, "MESSAGE_BEGUN", "the message does not wait any more: stop its run, or edit the message when the run has ended")
+	})
+	if err != nil {
+		return fmt.Errorf("withdraw message: %w", err)
+	}
+	s.out.Poke()
+	return nil
 }
 
 // CancelMember stops all runs that a member started in the workspace.
@@ -127,7 +171,7 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 // endQueued ends a run that was never claimed. Its message joins the conversation
 // unanswered, unless the run was to answer again one that has joined, and its two events are published under epoch 0.
 func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
-	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "run": r.ID, "message": r.UserMessage}
+	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "message": r.UserMessage}
 	var content string
 	err := tx.QueryRow(ctx, `
 		WITH waiting AS (
@@ -144,18 +188,25 @@ func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	if err != nil {
 		return fmt.Errorf("join the message of a queued run: %w", err)
 	}
-	_, err = tx.Exec(ctx, `
-		UPDATE runs SET state = 'cancelled', finish_reason = 'cancelled', last_event = 1, ended_at = clock_timestamp()
-		WHERE workspace_id = @workspace AND id = @run`, args)
+	asked := &runv1.Event{RunId: r.ID.String(), RunOrdinal: r.Ordinal, Time: timestamppb.Now()}
+	asked.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), asked.GetTime().AsTime())
+	return s.publishEnd(ctx, tx, r, asked)
+}
+
+// publishEnd marks a run that was never claimed as cancelled, and publishes its end after the events
+// before it.
+func (s *Store) publishEnd(ctx context.Context, tx pgx.Tx, r *run.Run, before ...*runv1.Event) error {
+	last := int64(len(before))
+	_, err := tx.Exec(ctx, `
+		UPDATE runs SET state = 'cancelled', finish_reason = 'cancelled', last_event = @last, ended_at = clock_timestamp()
+		WHERE workspace_id = @workspace AND id = @run`, pg.Args{"workspace": r.Workspace, "run": r.ID, "last": last})
 	if err != nil {
 		return fmt.Errorf("end a queued run: %w", err)
 	}
-	event := func(n int64) *runv1.Event {
-		return &runv1.Event{RunId: r.ID.String(), RunOrdinal: r.Ordinal, Number: n, Time: timestamppb.Now()}
+	end := &runv1.Event{
+		RunId: r.ID.String(), RunOrdinal: r.Ordinal, Number: last, Time: timestamppb.Now(),
+		Body: &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled", Simulated: r.Simulated()}},
 	}
-	asked, end := event(0), event(1)
-	asked.Body = run.UserMessageEvent(r.UserMessage, r.CreatedBy, []byte(content), asked.GetTime().AsTime())
-	end.Body = &runv1.Event_Done{Done: &runv1.Done{FinishReason: "cancelled", Simulated: r.Simulated()}}
 	_, subj := run.LogSubject(s.cfg.Partitions, r.Workspace, r.Session)
-	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, []*runv1.Event{asked, end})...)
+	return outbox.Add(ctx, tx, run.EventMessages(r.Workspace, subj, append(before, end))...)
 }

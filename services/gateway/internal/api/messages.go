@@ -82,6 +82,9 @@ func (a *API) messages() {
 		about("Streams every event of the session from now on or, with the last event's id, every event after it. An unknown or old id is not an error: "+
 			"the stream then begins with a snapshot event.")), viewers.withURLToken(), a.watchSession)
 	handle(a, op("cancel", "POST /api/sessions/{id}/cancel", tag, "Stop the session's active run, a given run, or all runs"), editors, a.cancel)
+	handle(a, op("withdraw-message", "DELETE /api/sessions/{id}/messages/{message_id}", tag, "Remove a message that waits",
+		about("A message waits while other runs of the session are active; the run that would have answered it ends as cancelled. 409 with the code MESSAGE_BEGUN once the message is in the conversation.")),
+		editors, a.withdrawMessage)
 }
 
 // delivery is the form in which the sender wants the answer.
@@ -489,6 +492,16 @@ func (a *API) toolStats(ctx context.Context, run string) ([]ToolStat, error) {
 			OK: o.GetState() == toolv1.OutcomeState_OUTCOME_STATE_OK, Bytes: len(o.GetResultJson()), ErrorType: o.GetErrorType(),
 		}
 	}), nil
+}
+
+func (a *API) withdrawMessage(ctx context.Context, in *struct {
+	SessionPath
+	Repeatable
+	MessageID ID[id.Message] `path:"message_id" format:"uuid"`
+},
+) (*Success, error) {
+	_, err := a.cfg.Conversations.Withdraw(ctx, &agentv1.WithdrawRequest{SessionId: in.ID.String(), MessageId: in.MessageID.String()})
+	return succeeded(), err
 }
 
 // Cancel is the body of POST /api/sessions/{id}/cancel.

@@ -57,6 +57,9 @@ const (
 	// ConversationServiceCancelProcedure is the fully-qualified name of the ConversationService's
 	// Cancel RPC.
 	ConversationServiceCancelProcedure = "/signalbox.agent.v1.ConversationService/Cancel"
+	// ConversationServiceWithdrawProcedure is the fully-qualified name of the ConversationService's
+	// Withdraw RPC.
+	ConversationServiceWithdrawProcedure = "/signalbox.agent.v1.ConversationService/Withdraw"
 	// ConversationServiceSendToolResultProcedure is the fully-qualified name of the
 	// ConversationService's SendToolResult RPC.
 	ConversationServiceSendToolResultProcedure = "/signalbox.agent.v1.ConversationService/SendToolResult"
@@ -88,6 +91,9 @@ type ConversationServiceClient interface {
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// Withdraw removes a message that waits for other runs of its session to end, and ends the run
+	// that would have answered it. It is a CONFLICT once the message is in the conversation.
+	Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error)
 	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
@@ -160,6 +166,12 @@ func NewConversationServiceClient(httpClient connect.HTTPClient, baseURL string,
 			connect.WithSchema(conversationServiceMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		withdraw: connect.NewClient[v1.WithdrawRequest, v1.WithdrawResponse](
+			httpClient,
+			baseURL+ConversationServiceWithdrawProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("Withdraw")),
+			connect.WithClientOptions(opts...),
+		),
 		sendToolResult: connect.NewClient[v1.SendToolResultRequest, v1.SendToolResultResponse](
 			httpClient,
 			baseURL+ConversationServiceSendToolResultProcedure,
@@ -191,6 +203,7 @@ type conversationServiceClient struct {
 	submit         *connect.Client[v1.SubmitRequest, v1.SubmitResponse]
 	compactSession *connect.Client[v1.CompactSessionRequest, v1.CompactSessionResponse]
 	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
+	withdraw       *connect.Client[v1.WithdrawRequest, v1.WithdrawResponse]
 	sendToolResult *connect.Client[v1.SendToolResultRequest, v1.SendToolResultResponse]
 	switchBranch   *connect.Client[v1.SwitchBranchRequest, v1.SwitchBranchResponse]
 	forkSession    *connect.Client[v1.ForkSessionRequest, v1.ForkSessionResponse]
@@ -268,6 +281,15 @@ func (c *conversationServiceClient) Cancel(ctx context.Context, req *v1.CancelRe
 	return nil, err
 }
 
+// Withdraw calls signalbox.agent.v1.ConversationService.Withdraw.
+func (c *conversationServiceClient) Withdraw(ctx context.Context, req *v1.WithdrawRequest) (*v1.WithdrawResponse, error) {
+	response, err := c.withdraw.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SendToolResult calls signalbox.agent.v1.ConversationService.SendToolResult.
 func (c *conversationServiceClient) SendToolResult(ctx context.Context, req *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
 	response, err := c.sendToolResult.CallUnary(ctx, connect.NewRequest(req))
@@ -316,6 +338,9 @@ type ConversationServiceHandler interface {
 	// Cancel stops the session's active run and those queued behind it, or one run.
 	// It returns when the request is stored; the run ends a moment later.
 	Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error)
+	// Withdraw removes a message that waits for other runs of its session to end, and ends the run
+	// that would have answered it. It is a CONFLICT once the message is in the conversation.
+	Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error)
 	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
@@ -384,6 +409,12 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 		connect.WithSchema(conversationServiceMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	conversationServiceWithdrawHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceWithdrawProcedure,
+		svc.Withdraw,
+		connect.WithSchema(conversationServiceMethods.ByName("Withdraw")),
+		connect.WithHandlerOptions(opts...),
+	)
 	conversationServiceSendToolResultHandler := connect.NewUnaryHandlerSimple(
 		ConversationServiceSendToolResultProcedure,
 		svc.SendToolResult,
@@ -420,6 +451,8 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 			conversationServiceCompactSessionHandler.ServeHTTP(w, r)
 		case ConversationServiceCancelProcedure:
 			conversationServiceCancelHandler.ServeHTTP(w, r)
+		case ConversationServiceWithdrawProcedure:
+			conversationServiceWithdrawHandler.ServeHTTP(w, r)
 		case ConversationServiceSendToolResultProcedure:
 			conversationServiceSendToolResultHandler.ServeHTTP(w, r)
 		case ConversationServiceSwitchBranchProcedure:
@@ -465,6 +498,10 @@ func (UnimplementedConversationServiceHandler) CompactSession(context.Context, *
 
 func (UnimplementedConversationServiceHandler) Cancel(context.Context, *v1.CancelRequest) (*v1.CancelResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Cancel is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Withdraw is not implemented"))
 }
 
 func (UnimplementedConversationServiceHandler) SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
