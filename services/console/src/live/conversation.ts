@@ -23,6 +23,8 @@ export interface Said {
 	by: string | null;
 	at: string;
 	run: string | null;
+	/** The ids of all its versions, its own among them; absent if it is the only one. */
+	siblings?: readonly string[];
 	/** sending: not confirmed by the server. unsent: kept until the line is back. failed: the server refused it; `error` says why. */
 	state: "sending" | "unsent" | "sent" | "failed";
 	error?: string;
@@ -77,6 +79,8 @@ export interface Step {
 	model?: string | undefined;
 	simulated?: boolean | undefined;
 	messageId?: string;
+	/** The ids of the first messages of all answers, its own among them; absent if it is the only one. */
+	siblings?: readonly string[];
 }
 
 /** Why a run did not end by itself, or that something else happened to it. */
@@ -111,6 +115,25 @@ export interface View {
 	/** Messages that wait for the active run to end. */
 	queue: readonly Said[];
 	active: Active | null;
+	/** The ids of the other versions of the message that comes next, of which it is a sibling. */
+	next: readonly string[];
+}
+
+/**
+ * The steps of the answer that ends with the line at an index: those of its run, without what a
+ * retry replaced. None if the line is not the end of an answer.
+ */
+export function answerEndingAt(lines: readonly Line[], index: number): Step[] {
+	const last = lines[index];
+	if (last?.kind !== "step" || last.state !== "done") return [];
+	const belongs = (l: Line | undefined): l is Line => l !== undefined && l.run === last.run && !(l.kind === "said" && !l.run);
+	for (let i = index + 1; belongs(lines[i]); i++) if (lines[i]?.kind === "step") return [];
+	const steps: Step[] = [];
+	for (let i = index; ; i--) {
+		const l = lines[i];
+		if (!belongs(l)) return steps;
+		if (l.kind === "step" && l.state === "done") steps.unshift(l);
+	}
 }
 
 type Details = Schemas["SessionDetails"];
@@ -256,6 +279,7 @@ export class Conversation {
 				if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "waiting", reason: e.reason } });
 				return;
 			case "done":
+				if (e.messageId) this.#named(e.runId, e.messageId);
 				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail));
 				return;
 			case "error":
@@ -282,6 +306,7 @@ export class Conversation {
 			at: new Date().toISOString(),
 			run: e.runId,
 			state: "sent",
+			...this.#versions(e.messageId),
 		};
 		const pending = v.queue.findIndex((q) => q.key === e.messageId || ((q.state === "sending" || q.state === "unsent") && q.text === text));
 		const queue = pending < 0 ? v.queue : v.queue.toSpliced(pending, 1);
@@ -289,7 +314,21 @@ export class Conversation {
 			(l) => l.key === e.messageId || (l.kind === "said" && (l.state === "sending" || l.state === "unsent") && l.text === text),
 		);
 		const lines = at < 0 ? [...v.lines, said] : v.lines.with(at, said);
-		this.#set({ ...v, lines, queue });
+		this.#set({ ...v, lines, queue, next: [] });
+	}
+
+	/** The siblings of the message that comes now. */
+	#versions(id: string): { siblings?: string[] } {
+		const { next } = this.#view;
+		return next.length > 0 ? { siblings: [...next, id] } : {};
+	}
+
+	/** Gives the step that is being written the id under which it is stored. */
+	#named(run: string, messageId: string): void {
+		const v = this.#view;
+		const i = v.lines.findLastIndex((l) => l.kind === "step" && l.state === "writing" && l.run === run);
+		const l = v.lines[i];
+		if (l?.kind === "step") this.#set({ ...v, lines: v.lines.with(i, { ...l, messageId, ...this.#versions(messageId) }), next: [] });
 	}
 
 	#activeOf(run: string, now: number, change: Partial<Active>): Active {
@@ -342,6 +381,7 @@ export class Conversation {
 	}
 
 	#stepDone(e: Schemas["StepCompleteEvent"]): void {
+		if (e.messageId) this.#named(this.#view.active?.run ?? "", e.messageId);
 		const v = this.#view;
 		const i = v.lines.findLastIndex((l) => l.kind === "step" && l.state === "writing");
 		const active = v.active && {
@@ -431,6 +471,7 @@ function fromDetails(d: Details): View {
 		if (m.role === "user") {
 			const { text, files } = contentOf(m.content);
 			const said: Said = { kind: "said", key: m.id, text, files, by: m.created_by, at: m.created_at, run: m.run_id, state: "sent" };
+			if (m.siblings) said.siblings = m.siblings;
 			(active && i > from && m.run_id !== active.id && !answered.has(m.run_id) ? queue : lines).push(said);
 		} else if (m.role === "assistant") lines.push(stepOf(m));
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
@@ -440,6 +481,7 @@ function fromDetails(d: Details): View {
 		session: d.session,
 		lines,
 		queue,
+		next: d.next_siblings,
 		active: active && {
 			run: active.id,
 			state: active.state === "waiting" || active.state === "queued" ? active.state : "running",
@@ -468,6 +510,7 @@ function stepOf(m: Schemas["Message"]): Step {
 		model: m.model ?? undefined,
 		simulated: m.simulated,
 	};
+	if (m.siblings) s.siblings = m.siblings;
 	if (m.tokens_in !== null) s.tokensIn = m.tokens_in;
 	if (m.tokens_out !== null) s.tokensOut = m.tokens_out;
 	for (const p of partsOf(m.content)) {

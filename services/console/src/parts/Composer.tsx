@@ -1,4 +1,4 @@
-import { ArrowUp, CornerUpRight, FileText, ListPlus, Paperclip, X } from "lucide-react";
+import { ArrowUp, CornerUpRight, FileText, ListPlus, Paperclip, Pencil, X } from "lucide-react";
 import {
 	type ClipboardEvent,
 	type DragEvent,
@@ -44,6 +44,8 @@ interface Props {
 	draft: string;
 	/** A run is active: messages queue or steer. */
 	running: boolean;
+	/** The message that is edited: its new text becomes another version of it. */
+	editing?: { files: readonly Attached[]; onCancel: () => void } | undefined;
 	/** A call waits for an answer. */
 	asked?: boolean;
 	placeholder?: string;
@@ -55,19 +57,19 @@ interface Props {
 	onSend: (text: string, mode: Mode, files: readonly Attached[]) => void;
 	/** What a word that begins with @ or / can become, given its letters. */
 	suggest?: (sign: "@" | "/", letters: string) => Promise<Suggestion[]>;
-	/** Arrow up in an empty composer. */
-	onRecall?: () => string | undefined;
+	/** Arrow up in an empty composer; true if it did something. */
+	onRecall?: () => boolean;
 }
 
 const touch = () => matchMedia("(pointer: coarse)").matches;
 
 /** Where a person writes. Its text is its own state, so that typing renders nothing else. */
-export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, onSend, onRecall, suggest }: Props) {
+export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, editing, onSend, onRecall, suggest }: Props) {
 	const [text, setText] = useState(() => drafts.read(draft));
 	const [mode, setMode] = useState<Mode>("queue");
 	const area = useRef<HTMLTextAreaElement>(null);
 	const clip = useRef<HTMLInputElement>(null);
-	const [files, setFiles] = useState<readonly Attached[]>([]);
+	const [files, setFiles] = useState<readonly Attached[]>(editing?.files ?? []);
 	const [limit, setLimit] = useState("");
 	const [over, setOver] = useState(false);
 	const offers = useSuggestions(suggest);
@@ -104,6 +106,10 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 		return () => void composers.delete(replace);
 	}, [draft]);
 	useEffect(() => drafts.write(draft, text), [draft, text]);
+	// biome-ignore lint/correctness/useExhaustiveDependencies: once, when the edit begins
+	useEffect(() => {
+		if (editing) area.current?.setSelectionRange(text.length, text.length);
+	}, []);
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the height follows the text
 	useLayoutEffect(() => {
 		const a = area.current;
@@ -139,11 +145,10 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 			e.preventDefault();
 			send(mode);
 		} else if (e.key === "ArrowUp" && !e.altKey && !e.metaKey && text === "") {
-			const last = onRecall?.();
-			if (last) {
-				e.preventDefault();
-				setText(last);
-			}
+			if (onRecall?.()) e.preventDefault();
+		} else if (e.key === "Escape" && editing) {
+			e.preventDefault();
+			editing.onCancel();
 		}
 	};
 	return (
@@ -198,6 +203,13 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 							</li>
 						))}
 					</ul>
+				)}
+				{editing && (
+					<p className={css.editing}>
+						<Icon of={Pencil} />
+						<span className="flex-1">You edit a message. What it said before, and its answer, stay as another version.</span>
+						<IconButton icon={X} label="Leave it as it was" onClick={editing.onCancel} />
+					</p>
 				)}
 				{limit && (
 					<p className={css.limit} role="alert">

@@ -2,7 +2,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown } from "lucide-react";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
-import type { Line, View } from "../live/conversation.ts";
+import { answerEndingAt, type Line, type View } from "../live/conversation.ts";
 import { Button } from "./controls.tsx";
 import css from "./Lines.module.css";
 import { Signal } from "./Signal.tsx";
@@ -73,7 +73,7 @@ export function Lines({ view, names, author, session }: Props) {
 	// A link to a message shows it, once it is there.
 	const wanted = useRef(location.hash);
 	const seek = useCallback(() => {
-		const index = wanted.current.startsWith("#m-") ? lines.findIndex((l) => l.key === wanted.current.slice(3)) : -1;
+		const index = wanted.current.startsWith("#m-") ? lines.findIndex((l) => idOf(l) === wanted.current.slice(3)) : -1;
 		if (index < 0) return;
 		setFound(wanted.current.slice(3));
 		wanted.current = "";
@@ -102,6 +102,17 @@ export function Lines({ view, names, author, session }: Props) {
 		{ name: "Next question", keys: "alt+arrowdown", run: () => jump(1) },
 	]);
 
+	const shown = useRef(lines);
+	shown.current = lines;
+	const textOfAnswer = useCallback(
+		(index: number) =>
+			answerEndingAt(shown.current, index)
+				.map((s) => s.text)
+				.filter(Boolean)
+				.join("\n\n"),
+		[],
+	);
+
 	const items = virtual.getVirtualItems();
 	return (
 		<div className={css.frame}>
@@ -112,6 +123,7 @@ export function Lines({ view, names, author, session }: Props) {
 							const line = lines[index];
 							if (!line) return null;
 							const last = index === lines.length - 1;
+							const answer = active?.run === line.run ? [] : answerEndingAt(lines, index);
 							return (
 								<Turn
 									key={key}
@@ -121,7 +133,9 @@ export function Lines({ view, names, author, session }: Props) {
 									session={session}
 									last={last}
 									live={last && active?.state === "running" && line.kind === "step"}
-									found={line.key === found}
+									found={idOf(line) === found}
+									answer={answer.find((s) => s.messageId) ?? answer[0]}
+									textOfAnswer={textOfAnswer}
 									names={names}
 									author={author}
 								/>
@@ -182,6 +196,9 @@ function Ticks({
 		</div>
 	);
 }
+
+/** A line's id in a link. */
+const idOf = (l: Line): string => (l.kind === "step" && l.messageId) || l.key;
 
 const textOf = (l: Line | undefined): string => (l?.kind === "said" ? l.text.slice(0, 160) : "");
 

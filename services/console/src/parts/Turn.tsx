@@ -1,5 +1,5 @@
 import { Link } from "@tanstack/react-router";
-import { ArrowLeftRight, ChevronRight, Copy, Lightbulb, Link2 } from "lucide-react";
+import { ArrowLeftRight, ChevronLeft, ChevronRight, Copy, GitBranch, Lightbulb, Link2, Pencil, RotateCcw } from "lucide-react";
 import { createContext, memo, use, useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import type { Line, Note, Said, Source, Step } from "../live/conversation.ts";
@@ -19,6 +19,10 @@ export interface TurnProps {
 	last: boolean;
 	/** A link led to it. */
 	found: boolean;
+	/** The first step of the answer that ends with this line. */
+	answer: Step | undefined;
+	/** The text of the answer that ends with a line. */
+	textOfAnswer: (index: number) => string;
 	/** Its place among the lines, and who measures it. */
 	index: number;
 	measure: (turn: HTMLElement | null) => void;
@@ -28,7 +32,19 @@ export interface TurnProps {
 }
 
 /** One stop on the line of a conversation. */
-export const Turn = memo(function Turn({ line, session, live, last, found, index, measure, names, author }: TurnProps) {
+export const Turn = memo(function Turn({
+	line,
+	session,
+	live,
+	last,
+	found,
+	answer,
+	textOfAnswer,
+	index,
+	measure,
+	names,
+	author,
+}: TurnProps) {
 	const node =
 		line.kind === "said" ? (
 			<Face name={names.get(line.by ?? author) ?? "You"} id={line.by ?? author} />
@@ -52,6 +68,7 @@ export const Turn = memo(function Turn({ line, session, live, last, found, index
 			<div className="min-w-0">
 				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} session={session} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
+				{line.kind === "step" && answer && !live && <AnswerFoot step={line} first={answer} copy={() => textOfAnswer(index)} />}
 				{line.kind === "note" && <NoteBody note={line} last={last} />}
 			</div>
 		</li>
@@ -77,6 +94,7 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 				<b>{name}</b>
 				<time dateTime={said.at}>{timeOfDay(said.at)}</time>
 				{said.state === "sending" && <span>Sending{said.progress !== undefined && ` ${Math.round(said.progress * 100)} %`}</span>}
+				{said.state === "sent" && <SaidDeeds said={said} />}
 				{said.state === "unsent" && <span>Not sent yet. It is kept here and sent when the line is back.</span>}
 			</div>
 			<div className={css.say}>
@@ -115,28 +133,84 @@ function StepBody({ step, session, live }: { step: Step; session: string; live: 
 			)}
 			{step.sources.length > 0 && <Sources sources={step.sources} />}
 			{step.calls.length > 0 && <Calls calls={step.calls} session={session} run={step.run} />}
-			{step.state === "done" && step.text && !live && (
-				<footer className={css.foot}>
-					<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void navigator.clipboard.writeText(step.text)} />
-					{step.messageId && (
-						<IconButton
-							icon={Link2}
-							label="Link to this message"
-							onClick={() => void navigator.clipboard.writeText(`${location.href.split("#")[0]}#m-${step.messageId}`)}
-						/>
-					)}
-					<span className="n ml-2">
-						{[
-							step.simulated ? "Simulated" : step.model,
-							step.tokensIn !== undefined && `${tokens(step.tokensIn)} in`,
-							step.tokensOut !== undefined && `${tokens(step.tokensOut)} out`,
-						]
-							.filter(Boolean)
-							.join(" · ")}
-					</span>
-				</footer>
-			)}
 		</>
+	);
+}
+
+/** What can be done with an answer, and what it took. */
+function AnswerFoot({ step, first, copy }: { step: Step; first: Step; copy: () => string }) {
+	const deeds = use(DeedsContext);
+	const id = first.messageId;
+	return (
+		<footer className={css.foot}>
+			{id && deeds && <Versions id={id} siblings={first.siblings} deeds={deeds} />}
+			<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void navigator.clipboard.writeText(copy())} />
+			{id && deeds && (
+				<>
+					<IconButton
+						icon={RotateCcw}
+						label="Answer again"
+						disabled={deeds.busy}
+						{...(deeds.busy ? { title: "Answer again: when this run has ended" } : {})}
+						onClick={() => deeds.again(id)}
+					/>
+					<IconButton icon={GitBranch} label="New session from here" onClick={() => deeds.fork(id)} />
+				</>
+			)}
+			{id && (
+				<IconButton
+					icon={Link2}
+					label="Link to this message"
+					onClick={() => void navigator.clipboard.writeText(`${location.href.split("#")[0]}#m-${step.messageId ?? id}`)}
+				/>
+			)}
+			<span className="n ml-2">
+				{[
+					step.simulated ? "Simulated" : step.model,
+					step.tokensIn !== undefined && `${tokens(step.tokensIn)} in`,
+					step.tokensOut !== undefined && `${tokens(step.tokensOut)} out`,
+				]
+					.filter(Boolean)
+					.join(" · ")}
+			</span>
+		</footer>
+	);
+}
+
+/** What can be done with a person's message. */
+function SaidDeeds({ said }: { said: Said }) {
+	const deeds = use(DeedsContext);
+	if (!deeds) return null;
+	return (
+		<span className={css.deeds}>
+			<Versions id={said.key} siblings={said.siblings} deeds={deeds} />
+			<IconButton
+				icon={Pencil}
+				label="Edit this message"
+				className={css.quiet ?? ""}
+				disabled={deeds.busy}
+				{...(deeds.busy ? { title: "Edit this message: when this run has ended" } : {})}
+				onClick={() => deeds.edit(said)}
+			/>
+		</span>
+	);
+}
+
+/** Switches between the versions of a message or an answer. The stream brings the branch. */
+function Versions({ id, siblings = [], deeds }: { id: string; siblings?: readonly string[] | undefined; deeds: Deeds }) {
+	const at = siblings.indexOf(id);
+	if (at < 0 || siblings.length < 2) return null;
+	const step = (icon: typeof ChevronLeft, label: string, to: string | undefined) => (
+		<IconButton icon={icon} label={label} disabled={!to || deeds.busy} onClick={() => to && deeds.show(to)} />
+	);
+	return (
+		<span className={css.versions} role="group" aria-label={`Version ${at + 1} of ${siblings.length}`}>
+			{step(ChevronLeft, "Previous version", siblings[at - 1])}
+			<span className="n">
+				{at + 1}/{siblings.length}
+			</span>
+			{step(ChevronRight, "Next version", siblings[at + 1])}
+		</span>
 	);
 }
 
@@ -178,11 +252,25 @@ function Sources({ sources }: { sources: readonly Source[] }) {
 	);
 }
 
-/** Sends a message to the session; null for those who may not. */
-export const SendContext = createContext<((text: string) => void) | null>(null);
+/** What a person can do with the turns of a session. */
+export interface Deeds {
+	/** A run is active or queued: the branch cannot change. */
+	busy: boolean;
+	send: (text: string) => void;
+	edit: (said: Said) => void;
+	/** Has a message answered again, or an answer made again. */
+	again: (id: string) => void;
+	/** Shows the branch with a message. */
+	show: (id: string) => void;
+	/** Makes a session of the messages up to one. */
+	fork: (id: string) => void;
+}
+
+/** Null for those who may only read. */
+export const DeedsContext = createContext<Deeds | null>(null);
 
 function NoteBody({ note, last }: { note: Note; last: boolean }) {
-	const send = use(SendContext);
+	const deeds = use(DeedsContext);
 	const { workspace } = useWorkspace();
 	if (note.tone === "note") return <p className={css.event}>{note.text}</p>;
 	if (note.tone === "plain") return <p className="text-small text-ink-2">{note.text}</p>;
@@ -193,8 +281,8 @@ function NoteBody({ note, last }: { note: Note; last: boolean }) {
 			{note.tone === "stop" && note.code && <p className="n mt-1 text-small text-ink-3">{note.code}</p>}
 			{last && (
 				<p className="mt-2 flex flex-wrap items-center gap-2">
-					{send && !budget && (
-						<Button small onClick={() => send("Go on.")}>
+					{deeds && !budget && (
+						<Button small onClick={() => deeds.send("Go on.")}>
 							Go on
 						</Button>
 					)}

@@ -1,12 +1,12 @@
 import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, useNavigate } from "@tanstack/react-router";
 import { Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
-import type { File as Attached, Conversation, Line, View } from "../live/conversation.ts";
+import type { File as Attached, Conversation, Line, Said, View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
@@ -18,7 +18,7 @@ import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { toast } from "../parts/Toast.tsx";
-import { SendContext } from "../parts/Turn.tsx";
+import { type Deeds, DeedsContext } from "../parts/Turn.tsx";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
@@ -30,6 +30,11 @@ export function SessionPage({ id, doc }: { id: string; doc?: string }) {
 	if (loaded.state === "failed") return <Failed error={loaded.error} />;
 	return <Beside id={id} conversation={loaded.conversation} {...(doc === undefined ? {} : { doc })} />;
 }
+
+/** Names the draft of an edit. */
+const draftOf = (session: string, said: Said) => `${session}/${said.key}`;
+
+const complain = (e: unknown) => toast({ text: e instanceof Error ? e.message : String(e) });
 
 /** In the address, for a document that the person has closed. */
 const closed = "none";
@@ -188,16 +193,14 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 				const answer = await unwrap(client.api.PATCH("/api/sessions/{id}", { params: { path: { id } }, body }));
 				conversation.renamed(answer.session);
 			} catch (e) {
-				toast({ text: e instanceof Error ? e.message : String(e) });
+				complain(e);
 			}
 		},
 		[client, conversation, id],
 	);
 	const unqueue = useCallback(
 		(run: string) =>
-			unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: { run_id: run } })).catch((e: Error) =>
-				toast({ text: e.message }),
-			),
+			unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: { run_id: run } })).catch(complain),
 		[client, id],
 	);
 	const suggest = useSuggest();
@@ -206,15 +209,72 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
 	}, [client, conversation, id]);
 	useActions(view.active ? [{ name: `Stop the run of “${title}”`, keys: "mod+.", icon: Square, run: stop }] : []);
+	const [editing, setEditing] = useState<Said>();
+	const endEdit = () => {
+		if (editing) drafts.write(draftOf(id, editing), "");
+		setEditing(undefined);
+	};
+	const edit = useCallback(
+		(said: Said) => {
+			drafts.write(draftOf(id, said), said.text);
+			setEditing(said);
+		},
+		[id],
+	);
+	const resend = async (said: Said, text: string, files: readonly Attached[]) => {
+		setEditing(undefined);
+		try {
+			await unwrap(
+				client.api.POST("/api/sessions/{id}/messages", {
+					params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": crypto.randomUUID() } },
+					body: { content: contentFor(text, files), edit_of: said.key, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
+				}),
+			);
+		} catch (e) {
+			drafts.write(draftOf(id, said), text);
+			setEditing({ ...said, files: [...files] });
+			complain(e);
+		}
+	};
+	const navigate = useNavigate();
+	const busy = view.active !== null;
+	const deeds = useMemo<Deeds>(() => {
+		const params = { path: { id } };
+		return {
+			busy,
+			edit,
+			send: sendText,
+			again: (message) =>
+				void unwrap(
+					client.api.POST("/api/sessions/{id}/regenerate", {
+						params: { ...params, header: { Prefer: "respond-async", "Idempotency-Key": crypto.randomUUID() } },
+						body: { message_id: message },
+					}),
+				).catch(complain),
+			show: (message) => void unwrap(client.api.PUT("/api/sessions/{id}/leaf", { params, body: { message_id: message } })).catch(complain),
+			fork: (message) =>
+				void unwrap(client.api.POST("/api/sessions/{id}/fork", { params, body: { message_id: message } }))
+					.then(({ session }) => {
+						void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
+						return navigate({ to: "/w/$slug/s/$id", params: { slug: slugOf(workspace), id: session.id } });
+					})
+					.catch(complain),
+		};
+	}, [busy, client, edit, id, navigate, queries, sendText, workspace]);
 	const asked = view.lines.some((l) => l.kind === "step" && l.calls.some((c) => c.state === "asking"));
-	const lastSaid = () => view.lines.findLast((l) => l.kind === "said")?.text;
+	const recall = () => {
+		const last = view.lines.findLast((l): l is Said => l.kind === "said" && l.state === "sent");
+		if (!last || busy) return false;
+		edit(last);
+		return true;
+	};
 	return (
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
-			<SendContext value={workspace.role === "viewer" ? null : sendText}>
+			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
 				<Lines view={view} names={names} author={view.session.created_by} session={id} />
-			</SendContext>
+			</DeedsContext>
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
 					{view.queue.map((q) => (
@@ -246,10 +306,12 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 				<p className={css.reading}>You are reading. Viewers see everything as it happens.</p>
 			) : (
 				<Composer
-					draft={id}
+					key={editing ? draftOf(id, editing) : id}
+					draft={editing ? draftOf(id, editing) : id}
+					editing={editing && { files: editing.files, onCancel: endEdit }}
 					running={view.active !== null}
 					asked={asked}
-					onSend={send}
+					onSend={(text, mode, files) => (editing ? void resend(editing, text, files) : send(text, mode, files))}
 					suggest={suggest}
 					tools={
 						<>
@@ -257,8 +319,8 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 							<ToolsMenu session={view.session} onChange={(tools) => void change({ tools })} />
 						</>
 					}
-					onRecall={lastSaid}
-					autoFocus={!matchMedia("(pointer: coarse)").matches}
+					onRecall={recall}
+					autoFocus={editing !== undefined || !matchMedia("(pointer: coarse)").matches}
 				/>
 			)}
 			<Announcer view={view} />
