@@ -1,6 +1,6 @@
 import type { SignalboxEvent } from "@signalbox/client";
 import { expect, test } from "vitest";
-import { Conversation, type Said, type Step } from "./conversation.ts";
+import { answerEndingAt, Conversation, type Said, type Step } from "./conversation.ts";
 
 const session = {
 	id: "s",
@@ -141,6 +141,52 @@ test("the event of a message may come before the answer to its request", () => {
 	apply({ type: "user-message", messageId: "u1", content: "hi", createdBy: "me", runId: "r1" });
 	c.sent("k", { messageId: "u1", run: "r1" });
 	expect(c.view().lines).toMatchObject([{ key: "u1", state: "sent" }]);
+});
+
+test("a message that is taken back leaves the queue without a word", () => {
+	const { c, apply } = conversation();
+	apply(start, text("a"));
+	c.sending({ kind: "said", key: "k", text: "next", files: [], by: "me", at: "", run: null, state: "sending" });
+	c.sent("k", { messageId: "u2", run: "r2" });
+	apply({ ...done, runId: "r2", finishReason: "cancelled" });
+	expect(c.view()).toMatchObject({ queue: [], active: { run: "r1" } });
+	expect(c.view().lines).toHaveLength(1);
+});
+
+test("an answer that is made again is a sibling of the others, by its first step", () => {
+	const stored = (id: string, role: string, content: unknown) => ({
+		id,
+		role,
+		content,
+		run_id: "r1",
+		step_index: 0,
+		tokens_in: 1,
+		tokens_out: 1,
+	});
+	const asked = stored("u1", "user", "hi");
+	const { c, apply } = conversation([asked, stored("a1", "assistant", "one")]);
+	const snapshot = { type: "snapshot", session, messages: [asked], active_run: null, last_event_id: "1-1", unavailable_tools: [] };
+	apply({ ...snapshot, next_siblings: ["a1"] }, { ...start, runId: "r2" });
+	apply({ type: "tool-call-complete", toolCallId: "c1", toolName: "doc_read", args: {} }, { ...complete(0), messageId: "a2" });
+	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_read", result: "{}", isError: false });
+	apply(text("two"), { ...complete(1), messageId: "a3" }, { ...done, runId: "r2" });
+	expect(answerEndingAt(c.view().lines, 0)).toEqual([]);
+	expect(answerEndingAt(c.view().lines, 1)).toEqual([]);
+	const answer = answerEndingAt(c.view().lines, 2);
+	expect(answer).toMatchObject([
+		{ messageId: "a2", siblings: ["a1", "a2"] },
+		{ messageId: "a3", text: "two" },
+	]);
+	expect(answer[1]).not.toHaveProperty("siblings");
+});
+
+test("an edited message is a sibling of what it said before", () => {
+	const { c, apply } = conversation();
+	apply({ type: "snapshot", session, messages: [], active_run: null, last_event_id: "1-1", unavailable_tools: [], next_siblings: ["u1"] });
+	apply({ type: "user-message", messageId: "u2", content: "hey", createdBy: "me", runId: "r2" });
+	apply({ ...start, runId: "r2" }, text("a"), { ...complete(0), messageId: "a2" }, { ...done, runId: "r2" });
+	expect(c.view().lines).toMatchObject([{ key: "u2", siblings: ["u1", "u2"] }, { messageId: "a2" }]);
+	expect(c.view().lines[1]).not.toHaveProperty("siblings");
 });
 
 test("a refused message stays with its reason, and can be forgotten", () => {

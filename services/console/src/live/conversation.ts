@@ -32,7 +32,7 @@ export interface Said {
 	progress?: number;
 }
 
-export type CallState = "arriving" | "running" | "asking" | "done" | "failed" | "refused" | "unknown";
+export type CallState = "arriving" | "running" | "asking" | "client" | "done" | "failed" | "refused" | "unknown";
 
 /** A tool call. Its arguments are absent while they arrive; `received` counts their characters. */
 export interface Call {
@@ -185,7 +185,7 @@ export class Conversation {
 		this.#set({ ...this.#view, lines: each(this.#view.lines), queue: each(this.#view.queue) });
 	}
 
-	/** Forgets a message that was refused. */
+	/** Forgets a message that was refused or taken back. */
 	forget(key: string): void {
 		this.#set({
 			...this.#view,
@@ -249,6 +249,9 @@ export class Conversation {
 					args: e.args,
 					ask: { reason: e.reason ?? "", expiresAt: e.expiresAt, outcomeUnknown: e.outcomeUnknown ?? false },
 				}));
+				return;
+			case "tool-client-request":
+				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args }));
 				return;
 			case "tool-approval-response":
 				this.#call(e.toolCallId, (c) => ({
@@ -421,7 +424,12 @@ export class Conversation {
 	}
 
 	#ended(run: string, note: Note | null): void {
-		// A message whose run was stopped before it began joins the conversation unanswered.
+		const waited = this.#view.queue.some((q) => q.run === run);
+		if (waited && this.#view.active && this.#view.active.run !== run) {
+			// The message was taken back before its run began.
+			this.#set({ ...this.#view, queue: this.#view.queue.filter((q) => q.run !== run) });
+			return;
+		}
 		const joins = this.#view.queue.filter((q) => q.run === run);
 		const v = { ...this.#view, queue: this.#view.queue.filter((q) => q.run !== run) };
 		const lines = [...v.lines, ...joins].map((l) =>
@@ -430,7 +438,9 @@ export class Conversation {
 						...l,
 						state: "done" as const,
 						calls: l.calls.map((c) =>
-							c.state === "running" || c.state === "arriving" || c.state === "asking" ? { ...c, state: "unknown" as const } : c,
+							c.state === "running" || c.state === "arriving" || c.state === "asking" || c.state === "client"
+								? { ...c, state: "unknown" as const }
+								: c,
 						),
 					}
 				: l,
@@ -477,11 +487,15 @@ function fromDetails(d: Details): View {
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
 	});
 	end(messages.at(-1)?.run_id);
+	const ofClients = new Set(d.session.client_tools);
+	for (const l of lines)
+		if (l.kind === "step" && l.run === active?.id)
+			for (const c of l.calls) if (c.state === "running" && ofClients.has(c.tool)) c.state = "client";
 	return {
 		session: d.session,
 		lines,
 		queue,
-		next: d.next_siblings,
+		next: d.next_siblings ?? [],
 		active: active && {
 			run: active.id,
 			state: active.state === "waiting" || active.state === "queued" ? active.state : "running",

@@ -12,6 +12,7 @@ const signals: Record<CallState, SignalName> = {
 	arriving: "queued",
 	running: "running",
 	asking: "waiting",
+	client: "waiting",
 	done: "done",
 	failed: "failed",
 	refused: "stopped",
@@ -71,6 +72,7 @@ function summary(c: CallData): string {
 	if (c.state === "arriving") return c.received > 0 ? `${c.received} characters` : "";
 	if (c.state === "running" && c.progress)
 		return [c.progress.percent === undefined ? "" : `${c.progress.percent}%`, c.progress.message].filter(Boolean).join(" · ");
+	if (c.state === "client") return "Waits for the program that has this tool";
 	if (c.state === "refused") return c.ask?.decision?.reason ? `Refused: ${c.ask.decision.reason}` : "Refused";
 	if (c.state === "failed" && typeof c.result === "object" && c.result !== null && "error" in c.result) return String(c.result.error);
 	return tellingArgument(c.args);

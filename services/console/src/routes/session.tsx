@@ -1,7 +1,7 @@
 import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { Check, ChevronLeft, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
+import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
@@ -13,7 +13,7 @@ import { type Unsent, unsent } from "../live/unsent.ts";
 import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
-import { Icon, IconButton } from "../parts/controls.tsx";
+import { Button, Icon, IconButton } from "../parts/controls.tsx";
 import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
@@ -198,11 +198,33 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 		},
 		[client, conversation, id],
 	);
-	const unqueue = useCallback(
-		(run: string) =>
-			unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: { run_id: run } })).catch(complain),
-		[client, id],
-	);
+	/** Takes a message back that waits; false if it is answered already. */
+	const takeBack = async (said: Said): Promise<boolean> => {
+		try {
+			await unwrap(client.api.DELETE("/api/sessions/{id}/messages/{message_id}", { params: { path: { id, message_id: said.key } } }));
+			conversation.forget(said.key);
+			return true;
+		} catch (e) {
+			complain(e);
+			return false;
+		}
+	};
+	/** Takes a message back, and sends it again: to the end of the queue, or to the run. */
+	const sendAgain = async (said: Said, mode: Mode) => {
+		if (await takeBack(said)) send(said.text, mode, said.files);
+	};
+	/** Puts a message that waits, or was refused, into the composer, before what stands there. */
+	const rewrite = async (said: Said) => {
+		if (said.state === "failed") conversation.forget(said.key);
+		else if (!(await takeBack(said))) return;
+		drafts.set(id, [said.text, drafts.read(id)].filter(Boolean).join("\n\n"), said.files);
+	};
+	// The frame counts what runs.
+	const run = view.active?.run;
+	// biome-ignore lint/correctness/useExhaustiveDependencies: when a run begins or ends
+	useEffect(() => {
+		void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
+	}, [run]);
 	const suggest = useSuggest();
 	const stop = useCallback(() => {
 		conversation.stopping();
@@ -263,6 +285,11 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 	}, [busy, client, edit, id, navigate, queries, sendText, workspace]);
 	const asked = view.lines.some((l) => l.kind === "step" && l.calls.some((c) => c.state === "asking"));
 	const recall = () => {
+		const waits = view.queue.findLast((q) => q.state === "sent" && q.by === me && q.run !== view.active?.run);
+		if (waits) {
+			void rewrite(waits);
+			return true;
+		}
 		const last = view.lines.findLast((l): l is Said => l.kind === "said" && l.state === "sent");
 		if (!last || busy) return false;
 		edit(last);
@@ -277,28 +304,18 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 			</DeedsContext>
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
-					{view.queue.map((q) => (
-						<li key={q.key}>
-							<Signal name="queued" />
-							<span className="cut flex-1">{q.text || q.files[0]?.name}</span>
-							{q.state === "unsent" && <span className="text-small text-ink-3">not sent yet</span>}
-							{q.state === "sent" && q.run && workspace.role !== "viewer" && (
-								<IconButton icon={X} label="Do not answer: it stays in the conversation" onClick={() => void unqueue(q.run ?? "")} />
-							)}
-							{q.state === "failed" && (
-								<>
-									<span className="text-small text-stop">{q.error}</span>
-									<IconButton
-										icon={X}
-										label="Forget this message"
-										onClick={() => {
-											drafts.write(id, q.text);
-											conversation.forget(q.key);
-										}}
-									/>
-								</>
-							)}
-						</li>
+					{view.queue.map((q, i) => (
+						<Waiting
+							key={q.key}
+							said={q}
+							joins={q.run === view.active?.run}
+							may={workspace.role === "viewer" ? "read" : q.by === me ? "change" : "remove"}
+							last={!view.queue.slice(i + 1).some((l) => l.state === "sent")}
+							onSteer={() => void sendAgain(q, "steer")}
+							onLater={() => void sendAgain(q, "queue")}
+							onEdit={() => void rewrite(q)}
+							onRemove={() => void takeBack(q)}
+						/>
 					))}
 				</ul>
 			)}
@@ -325,6 +342,51 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 			)}
 			<Announcer view={view} />
 		</section>
+	);
+}
+
+/** A message that waits for the run to end, and what can be done with it. */
+function Waiting({
+	said,
+	joins,
+	may,
+	last,
+	onSteer,
+	onLater,
+	onEdit,
+	onRemove,
+}: {
+	said: Said;
+	/** It joins the run that is active, before its next step. */
+	joins: boolean;
+	may: "read" | "remove" | "change";
+	last: boolean;
+	onSteer: () => void;
+	onLater: () => void;
+	onEdit: () => void;
+	onRemove: () => void;
+}) {
+	const waits = said.state === "sent" && !joins;
+	return (
+		<li>
+			<Signal name="queued" />
+			<span className="cut flex-1">{said.text || said.files[0]?.name}</span>
+			{said.state === "unsent" && <span className="text-small text-ink-3">not sent yet</span>}
+			{said.state === "sent" && joins && <span className="text-small text-ink-3">joins before the next step</span>}
+			{said.state === "failed" && <span className="text-small text-stop">{said.error}</span>}
+			{waits && may === "change" && (
+				<>
+					<Button small look="quiet" icon={CornerUpRight} onClick={onSteer}>
+						Steer now
+					</Button>
+					{!last && <IconButton icon={ArrowDown} label="Move to the end of the queue" onClick={onLater} />}
+				</>
+			)}
+			{((waits && may === "change") || said.state === "failed") && (
+				<IconButton icon={Pencil} label="Take it back and edit it" onClick={onEdit} />
+			)}
+			{waits && may !== "read" && <IconButton icon={X} label="Remove from the queue" onClick={onRemove} />}
+		</li>
 	);
 }
 
