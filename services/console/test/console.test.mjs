@@ -146,6 +146,67 @@ test("two pages see the same, and a message that is sent meanwhile waits in the 
 	assert.equal(b.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""), a.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""));
 });
 
+test("a message that waits is moved, edited and removed", async (t) => {
+	const page = await person(t);
+	await say(page, "count to 1000");
+	await page.getByText(/\b8 9\b/).waitFor();
+	const queue = page.getByRole("list", { name: "Waiting messages" }).getByRole("listitem");
+	await say(page, "hello");
+	await queue.filter({ hasText: "hello" }).getByRole("button", { name: "Steer now" }).waitFor();
+	await say(page, "good day");
+	await queue.nth(1).getByRole("button", { name: "Remove from the queue" }).waitFor();
+	await queue.nth(0).getByRole("button", { name: "Move to the end" }).click();
+	await queue.nth(0).getByText("good day").waitFor();
+	await queue.nth(1).filter({ hasText: "hello" }).getByRole("button", { name: "Remove from the queue" }).waitFor();
+	await page.getByLabel("Message", { exact: true }).press("ArrowUp");
+	await queue.filter({ hasText: "hello" }).waitFor({ state: "detached" });
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "hello");
+	await say(page, "hello, all of you");
+	await queue.nth(1).filter({ hasText: "hello, all" }).getByRole("button", { name: "Steer now" }).waitFor();
+	await queue.nth(0).getByRole("button", { name: "Remove from the queue" }).click();
+	await queue.filter({ hasText: "good day" }).waitFor({ state: "detached" });
+	await page.getByRole("button", { name: "Stop", exact: true }).click();
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await page.getByText(/\d running/).waitFor({ state: "detached" });
+	const questions = await page.getByRole("log").locator("[id^=m-] p, [id^=m-] span").allInnerTexts();
+	assert.ok(!questions.includes("good day") && !questions.includes("hello"), "what was taken back is in the conversation");
+});
+
+test("answers and messages have versions, and a session begins from one", async (t) => {
+	const page = await person(t);
+	const idle = () => page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const version = (n) => page.getByRole("group", { name: `Version ${n} of 2` });
+	// The answer begins with a call of a tool.
+	await say(page, "create a document about jam");
+	await page.getByText("Done. I wrote Jam").waitFor();
+	await page.getByRole("button", { name: "Answer again" }).click();
+	await version(2).getByText("2/2").waitFor();
+	await page.getByText("Done. I wrote Jam").waitFor();
+	await idle();
+	await version(2).getByRole("button", { name: "Previous version" }).click();
+	await version(1).waitFor();
+	await page.getByLabel("Message", { exact: true }).press("ArrowUp");
+	await page.getByText("You edit a message.").waitFor();
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "create a document about jam");
+	await page.keyboard.press("Escape");
+	await page.getByText("You edit a message.").waitFor({ state: "detached" });
+	await page.getByRole("button", { name: "Edit this message" }).click();
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	await idle();
+	await version(2).waitFor();
+	await page.getByText("Done. I wrote Jam").waitFor({ state: "detached" });
+	const before = page.url();
+	await page.getByRole("button", { name: "New session from here" }).click();
+	await page.waitForURL((to) => to.pathname !== new URL(before).pathname);
+	await page.getByText("Hello!").waitFor();
+	assert.equal(await version(2).count(), 0);
+	await page.goBack();
+	await version(2).getByRole("button", { name: "Previous version" }).click();
+	await page.getByText("Done. I wrote Jam").waitFor();
+});
+
 test("a person approves in the inbox", async (t) => {
 	const page = await person(t);
 	await say(page, "create a document about ink");
