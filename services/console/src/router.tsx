@@ -11,8 +11,7 @@ import { NewPage } from "./routes/new.tsx";
 import type { RunSearch } from "./routes/run.tsx";
 import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
-import { type SessionSearch, SessionsPage } from "./routes/sessions.tsx";
-import { LinkPage, SignInPage } from "./routes/sign-in.tsx";
+import type { SessionSearch } from "./routes/sessions.tsx";
 import { usageSearch } from "./search.ts";
 
 /** The workspaces of the person who is signed in. */
@@ -33,6 +32,7 @@ async function workspacesOf(queries: QueryClient) {
 }
 
 const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
+const LazySessions = lazyRouteComponent(() => import("./routes/sessions.tsx"), "SessionsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
 const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
@@ -63,8 +63,16 @@ export function createConsole(queries: QueryClient) {
 		},
 		component: () => <Failed error={new Error("You are a member of no workspace. An owner can invite you.")} />,
 	});
-	const signIn = createRoute({ getParentRoute: () => root, path: "/sign-in", component: SignInPage });
-	const link = createRoute({ getParentRoute: () => root, path: "/in", component: LinkPage });
+	const signIn = createRoute({
+		getParentRoute: () => root,
+		path: "/sign-in",
+		component: lazyRouteComponent(() => import("./routes/sign-in.tsx"), "SignInPage"),
+	});
+	const link = createRoute({
+		getParentRoute: () => root,
+		path: "/in",
+		component: lazyRouteComponent(() => import("./routes/sign-in.tsx"), "LinkPage"),
+	});
 	const shared = createRoute({
 		getParentRoute: () => root,
 		path: "/r/$share",
@@ -106,7 +114,7 @@ export function createConsole(queries: QueryClient) {
 			...(s.archived === true ? { archived: true } : {}),
 		}),
 		component: function Sessions() {
-			return <SessionsPage search={sessions.useSearch()} />;
+			return <LazySessions search={sessions.useSearch()} />;
 		},
 	});
 	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });

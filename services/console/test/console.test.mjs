@@ -181,11 +181,11 @@ test("answers and messages have versions, and a session begins from one", async 
 	await say(page, "create a document about jam");
 	await page.getByText("Done. I wrote Jam").waitFor();
 	await page.getByRole("button", { name: "Answer again" }).click();
-	await version(2).getByText("2/2").waitFor();
-	await page.getByText("Done. I wrote Jam").waitFor();
+	const answer = page.getByRole("listitem").filter({ hasText: "Done. I wrote Jam" });
+	await answer.getByRole("group", { name: "Version 2 of 2" }).getByText("2/2").waitFor();
 	await idle();
 	await version(2).getByRole("button", { name: "Previous version" }).click();
-	await version(1).waitFor();
+	await answer.getByRole("group", { name: "Version 1 of 2" }).waitFor();
 	await page.getByLabel("Message", { exact: true }).press("ArrowUp");
 	await page.getByText("You edit a message.").waitFor();
 	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "create a document about jam");

@@ -166,12 +166,14 @@ test("an answer that is made again is a sibling of the others, by its first step
 	const asked = stored("u1", "user", "hi");
 	const { c, apply } = conversation([asked, stored("a1", "assistant", "one")]);
 	const snapshot = { type: "snapshot", session, messages: [asked], active_run: null, last_event_id: "1-1", unavailable_tools: [] };
-	apply({ ...snapshot, next_siblings: ["a1"] }, { ...start, runId: "r2" });
+	apply({ ...snapshot, next_siblings: ["a1"] });
+	apply({ type: "user-message", messageId: "u1", content: "hi", createdBy: "me", runId: "r2" }, { ...start, runId: "r2" });
 	apply({ type: "tool-call-complete", toolCallId: "c1", toolName: "doc_read", args: {} }, { ...complete(0), messageId: "a2" });
 	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_read", result: "{}", isError: false });
 	apply(text("two"), { ...complete(1), messageId: "a3" }, { ...done, runId: "r2" });
 	expect(answerEndingAt(c.view().lines, 0)).toEqual([]);
 	expect(answerEndingAt(c.view().lines, 1)).toEqual([]);
+	expect(c.view().lines[0]).not.toHaveProperty("siblings");
 	const answer = answerEndingAt(c.view().lines, 2);
 	expect(answer).toMatchObject([
 		{ messageId: "a2", siblings: ["a1", "a2"] },

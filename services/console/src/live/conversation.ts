@@ -309,14 +309,18 @@ export class Conversation {
 			at: new Date().toISOString(),
 			run: e.runId,
 			state: "sent",
-			...this.#versions(e.messageId),
 		};
 		const pending = v.queue.findIndex((q) => q.key === e.messageId || ((q.state === "sending" || q.state === "unsent") && q.text === text));
 		const queue = pending < 0 ? v.queue : v.queue.toSpliced(pending, 1);
 		const at = v.lines.findIndex(
 			(l) => l.key === e.messageId || (l.kind === "said" && (l.state === "sending" || l.state === "unsent") && l.text === text),
 		);
-		const lines = at < 0 ? [...v.lines, said] : v.lines.with(at, said);
+		if (at >= 0 && v.lines[at]?.key === e.messageId) {
+			// It is answered again, and keeps its versions: those that come are of its answers.
+			this.#set({ ...v, queue });
+			return;
+		}
+		const lines = at < 0 ? [...v.lines, { ...said, ...this.#versions(e.messageId) }] : v.lines.with(at, said);
 		this.#set({ ...v, lines, queue, next: [] });
 	}
 
