@@ -46,3 +46,33 @@ func TestLoadRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestSelection(t *testing.T) {
+	t.Parallel()
+	own := []string{"doc_*", "web_search"}
+	for _, tt := range []struct {
+		selection []string
+		want      []string
+	}{
+		{nil, []string{"doc_read", "web_search"}},
+		{[]string{}, nil},
+		{[]string{"mcp__wiki__*"}, []string{"mcp__wiki__find", "mcp__wiki__write"}},
+		{[]string{"*", "-mcp__wiki__*"}, []string{"doc_read", "mcp__wiki2__find", "web_search"}},
+		{[]string{"-mcp__wiki__write", "mcp__wiki__*"}, []string{"mcp__wiki__find"}},
+		{[]string{"-web_search"}, []string{"doc_read"}},
+		{[]string{"-*"}, nil},
+	} {
+		var got []string
+		for _, name := range []string{"doc_read", "mcp__wiki2__find", "mcp__wiki__find", "mcp__wiki__write", "web_search"} {
+			if preset.Includes(preset.Resolve(tt.selection, own), name) {
+				got = append(got, name)
+			}
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tt.selection, diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"doc_*", "web_search"}, own); diff != "" {
+		t.Errorf("the preset's own selection has changed (-want +got):\n%s", diff)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"signalbox.dev/pkg/id"
@@ -55,6 +56,7 @@ func TestPublicServers(t *testing.T) {
 			{"get-sum", `{"a":19,"b":23}`, "42"},
 			{"get-structured-content", `{"location":"Chicago"}`, `"temperature":`},
 			{"get-tiny-image", `{}`, "image/png"},
+			{"trigger-long-running-operation", `{"duration":1,"steps":2}`, "Long running operation completed"},
 			{"read_resource", `{}`, `"uri":"demo://`},
 			{"get_prompt", `{}`, `"name":"simple-prompt"`},
 			{"get_prompt", `{"name":"simple-prompt"}`, `"role":"user"`},
@@ -120,7 +122,11 @@ func TestPublicServers(t *testing.T) {
 					t.Errorf("it has no tool %s", s.tool)
 					continue
 				}
-				got := call(t, e, filled.Replace(s.args))
+				var reports atomic.Int64
+				got := callWith(t.Context(), t, e, filled.Replace(s.args), func(tool.Progress) { reports.Add(1) })
+				if n := reports.Load(); (n > 0) != (s.tool == "trigger-long-running-operation") {
+					t.Errorf("%s reports progress %d times", s.tool, n)
+				}
 				if plain := strings.ReplaceAll(tool.OutputText(got), `": `, `":`); !json.Valid([]byte(got)) || !strings.Contains(plain, s.want) {
 					t.Errorf("%s(%s) = %.500s, want %q in it", s.tool, s.args, got, s.want)
 				}

@@ -151,11 +151,17 @@ func call(t *testing.T, e tool.Entry, args string) string {
 // callIn calls a tool in a conversation.
 func callIn(ctx context.Context, t *testing.T, e tool.Entry, args string) string {
 	t.Helper()
+	return callWith(ctx, t, e, args, nil)
+}
+
+// callWith calls a tool in a conversation, and passes its progress to report.
+func callWith(ctx context.Context, t *testing.T, e tool.Entry, args string, report func(tool.Progress)) string {
+	t.Helper()
 	checked, err := e.Check(args)
 	if err != nil {
 		t.Fatalf("%s: %v", e.Spec.Name, err)
 	}
-	r, err := e.Tool.Run(ctx, tool.Call{Args: checked})
+	r, err := e.Tool.Run(ctx, tool.Call{Args: checked, Progress: report})
 	if err != nil {
 		t.Fatalf("%s: %v", e.Spec.Name, err)
 	}
