@@ -226,6 +226,30 @@ func TestMigratePassword(t *testing.T) {
 			t.Errorf("Ping with password %q = %v, want success %t", tc.password, err, tc.want)
 		}
 	}
+
+	// A password file is read again for each new connection.
+	file := filepath.Join(t.TempDir(), "passwords")
+	write := func(password string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("*:*:*:*:"+password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(m.Password.Reveal())
+	db := openWith(t, pg.Config{URL: conf.Secret(strings.Replace(admin, "postgres@", m.Role+"@", 1) + "&passfile=" + file)})
+	if err := db.Ping(t.Context()); err != nil {
+		t.Errorf("Ping with a password file = %v", err)
+	}
+	m.Password = "replaced"
+	if err := pg.Migrate(t.Context(), admin, quiet, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Ping(t.Context()); err != nil {
+		t.Errorf("Ping on the connection from before the change = %v", err)
+	}
+	write(m.Password.Reveal())
+	terminate(t, admin)
+	until(t, "a connection with the new password", func() bool { return db.Ping(t.Context()) == nil })
 }
 
 func checkNoProblems(t *testing.T, adminURL string, m pg.Migrations) {

@@ -26,7 +26,7 @@ func (s *Server) relay(ctx context.Context, stderr *os.File) {
 		for more && err == nil { // the rest of a line that is too long
 			_, more, err = in.ReadLine()
 		}
-		if bytes.Contains(line, []byte("database system is ready to accept connections")) {
+		if bytes.Contains(line, []byte("database system is ready to accept ")) {
 			ready()
 		}
 		s.mu.Lock()
