@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
@@ -182,6 +183,37 @@ func TestRefusalAndStop(t *testing.T) {
 	if n := w.tools.timesRan("a") + w.tools.timesRan("b"); n != 0 {
 		t.Errorf("refused and stopped calls ran %d times", n)
 	}
+}
+
+// A question that cannot be expired does not keep the others.
+func TestApprovalsExpireOneByOne(t *testing.T) {
+	t.Parallel()
+	w := asking(t)
+	w.model.then(calls([3]string{"a", "send", "{}"}), calls([3]string{"b", "send", "{}"}), says("Not sent."))
+	w.start()
+	ask := func() (string, *viewer) {
+		session := w.session(&agentv1.CreateSessionRequest{})
+		v := w.watch(session)
+		w.submit(session, "go")
+		v.until(parked)
+		return session, v
+	}
+	broken, _ := ask()
+	_, v := ask()
+	err := w.db.Open(t, agentrunner.Migrations()).InWorkspace(t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+		// The claim that this run needs has no number.
+		if _, err := tx.Exec(ctx, `UPDATE runs SET epoch = 9223372036854775807 WHERE workspace_id = $1 AND session_id = $2`, w.workspace, broken); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			UPDATE tool_calls SET expires_at = clock_timestamp() - CASE session_id WHEN $2 THEN interval '2 seconds' ELSE interval '1 second' END
+			WHERE workspace_id = $1`, w.workspace, broken)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.until(isEnd)
 }
 
 // Nobody's answer is a refusal.

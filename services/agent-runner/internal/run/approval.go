@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -329,6 +330,7 @@ func (s *Store) ExpireApprovals(ctx context.Context, limit int) (int, error) {
 	if err := s.db.ReadAsSystem(ctx, b); err != nil {
 		return 0, fmt.Errorf("look for expired approvals: %w", err)
 	}
+	var failed []error // one that cannot be expired does not keep the others
 	for _, v := range expired {
 		err := s.db.InWorkspace(ctx, v.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `SELECT FROM sessions WHERE workspace_id = @workspace AND id = @session FOR UPDATE`,
@@ -339,11 +341,12 @@ func (s *Store) ExpireApprovals(ctx context.Context, limit int) (int, error) {
 			return err
 		})
 		if err != nil {
-			return 0, fmt.Errorf("expire the approval of call %s: %w", v.Key, err)
+			failed = append(failed, fmt.Errorf("expire the approval of call %s: %w", v.Key, err))
 		}
 	}
-	if len(expired) > 0 {
+	n := len(expired) - len(failed)
+	if n > 0 {
 		s.out.Poke()
 	}
-	return len(expired), nil
+	return n, errors.Join(failed...)
 }
