@@ -23,6 +23,10 @@ type State interface {
 	Pauses() int
 }
 
+// maxEncodings bounds the encodings of one event that are kept for other readers. Clients choose some
+// folds' fields.
+const maxEncodings = 16
+
 // Encoding is an event encoded by a Fold. All readers of the event share it.
 type Encoding struct {
 	fold  Fold
@@ -57,7 +61,7 @@ type Reader struct {
 }
 
 // Next appends the chunks of an event, and reports whether they end the response. known are the
-// event's encodings so far, to which Next adds.
+// event's encodings so far, to which Next adds, unless there are many or the fold is private.
 func (r *Reader) Next(buf []byte, e *runv1.Event, known *[]Encoding) ([]byte, bool) {
 	if r.Session && e.GetEpoch() == 0 {
 		return buf, false // a run that was cancelled in the queue, in the middle of another one
@@ -115,7 +119,9 @@ func (r *Reader) encode(e *runv1.Event, known *[]Encoding) Encoding {
 	}
 	enc := Encoding{fold: r.Fold}
 	enc.data, enc.count, enc.next = r.Fold.Next(r.State, e)
-	*known = append(*known, enc)
+	if _, own := r.Fold.(*private); !own && len(*known) < maxEncodings {
+		*known = append(*known, enc)
+	}
 	return enc
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -281,6 +282,23 @@ func TestReaderPauses(t *testing.T) {
 	// Version 5 knows no approvals: one response has everything.
 	if got, over := read(&dialect.Reader{Fold: dialect.UIStream{Version: 5}, Resumed: -1}, events, known); !over || !bytes.Contains(got, []byte("max-steps")) {
 		t.Errorf("version 5 gets\n%s\nwant the whole run", got)
+	}
+}
+
+// An event keeps the encodings that other readers may share, and not more than a few.
+func TestEncodingsAreBounded(t *testing.T) {
+	t.Parallel()
+	events := runs()["tools"]
+	known := make([][]dialect.Encoding, len(events))
+	for i := range 100 {
+		for _, fold := range []dialect.Fold{dialect.Private(dialect.UIStream{Version: 7}), dialect.AGUI{Thread: "t", Run: strconv.Itoa(i)}} {
+			if _, over := read(&dialect.Reader{Fold: fold, Resumed: -1}, events, known); !over {
+				t.Fatalf("%v: the response does not end", fold)
+			}
+		}
+		if n := len(known[0]); i == 0 && n != 1 || n > 16 {
+			t.Fatalf("after %d readers, an event keeps %d encodings", 2*i+2, n)
+		}
 	}
 }
 
