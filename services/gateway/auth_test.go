@@ -25,6 +25,7 @@ import (
 	"signalbox.dev/pkg/identity"
 
 	"signalbox.dev/services/gateway"
+	"signalbox.dev/services/gateway/internal/store"
 )
 
 const (
@@ -336,6 +337,9 @@ func TestFailedKeys(t *testing.T) {
 	}
 	if got := guess("192.0.2.1", ""); got.status != http.StatusOK {
 		t.Errorf("a good token from there = %d %s, want 200", got.status, got.body)
+	}
+	if got := guess("192.0.2.1", store.SessionPrefix+"of_yesterday"); got.status != http.StatusUnauthorized || !strings.Contains(got.body, "SIGNED_OUT") {
+		t.Errorf("a browser's session that has ended = %d %s, want 401, so that its page signs in again", got.status, got.body)
 	}
 	if got := guess("192.0.2.2", "sb_wrong"); got.status != http.StatusUnauthorized {
 		t.Errorf("a first failure from elsewhere = %d %s, want 401", got.status, got.body)

@@ -112,6 +112,9 @@ func (a *Authenticator) Authenticate(ctx context.Context, from netip.Addr, token
 	return p, nil
 }
 
+// signedOut is the code of the error for a browser's session that has ended.
+const signedOut = "SIGNED_OUT"
+
 // UseLink returns the person whom a link signs in, and makes the link invalid. A failure counts
 // against the client's address.
 func (a *Authenticator) UseLink(ctx context.Context, from netip.Addr, key conf.Secret) (id.Member, error) {
@@ -123,9 +126,10 @@ func (a *Authenticator) UseLink(ctx context.Context, from netip.Addr, key conf.S
 }
 
 // Failed counts a presented credential that was not valid against the client's address, and
-// returns the error to answer with.
+// returns the error to answer with. The secret of a browser's session, which nobody can guess, does
+// not count: pages go on to send one that has ended, and are to learn that.
 func (a *Authenticator) Failed(from netip.Addr, presented bool, err error) error {
-	if presented && fault.KindOf(err) == fault.Unauthenticated {
+	if presented && fault.KindOf(err) == fault.Unauthenticated && fault.From(err).Code != signedOut {
 		if wait, ok := a.failures.Take(httpserver.Network(from), time.Now()); !ok {
 			return limited(wait, "too many tokens or keys from your address were not valid")
 		}
@@ -153,7 +157,7 @@ func (a *Authenticator) authenticate(ctx context.Context, token string) (Caller,
 			return Caller{}, err
 		}
 		if !ok {
-			return Caller{}, fault.Coded(fault.Unauthenticated, "SIGNED_OUT", "you are signed out: sign in again")
+			return Caller{}, fault.Coded(fault.Unauthenticated, signedOut, "you are signed out: sign in again")
 		}
 		return Caller{Member: s.Member, Expires: s.ExpiresAt, session: s.ID}, nil
 	}
