@@ -421,6 +421,28 @@ func testChatStopsOnDisconnect(t *testing.T, w *world) {
 	if len(stopped) != 1 || stopped[0] != run.GetId() {
 		t.Errorf("stopped are %v, want %s: the other client had everything", stopped, run.GetId())
 	}
+
+	// A client that answers has a connection of its own.
+	asks := in.open(t, w.owner, "POST", "/api/chat", strings.Replace(userMessage("c", "m1", "hi"), `"trigger"`, `"client_tools":[{"name":"locate","input_schema":{"type":"object"}}],"trigger"`, 1))
+	run = w.runner.latest(t, asks.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`}}}))
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}}))
+	if err := asks.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	on := in.open(t, w.owner, "POST", "/api/chat", fmt.Sprintf(`{"id":"c","on_disconnect":"stop","client_tools":[{"name":"locate","input_schema":{}}],"messages":[{"id":%q,"role":"assistant","parts":[
+		{"type":"tool-locate","toolCallId":"c1","state":"output-available","output":1}]}]}`, run.GetId()))
+	run.say(t, "So")
+	on.next(t)
+	on.cancel()
+	eventually(t, "the run of the answer is stopped", func() bool {
+		run.set(func() { stopped = w.runner.stopped })
+		return len(stopped) > 1
+	})
+	if stopped[1] != run.GetId() {
+		t.Errorf("stopped are %v, want %s", stopped, run.GetId())
+	}
 }
 
 func TestChatRefuses(t *testing.T) {

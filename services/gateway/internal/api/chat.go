@@ -198,6 +198,9 @@ func (a *API) chat(ctx context.Context, in *chatInput) (*reply, error) {
 	if err := checkClientID("messageId", b.MessageID); err != nil {
 		return nil, err
 	}
+	if !slices.Contains([]string{"", "continue", "stop"}, b.OnDisconnect) {
+		return nil, invalid("on_disconnect: %q is unknown: use continue or stop", clip(b.OnDisconnect))
+	}
 	if b.Trigger == "regenerate-message" {
 		return a.chatRegenerate(ctx, in)
 	}
@@ -293,20 +296,20 @@ func chatRef(text, role string) *agentv1.MessageRef {
 
 // chatRun submits a message and streams the run.
 func (a *API) chatRun(ctx context.Context, in *chatInput, req *agentv1.SubmitRequest) (*reply, error) {
-	b := &in.Body
-	if !slices.Contains([]string{"", "continue", "stop"}, b.OnDisconnect) {
-		return nil, invalid("on_disconnect: %q is unknown: use continue or stop", clip(b.OnDisconnect))
-	}
 	session, err := parseID[id.Session]("session", req.GetSessionId())
 	if err != nil {
 		return nil, err
 	}
+	stops := in.Body.OnDisconnect == "stop"
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
+		if stops {
+			a.stopIfLeft(ctx, res)
+		}
 		return nil, err
 	}
 	s.chunks = &chunks{session: session}
-	if b.OnDisconnect == "stop" {
+	if stops {
 		s.left = s.stopRun
 	}
 	reader := &dialect.Reader{Fold: dialect.UIStream{Version: in.version()}, Resumed: -1}
@@ -399,7 +402,7 @@ func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 	if res, err = a.runOf(ctx, runID, found); err != nil { // what it says now decides at which pause the response ends
 		return nil, err
 	}
-	return a.streamRun(ctx, res.GetRun(), in.version(), call, 0)
+	return a.streamRun(ctx, res.GetRun(), chatPart{version: in.version(), call: call, stops: in.Body.OnDisconnect == "stop"})
 }
 
 // clientCalls returns a function that reports whether the client runs a call.
@@ -540,7 +543,7 @@ func (a *API) resumeChat(ctx context.Context, in *struct {
 		if err != nil {
 			return nil, err
 		}
-		return a.streamRun(ctx, res.GetRun(), in.version(), call, in.StartIndex)
+		return a.streamRun(ctx, res.GetRun(), chatPart{version: in.version(), call: call, start: in.StartIndex})
 	}
 	if err := checkClientID("id", in.ID); err != nil {
 		return nil, err
@@ -554,7 +557,7 @@ func (a *API) resumeChat(ctx context.Context, in *struct {
 	case found.GetActiveRun() == nil:
 		return noContent, nil
 	}
-	return a.streamRun(ctx, found.GetActiveRun(), in.version(), "", in.StartIndex)
+	return a.streamRun(ctx, found.GetActiveRun(), chatPart{version: in.version(), start: in.StartIndex})
 }
 
 // workflowID identifies a response for WorkflowChatTransport: the run and, if the response follows
@@ -573,9 +576,17 @@ func parseWorkflowID(s string) (run id.Run, call string, ok bool) {
 	return run, call, ok && err == nil
 }
 
-// streamRun streams a run from its beginning or, with a call, from what follows the answer about
-// it.
-func (a *API) streamRun(ctx context.Context, run *agentv1.Run, version int, call string, start int64) (*reply, error) {
+// chatPart is the part of a run that a response shows: from its beginning or, with a call, from what
+// follows the answer about it.
+type chatPart struct {
+	version int
+	call    string
+	start   int64 // chunks to leave out or, if negative, to send of those so far
+	stops   bool  // the run, if the client disconnects
+}
+
+// streamRun streams a part of a run.
+func (a *API) streamRun(ctx context.Context, run *agentv1.Run, p chatPart) (*reply, error) {
 	session, err := parseID[id.Session]("session", run.GetSessionId())
 	if err != nil {
 		return nil, err
@@ -584,10 +595,14 @@ func (a *API) streamRun(ctx context.Context, run *agentv1.Run, version int, call
 	if err != nil {
 		return nil, err
 	}
-	s.run, s.chunks = run, &chunks{session: session, call: call}
-	reader := func(skip int64) *dialect.Reader {
-		return &dialect.Reader{Fold: dialect.UIStream{Version: version}, AfterCall: call, Skip: skip, Resumed: resumed(run)}
+	s.run, s.chunks = run, &chunks{session: session, call: p.call}
+	if p.stops {
+		s.left = s.stopRun
 	}
+	reader := func(skip int64) *dialect.Reader {
+		return &dialect.Reader{Fold: dialect.UIStream{Version: p.version}, AfterCall: p.call, Skip: skip, Resumed: resumed(run)}
+	}
+	start := p.start
 	if start < 0 {
 		count, err := s.countChunks(reader(math.MaxInt64))
 		if err != nil {
@@ -626,6 +641,13 @@ func (a *API) stopChat(ctx context.Context, in *struct {
 	}
 	res, err := a.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: found.GetSession().GetId()})
 	return &cancelOutputBody{true, append([]string{}, res.GetRunIds()...)}, err
+}
+
+// stopIfLeft stops a run that was just created if its client has left before its stream began.
+func (a *API) stopIfLeft(ctx context.Context, res *agentv1.SubmitResponse) {
+	if res.GetCreated() && ctx.Err() != nil {
+		(&stream{api: a, ctx: ctx, run: res.GetRun()}).stopRun() //nolint:contextcheck // it outlives the client, which has left
+	}
 }
 
 // stopRun stops the stream's run, after its client has left.

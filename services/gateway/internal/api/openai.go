@@ -447,8 +447,8 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 	}
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
-		if res.GetCreated() && ctx.Err() != nil && !r.background {
-			(&stream{api: a, ctx: ctx, run: res.GetRun()}).stopRun() //nolint:contextcheck // it outlives the client, which has left
+		if !r.background {
+			a.stopIfLeft(ctx, res)
 		}
 		return nil, err
 	}
