@@ -1,10 +1,11 @@
+import type { DocumentConnection, DocumentState } from "@signalbox/client/document";
 import { Editor } from "@tiptap/core";
 import Collaboration from "@tiptap/extension-collaboration";
 import CollaborationCaret from "@tiptap/extension-collaboration-caret";
 import { Bold, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
 import { type MouseEvent, useEffect, useRef, useState } from "react";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
-import { type Connected, type Line, useDocument } from "./connection.ts";
+import { useDocument } from "./connection.ts";
 import css from "./Document.module.css";
 import { schema } from "./schema.ts";
 
@@ -15,7 +16,7 @@ interface Person {
 	agent: boolean;
 }
 
-const words: Partial<Record<Line, [tone: "wait" | "stop", title: string, text: string]>> = {
+const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string, text: string]>> = {
 	lost: ["wait", "No connection.", "What you write is kept here and merged when the line is back."],
 	"signed-out": ["stop", "You are signed out.", "Sign in again to go on; the text stays on this page."],
 	"no-member": ["stop", "You left the workspace.", "The text stays on this page."],
@@ -74,8 +75,8 @@ function Sheet({
 	me,
 	readOnly,
 }: {
-	connected: Connected;
-	line: Line;
+	connected: DocumentConnection;
+	line: DocumentState;
 	me: { id: string; name: string };
 	readOnly: boolean;
 }) {
@@ -128,7 +129,7 @@ function Sheet({
 }
 
 /** The people and agents who have the document open. */
-function usePeople({ provider }: Connected): Person[] {
+function usePeople({ provider }: DocumentConnection): Person[] {
 	const [people, setPeople] = useState<Person[]>([]);
 	useEffect(() => {
 		const read = () =>

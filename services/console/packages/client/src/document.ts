@@ -1,0 +1,72 @@
+/**
+ * A shared document for an editor: its Yjs document, kept in step with the server. It needs the
+ * packages yjs and y-websocket, which the rest of the client does not.
+ */
+import { WebsocketProvider } from "y-websocket";
+import * as Y from "yjs";
+import type { ClientOptions } from "./index.ts";
+
+/** What a person can be told about the document's connection. All but the first three are final. */
+export type DocumentState = "connecting" | "live" | "lost" | "signed-out" | "no-member" | "deleted" | "too-large";
+
+/** Close codes that another try would not change (docs/editor.md). */
+const ends: Record<number, DocumentState> = { 4401: "signed-out", 4403: "no-member", 4404: "deleted", 4413: "too-large" };
+
+export interface DocumentOptions extends Omit<ClientOptions, "fetch"> {
+	/** Default: a new one, which `close` destroys. */
+	doc?: Y.Doc;
+	/** Called when the state changes; it begins as "connecting". */
+	onState?: (state: DocumentState) => void;
+	/** Default: the global WebSocket, which Node has since version 22. */
+	WebSocket?: typeof WebSocket;
+}
+
+export interface DocumentConnection {
+	doc: Y.Doc;
+	/** For an editor's collaboration extension; `provider.awareness` has the people and agents who are there. */
+	provider: WebsocketProvider;
+	/** Disconnects. What was written and not stored yet is lost with the document. */
+	close(): void;
+}
+
+/**
+ * Connects to a document. A connection that is lost is made again, with a new token if `token` is a
+ * function, until the server says that another try would not help.
+ */
+export function connectDocument(id: string, options: DocumentOptions = {}): DocumentConnection {
+	const { token, workspace, onState } = options;
+	const doc = options.doc ?? new Y.Doc();
+	const address = (options.url ?? globalThis.location?.origin ?? "").replace(/\/$/, "").replace(/^http/, "ws");
+	const provider = new WebsocketProvider(`${address}/ws/documents`, encodeURIComponent(id), doc, {
+		connect: false,
+		disableBc: true, // every page has a connection of its own, and sees what the server has stored
+		params: workspace ? { workspace_id: workspace } : {},
+		...(options.WebSocket ? { WebSocketPolyfill: options.WebSocket } : {}),
+	});
+	let closed = false;
+	const authorize = async () => {
+		const text = typeof token === "function" ? await token() : token;
+		if (text) provider.params = { ...provider.params, token: text };
+	};
+	provider.on("sync", (synced: boolean) => synced && onState?.("live"));
+	provider.on("connection-close", (e: CloseEvent | null) => {
+		if (closed) return;
+		const end = e && ends[e.code];
+		if (end) provider.disconnect();
+		else void authorize().catch(() => undefined); // the next connection tries with the last token
+		onState?.(end ?? "lost");
+	});
+	authorize().then(
+		() => closed || provider.connect(),
+		() => onState?.("signed-out"),
+	);
+	return {
+		doc,
+		provider,
+		close() {
+			closed = true;
+			provider.destroy();
+			if (!options.doc) doc.destroy();
+		},
+	};
+}
