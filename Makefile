@@ -193,8 +193,8 @@ test-calm:
 test-clients: clients
 	@cd services/e2e/node && node --test
 
-# The console's units, and people who use it in a browser.
-test-console: $(CONSOLE)/node_modules/.installed
+# The console's units, and people who use it and the pages of examples/ in a browser.
+test-console: $(CONSOLE)/node_modules/.installed services/e2e/node/node_modules/.installed
 	@cd $(CONSOLE) && npx vitest run
 	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then cd $(CONSOLE) && node --test test/*.test.mjs; \
 	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi

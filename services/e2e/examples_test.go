@@ -70,3 +70,37 @@ func TestAPIExamples(t *testing.T) {
 		}
 	}
 }
+
+// TestExamples runs the programs of examples/. The console's tests run its pages.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	root, err := world.Checkout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := standalone.up(t)
+	member, err := w.newMember("", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, command := range map[string][]string{
+		"curl": {"sh", "examples/chat.sh"},
+		"Go":   {"go", "run", "examples/chat.go"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, needed := range []string{command[0], "curl"} {
+				if _, err := exec.LookPath(needed); err != nil {
+					t.Skipf("the example needs %s, which is not installed", needed)
+				}
+			}
+			cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], `say "one" \ two`)...)
+			cmd.Dir = root
+			cmd.Env = append(os.Environ(), "SIGNALBOX_URL="+w.Gateways[0], "SIGNALBOX_TOKEN="+member.Token, "SIGNALBOX_WORKSPACE="+member.Workspace)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "simulated") {
+				t.Errorf("the example ends with %v and printed\n%s\nwant the simulator's answer", err, out)
+			}
+		})
+	}
+}

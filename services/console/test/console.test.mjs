@@ -1,20 +1,28 @@
 // People use the console, in a real browser, with a real Signalbox behind it.
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { after, before, test } from "node:test";
 import AxeBuilder from "@axe-core/playwright";
 import { freePort, startCompany } from "./company.mjs";
+import { bundle, servePage } from "./examples.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
+/** The origin of the pages of examples/. */
+let elsewhere;
 let provider;
 let signalbox;
 let browser;
 let company;
 before(async () => {
 	provider = await startProvider();
+	elsewhere = `http://127.0.0.1:${await freePort()}`;
 	const port = await freePort();
 	company = await startCompany(`http://127.0.0.1:${port}`);
-	signalbox = await startSignalbox(port, { ...provider.environment, ...company.environment });
+	signalbox = await startSignalbox(port, { ...provider.environment, ...company.environment, GATEWAY_CORS_ORIGINS: elsewhere });
 	browser = await startBrowser();
 });
 after(async () => {
@@ -636,6 +644,53 @@ test("what a viewer may not do is absent", async (t) => {
 		await page.goto(`${start}/${place}`);
 		await page.getByText("Not for your role").waitFor();
 	}
+});
+
+test("a chat and an editor of another origin: the pages of examples/", async (t) => {
+	const { token, workspace_id: workspace } = await signalbox.newToken();
+	const context = await browser.newContext();
+	t.after(() => context.close());
+	const open = async (name) => {
+		const server = await servePage(name, new URL(elsewhere).port);
+		const page = await context.newPage();
+		page.setDefaultTimeout(20_000);
+		page.on("console", (m) => t.diagnostic(m.text())).on("pageerror", (e) => t.diagnostic(e.message));
+		await page.goto(`${elsewhere}/#${new URLSearchParams({ url: signalbox.url, token, workspace })}`);
+		return { page, server };
+	};
+	const { page: chat, server } = await open("use-chat");
+	await chat.getByLabel("Message").fill("what time is it?");
+	await chat.keyboard.press("Enter");
+	const answer = chat.locator("[data-role=assistant]").getByText(/UTC offset/);
+	await answer.waitFor();
+	await chat.reload();
+	await answer.waitFor();
+	assert.equal(await chat.locator("[data-role=user]").count(), 1);
+
+	await server.stop();
+	const { page: editor, server: last } = await open("tiptap");
+	t.after(last.stop);
+	await editor.locator("output", { hasText: /^live$/ }).waitFor();
+	await editor.locator("[contenteditable]").click();
+	await editor.keyboard.type("# From an editor");
+	await editor.getByRole("heading", { name: "From an editor" }).waitFor();
+	const id = await editor.locator("#id").innerText();
+	const headers = { Authorization: `Bearer ${token}`, "X-Workspace-Id": workspace };
+	let stored;
+	do stored = await (await fetch(`${signalbox.url}/api/documents/${id}`, { headers })).text();
+	while (!stored.includes("# From an editor"));
+});
+
+test("the example of the client's README runs in Node", async (t) => {
+	const readme = readFileSync(new URL("../packages/client/README.md", import.meta.url), "utf8");
+	const dir = mkdtempSync(path.join(tmpdir(), "signalbox-client-"));
+	t.after(() => rmSync(dir, { recursive: true, force: true }));
+	const file = path.join(dir, "example.mjs");
+	writeFileSync(file, /```js\n(.*?)```/s.exec(readme)[1]);
+	writeFileSync(file, await bundle(file));
+	const { token, workspace_id } = await signalbox.newToken();
+	const env = { ...process.env, SIGNALBOX_URL: signalbox.url, SIGNALBOX_TOKEN: token, SIGNALBOX_WORKSPACE: workspace_id };
+	assert.match(execFileSync(process.execPath, [file], { env, encoding: "utf8", timeout: 30_000 }), /UTC offset/);
 });
 
 test("a person ends another of their browsers", async (t) => {

@@ -30,20 +30,20 @@ export async function startSignalbox(port = 0, settings = {}) {
 		child.on("error", reject);
 		child.on("exit", (code) => reject(new Error(`signalbox up ended with ${code}:\n${said}`)));
 	});
+	const token = async (...options) => {
+		const made = spawn(program, ["token", "--data", data, ...options], { stdio: ["ignore", "pipe", "inherit"], env: environment });
+		let out = "";
+		for await (const d of made.stdout) out += d;
+		return out.trim();
+	};
 	return {
 		link,
 		url: new URL(link).origin,
 		data,
 		/** Returns another link. */
-		async newLink() {
-			const made = spawn(program, ["token", "--data", data, "--link", new URL(link).origin], {
-				stdio: ["ignore", "pipe", "inherit"],
-				env: environment,
-			});
-			let out = "";
-			for await (const d of made.stdout) out += d;
-			return out.trim();
-		},
+		newLink: () => token("--link", new URL(link).origin),
+		/** Returns `{token, workspace_id}` of the owner. */
+		newToken: async () => JSON.parse(await token("--json")),
 		async stop() {
 			const ended = new Promise((resolve) => child.once("exit", resolve));
 			child.kill("SIGTERM");
