@@ -35,7 +35,7 @@ type release struct {
 }
 
 // custom are kinds of others, whose types we do not have.
-var custom = []string{"ServiceMonitor", "HTTPRoute", "ScaledObject"}
+var custom = []string{"ServiceMonitor", "PrometheusRule", "HTTPRoute", "ScaledObject"}
 
 func decode(t *testing.T, shape string, upgrade bool) release {
 	t.Helper()

@@ -155,9 +155,12 @@ func firstDifference(a, b string) string {
 
 func TestChartFiles(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"nats.conf", "accounts.conf"} {
-		if read(t, "deploy/nats/"+name) != read(t, "deploy/helm/signalbox/files/nats/"+name) {
-			t.Errorf("deploy/helm/signalbox/files/nats/%s is not deploy/nats/%s: copy it", name, name)
+	for original, name := range map[string]string{
+		"nats/nats.conf": "nats/nats.conf", "nats/accounts.conf": "nats/accounts.conf",
+		"prometheus/alerts.yaml": "alerts.yaml", "grafana/signalbox.json": "dashboard.json",
+	} {
+		if read(t, "deploy/"+original) != read(t, "deploy/helm/signalbox/files/"+name) {
+			t.Errorf("deploy/helm/signalbox/files/%s is not deploy/%s: copy it", name, original)
 		}
 	}
 }
