@@ -298,8 +298,9 @@ clients: $(addsuffix /node_modules/.installed,$(CLIENTS))
 
 ## ---- checking
 
-docs: ## Write docs/settings.md and docs/metrics.md from the code; a test compares them
+docs: ## Write docs/settings.md, docs/metrics.md and the chart's settings from the code; tests compare them
 	@go test -count=1 -run '^Test(Settings|Metrics)Reference$$' ./services/standalone/cmd/signalbox -update
+	@cd deploy/check && GOWORK=off go test -count=1 -run '^TestChart(Settings|Values)$$' . -update
 
 # The protocol as it was last generated. `make gen` refuses a change that breaks it;
 # CONTRIBUTING.md says how to accept one.

@@ -196,7 +196,7 @@ func TestChartRefuses(t *testing.T) {
 		{"nats: {url: \"http://nats\"}", "at '/nats/url'"},
 		{"events: {replicas: 2}", "at '/events/replicas': value must be one of 1, 3, 5"},
 		{"events: {partitions: 17}", "at '/events/partitions': maximum: got 17, want 16"},
-		{"local: {enabled: true}", "leave database.hosts and nats.url empty"},
+		{"local: {enabled: true}", "leave database.hosts, database.directHosts and nats.url empty"},
 		{"ingress: {host: \"\"}", "at '/ingress/host'"},
 		{"httpRoute: {enabled: true, host: a.example.com}", "at '/httpRoute/parentRefs'"},
 		{"httpRoute: {enabled: true, host: a.example.com, parentRefs: [{name: a}]}", "use one of them"},
@@ -234,7 +234,7 @@ func settingsOf(t *testing.T, program string) (names []string) {
 // chartSets has the settings that values cannot set, since the chart sets them or its Services and
 // policies depend on them.
 var chartSets = map[string]bool{
-	"DATABASE_URL": true, "NATS_URL": true, "NATS_USER": true, "NATS_PASSWORD": true, "SERVICE_KEY": true, "TRUSTED_KEYS": true,
+	"DATABASE_URL": true, "DATABASE_DIRECT_URL": true, "NATS_URL": true, "NATS_USER": true, "NATS_PASSWORD": true, "SERVICE_KEY": true, "TRUSTED_KEYS": true,
 	"EVENT_PARTITIONS": true, "EVENT_REPLICAS": true, "LOG_LEVEL": true, "OTEL_EXPORTER_OTLP_ENDPOINT": true,
 	"AGENT_RUNNER_URL": true, "TOOL_EXECUTOR_URL": true, "DOCUMENT_SYNC_URL": true, "CREDENTIAL_BROKER_URL": true,
 	"GATEWAY_HTTP_ADDR": true, "GATEWAY_OPS_ADDR": true, "AGENT_RUNNER_ADDR": true, "TOOL_EXECUTOR_ADDR": true, "DOCUMENT_SYNC_ADDR": true,
@@ -435,7 +435,7 @@ func TestChartValuesMatter(t *testing.T) {
 	for name, text := range map[string]string{
 		"everything": everything, "trial": trial,
 		// What the others leave off.
-		"ingress": strings.NewReplacer("httpRoute: { enabled: true", "httpRoute: { enabled: false", "secrets: { existing: mine }", "secrets: {}").Replace(everything) + "\ningress: { enabled: true, className: a, host: a.example.com, tlsSecret: b }\n",
+		"ingress": strings.NewReplacer("httpRoute: { enabled: true", "httpRoute: { enabled: false", "secrets: { existing: mine }", "secrets: {}", `directHosts: "direct:5432", `, "").Replace(everything) + "\ningress: { enabled: true, className: a, host: a.example.com, tlsSecret: b }\n",
 		"scaling": strings.NewReplacer("autoscaling: { enabled: true }", "autoscaling: { enabled: false }", "keda: { enabled: true }", "autoscaling: { enabled: true, metrics: [] }").Replace(everything),
 	} {
 		was, err := render(parse(t, text), false)
@@ -482,7 +482,7 @@ func change(v values, path []string, node *yaml.Node) {
 	last := path[len(path)-1]
 	others := map[string]any{
 		"pullPolicy": "Never", "logLevel": "debug", "topologySpread": "", "resources": values{"limits": values{"memory": "7Gi"}},
-		"endpoint": "http://other:4318", "hosts": "other:5432", "url": "nats://other:4222", "monitoring": "other:8222", "prefix": "other/", "interval": "7s",
+		"endpoint": "http://other:4318", "hosts": "other:5432", "directHosts": "other:5432", "maxConnections": 77, "url": "nats://other:4222", "monitoring": "other:8222", "prefix": "other/", "interval": "7s",
 		"settingsFrom": values{"LOG_FORMAT": values{"secret": "other", "key": "other"}}, "partitions": 7,
 		"replicas": 3, "drainSeconds": 7, "parentRefs": []any{values{"name": "other"}}, "allowPrivate": []any{"10.9.9.9:80"},
 		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},

@@ -53,7 +53,7 @@ http://{{ include "signalbox.fullname" .root }}-{{ .name }}:{{ .port }}
   valueFrom: { secretKeyRef: { name: {{ include "signalbox.secret" .root }}, key: {{ .key }} } }
 {{- end -}}
 
-{{- /* DATABASE_URL of a role, whose password is in the variable DB_PASSWORD. */ -}}
+{{- /* DATABASE_URL of a role, whose password is in the variable DB_PASSWORD; direct if it has to pass by a pooler, too. */ -}}
 {{- define "signalbox.databaseURL" -}}
 {{- $d := .root.Values.database -}}
 {{- $hosts := $d.hosts -}}
@@ -62,6 +62,10 @@ http://{{ include "signalbox.fullname" .root }}-{{ .name }}:{{ .port }}
 {{- if $d.caSecret -}}{{- $parameters = printf "%s&sslrootcert=/etc/signalbox/postgres/ca.crt" $parameters -}}{{- end -}}
 - name: DATABASE_URL
   value: {{ printf "postgres://%s:$(DB_PASSWORD)@%s/%s?%s" .role $hosts $d.name $parameters | quote }}
+{{- if and .direct $d.directHosts }}
+- name: DATABASE_DIRECT_URL
+  value: {{ printf "postgres://%s:$(DB_PASSWORD)@%s/%s?%s" .role $d.directHosts $d.name $parameters | quote }}
+{{- end }}
 {{- end -}}
 
 {{- define "signalbox.natsURL" -}}

@@ -5,7 +5,7 @@ The environment that the services with a database share:
 {{- define "signalbox.serviceEnv" -}}
 {{- $prefix := .name | upper | replace "-" "_" -}}
 {{ include "signalbox.fromSecret" (dict "root" .root "name" "DB_PASSWORD" "key" (printf "%s_DB_PASSWORD" $prefix)) }}
-{{ include "signalbox.databaseURL" (dict "root" .root "role" .role) }}
+{{ include "signalbox.databaseURL" (dict "root" .root "role" .role "direct" (has .name (list "agent-runner" "tool-executor"))) }}
 - name: NATS_URL
   value: {{ include "signalbox.natsURL" .root | quote }}
 {{- if .root.Values.nats.auth }}
