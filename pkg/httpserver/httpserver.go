@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"signalbox.dev/pkg/panics"
+	"signalbox.dev/pkg/process"
 )
 
 // Check returns an error if a dependency of the service does not work.
@@ -37,11 +38,11 @@ const (
 	checkCache   = time.Second // how long a result of /ready is cached
 )
 
-// Mount adds /health (the process is running), /ready (all checks pass; a 503 names those that
+// Mount adds /health (the process is running, and its version), /ready (all checks pass; a 503 names those that
 // fail) and, with a Gatherer, /metrics.
 func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": process.Version()})
 	})
 	ready := &readiness{checks: o.Checks}
 	mux.Handle("GET /ready", ready)

@@ -94,7 +94,7 @@ func TestOps(t *testing.T) {
 		if d := cmp.Diff(want, page); status != http.StatusServiceUnavailable || d != "" {
 			t.Errorf("/ready = %d (-want +got):\n%s", status, d)
 		}
-		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || !strings.Contains(body, `"ok"`) {
+		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || body != `{"status":"ok","version":"devel"}`+"\n" {
 			t.Errorf("/health = %d %s, want 200: it does not depend on the checks", status, body)
 		}
 		status, _, body := get(t, mux, "/metrics")
