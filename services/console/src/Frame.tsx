@@ -145,6 +145,11 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 			</nav>
 			<main className={css.main} id="main">
 				{line.state === "lost" && <Offline retryAt={line.retryAt} />}
+				{line.state === "open" && line.away !== undefined && (
+					<p className={css.back} role="status">
+						Back on the line after {Math.round(line.away / 1000)} s. What happened meanwhile is here.
+					</p>
+				)}
 				<Outlet />
 			</main>
 			<footer className={css.foot}>

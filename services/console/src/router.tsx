@@ -4,7 +4,6 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet,
 import { everywhere, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
-import { DocumentsPage } from "./routes/documents.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
 import { InboxPage } from "./routes/inbox.tsx";
 import { NewPage } from "./routes/new.tsx";
@@ -33,6 +32,7 @@ async function workspacesOf(queries: QueryClient) {
 
 const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
 const LazySessions = lazyRouteComponent(() => import("./routes/sessions.tsx"), "SessionsPage");
+const LazyDocuments = lazyRouteComponent(() => import("./routes/documents.tsx"), "DocumentsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
 const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
@@ -123,7 +123,7 @@ export function createConsole(queries: QueryClient) {
 		path: "/documents",
 		validateSearch: (s: Record<string, unknown>): { q?: string } => (typeof s.q === "string" && s.q ? { q: s.q } : {}),
 		component: function Documents() {
-			return <DocumentsPage search={documents.useSearch()} />;
+			return <LazyDocuments search={documents.useSearch()} />;
 		},
 	});
 	const runs = createRoute({

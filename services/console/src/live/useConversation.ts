@@ -32,7 +32,7 @@ export function useConversation(id: string): Loaded {
 		})();
 		return () => {
 			stop.abort();
-			line.set({ state: "open" });
+			line.leave();
 		};
 	}, [client, id]);
 	return loaded;

@@ -1,5 +1,6 @@
 import { useMutation } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
+import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
 import { unwrap, useClient } from "../client.ts";
 import type { Call, Ask as Question } from "../live/conversation.ts";
@@ -16,6 +17,8 @@ const remembered: Record<Remember, string> = {
 };
 
 type Answer = { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string };
+
+const narrow = matchMedia("(max-width: 760px)");
 
 /** How long an answer can be taken back. */
 const grace = 5000;
@@ -98,6 +101,71 @@ export function Ask({
 				: [],
 	);
 	const name = toolWords(call.tool);
+	// On a phone the answers are where the composer is else, under the thumb.
+	const slot = keys && narrow.matches ? document.getElementById("answers") : null;
+	const footer =
+		given || answer.isPending || answer.isSuccess ? (
+			<div className={css.footer} role="status">
+				<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
+				<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
+				{given && (
+					<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
+						Undo
+					</Button>
+				)}
+			</div>
+		) : refusing ? (
+			<form
+				className={css.footer}
+				onSubmit={(e) => {
+					e.preventDefault();
+					setGiven({ approved: false, reason });
+				}}
+			>
+				<label className="sr" htmlFor={`why-${call.id}`}>
+					Why not
+				</label>
+				<input
+					id={`why-${call.id}`}
+					className={css.why}
+					value={reason}
+					onChange={(e) => setReason(e.target.value)}
+					placeholder="Say why, so that the agent can do better"
+					autoFocus
+					maxLength={1000}
+				/>
+				<Button type="submit">Refuse</Button>
+				<Button look="quiet" onClick={() => setRefusing(false)}>
+					Back
+				</Button>
+			</form>
+		) : ask.outcomeUnknown ? (
+			<div className={css.footer}>
+				<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
+				<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
+			</div>
+		) : (
+			<div className={css.footer}>
+				<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
+					Approve
+				</Button>
+				<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
+					Refuse and say why
+				</Button>
+				<span className="flex-1" />
+				<label className="text-small text-ink-2">
+					Don’t ask again{" "}
+					<select value={remember} onChange={(e) => setRemember(e.target.value as Remember | "")}>
+						<option value="">(ask each time)</option>
+						{Object.entries(remembered).map(([value, text]) => (
+							<option key={value} value={value}>
+								{text}
+							</option>
+						))}
+					</select>
+				</label>
+			</div>
+		);
 	return (
 		<section className={css.ask} aria-label={`Approval wanted: ${name}`}>
 			<header>
@@ -130,68 +198,15 @@ export function Ask({
 					{answer.error.message}
 				</p>
 			)}
-			{given || answer.isPending || answer.isSuccess ? (
-				<div className={css.footer} role="status">
-					<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
-					<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
-					{given && (
-						<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
-							Undo
-						</Button>
-					)}
-				</div>
-			) : refusing ? (
-				<form
-					className={css.footer}
-					onSubmit={(e) => {
-						e.preventDefault();
-						setGiven({ approved: false, reason });
-					}}
-				>
-					<label className="sr" htmlFor={`why-${call.id}`}>
-						Why not
-					</label>
-					<input
-						id={`why-${call.id}`}
-						className={css.why}
-						value={reason}
-						onChange={(e) => setReason(e.target.value)}
-						placeholder="Say why, so that the agent can do better"
-						autoFocus
-						maxLength={1000}
-					/>
-					<Button type="submit">Refuse</Button>
-					<Button look="quiet" onClick={() => setRefusing(false)}>
-						Back
-					</Button>
-				</form>
-			) : ask.outcomeUnknown ? (
-				<div className={css.footer}>
-					<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
-					<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
-				</div>
-			) : (
-				<div className={css.footer}>
-					<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
-						Approve
-					</Button>
-					<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
-						Refuse and say why
-					</Button>
-					<span className="flex-1" />
-					<label className="text-small text-ink-2">
-						Don’t ask again{" "}
-						<select value={remember} onChange={(e) => setRemember(e.target.value as Remember | "")}>
-							<option value="">(ask each time)</option>
-							{Object.entries(remembered).map(([value, text]) => (
-								<option key={value} value={value}>
-									{text}
-								</option>
-							))}
-						</select>
-					</label>
-				</div>
-			)}
+			{slot
+				? createPortal(
+						<div className={css.thumb}>
+							<p className="micro">{name}?</p>
+							{footer}
+						</div>,
+						slot,
+					)
+				: footer}
 		</section>
 	);
 }

@@ -2,7 +2,7 @@ import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
@@ -13,7 +13,7 @@ import { type Unsent, unsent } from "../live/unsent.ts";
 import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
-import { Button, Icon, IconButton } from "../parts/controls.tsx";
+import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
 import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
@@ -46,11 +46,49 @@ function Beside({ id, conversation, doc }: { id: string; conversation: Conversat
 	const { lines } = useView(conversation);
 	const shown = doc === closed ? undefined : (doc ?? lastDocument(lines));
 	const to = { to: "/w/$slug/s/$id", params: { slug, id } } as const;
+	const navigate = useNavigate();
+	const [page, setPage] = useState<"conversation" | "document">("conversation");
+	const pane = useRef<HTMLElement>(null);
+	const last = doc === closed ? lastDocument(lines) : undefined;
+	const ask = () => {
+		const selection = getSelection();
+		const text = selection?.toString().trim().slice(0, 4000);
+		if (!text || !pane.current?.contains(selection?.anchorNode ?? null)) return;
+		setPage("conversation");
+		drafts.set(id, `${text.replaceAll(/^/gm, "> ")}\n\n${drafts.read(id)}`);
+	};
+	useActions([
+		...(shown || last
+			? [
+					{
+						name: shown ? "Hide the document" : "Show the document",
+						keys: "mod+\\",
+						run: () => void navigate({ ...to, search: shown ? { doc: closed } : {}, replace: true }),
+					},
+				]
+			: []),
+		...(shown && workspace.role !== "viewer" ? [{ keys: "mod+j", run: ask }] : []),
+	]);
+	/** On a phone one of the two is shown. */
+	const pages = shown && (
+		<div className={css.pages}>
+			<Segments
+				label="Show"
+				value={page}
+				onChange={setPage}
+				options={[
+					{ value: "conversation", text: "Conversation" },
+					{ value: "document", text: "Document" },
+				]}
+			/>
+		</div>
+	);
 	return (
-		<div className={css.beside} data-document={shown ? true : undefined}>
-			<Ready id={id} conversation={conversation} />
+		<div className={css.beside} data-document={shown ? true : undefined} data-page={shown ? page : undefined}>
+			<Ready id={id} conversation={conversation} pages={pages} />
 			{shown && (
-				<aside className={css.pane} aria-label="Document">
+				<aside ref={pane} className={css.pane} aria-label="Document">
+					{pages}
 					<header className={css.top}>
 						<Icon of={FileText} />
 						<DocumentName id={shown} />
@@ -107,7 +145,7 @@ function Loading() {
 	);
 }
 
-function Ready({ id, conversation }: { id: string; conversation: Conversation }) {
+function Ready({ id, conversation, pages }: { id: string; conversation: Conversation; pages: ReactNode }) {
 	const { client, workspace } = useWorkspace();
 	const view = useView(conversation);
 	const queries = useQueryClient();
@@ -298,6 +336,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 	return (
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
+			{pages}
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
 			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
 				<Lines view={view} names={names} author={view.session.created_by} session={id} />
@@ -319,6 +358,7 @@ function Ready({ id, conversation }: { id: string; conversation: Conversation })
 					))}
 				</ul>
 			)}
+			<div id="answers" className={css.answers} />
 			{workspace.role === "viewer" ? (
 				<p className={css.reading}>You are reading. Viewers see everything as it happens.</p>
 			) : (
