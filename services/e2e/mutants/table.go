@@ -183,8 +183,8 @@ var mutants = []mutant{
 	{
 		name: "message-moved", what: "a message that has joined keeps its place",
 		file:   "services/agent-runner/internal/conversation/cancel.go",
-		old:    "AND id = @message AND position IS NULL",
-		new:    "AND id = @message",
+		old:    "SELECT id FROM messages WHERE workspace_id = @workspace AND id = @message AND position IS NULL",
+		new:    "SELECT id FROM messages WHERE workspace_id = @workspace AND id = @message",
 		inside: test{sim, "^TestRowsArePostgres$"}, outside: test{runner, "^TestCancelAnswerAgain$"},
 	},
 	{
