@@ -15,7 +15,7 @@ var (
 	variable   = regexp.MustCompile(`^[A-Z][A-Z0-9]*_[A-Z0-9_]+$`)
 	codePath   = regexp.MustCompile(`^(?:bench|deploy|docs|pkg|proto|services|tools)/[\w./-]+$`)
 	words      = regexp.MustCompile(`^[a-z][a-z'-]*(?: [a-z][a-z'-]*){1,11}$`)
-	command    = regexp.MustCompile(`^(?:accounts|buf|docker|helm|make|signalbox) `)
+	command    = regexp.MustCompile(`^(?:accounts|buf|ctr|docker|helm|make|signalbox) `)
 	target     = regexp.MustCompile("(?m)(?:`|^    )make ([a-z][a-z0-9-]*)")
 	logFields  = regexp.MustCompile(`(?s)\n## Logs\n.*?\n\| --- .*?\n(\|.*?)\n\n`)
 )
