@@ -116,6 +116,10 @@ func ToolDone(r id.Run) string { return "ctl.tool." + r.String() }
 // calls.
 func ToolCancel(r id.Run) string { return "ctl.cancel." + r.String() }
 
+// Swept returns the subject on which the replicas of a service tell each other that one has looked
+// for work that lost its process.
+func Swept(service string) string { return "ctl.swept." + service }
+
 // CredState returns the subject on which a broker shares its observations of accounts.
 func CredState(instance uuid.UUID) string { return "cred.state." + instance.String() }
 

@@ -83,15 +83,16 @@ func Users(t Topology) []User {
 		{
 			Name:      AgentRunner,
 			Publish:   []string{"ctl.>"},
-			Subscribe: []string{AllCtlRuns},
+			Subscribe: []string{AllCtlRuns, Swept(AgentRunner)},
 			Calls:     slices.Concat([]Call{info, {Subject: AllRuns}, {Subject: AllTools}, {Subject: AllEvents}}, consume(Runs, Runners), log, own(t.Queue(Runs)), own(t.Log())),
 			Receives:  []Feed{{ToolExecutor, AllToolDone}},
 		},
 		{
-			Name:     ToolExecutor,
-			Publish:  []string{AllToolDone},
-			Calls:    slices.Concat([]Call{info}, consume(Tools, Executors), own(t.Queue(Tools))),
-			Receives: []Feed{{AgentRunner, AllToolCancels}},
+			Name:      ToolExecutor,
+			Publish:   []string{AllToolDone, Swept(ToolExecutor)},
+			Subscribe: []string{Swept(ToolExecutor)},
+			Calls:     slices.Concat([]Call{info}, consume(Tools, Executors), own(t.Queue(Tools))),
+			Receives:  []Feed{{AgentRunner, AllToolCancels}},
 		},
 		{
 			Name:      DocumentSync,

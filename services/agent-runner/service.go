@@ -126,7 +126,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.presence = pg.NewPresence(deps.DB, name, deps.Log)
 	s.runs = run.NewStore(deps.DB, s.out, name, run.Config{Lease: cfg.Lease, WallTime: cfg.RunTime, Partitions: cfg.Partitions, PerWorkspace: cfg.WorkspaceRuns})
 	s.keeper = loop.NewKeeper(s.runs, cfg.Beat, deps.Log)
-	s.sweeper = sweep.New(sweep.Config{Store: s.runs, Bus: deps.Bus, Presence: s.presence, Beat: cfg.Beat, Log: deps.Log})
+	rounds, err := bus.NewRounds(deps.Bus, bus.RoundsConfig{Subject: subject.Swept(subject.AgentRunner), Self: name, Every: sweep.Interval})
+	if err != nil {
+		return nil, fmt.Errorf("agent-runner: %w", err)
+	}
+	s.sweeper = sweep.New(sweep.Config{Store: s.runs, Bus: deps.Bus, Presence: s.presence, Rounds: rounds, Outbox: s.out, Beat: cfg.Beat, Log: deps.Log})
 	if s.archive, err = archive.New(archive.Config{
 		DB: deps.DB, Bus: deps.Bus, Log: deps.Log, Registerer: deps.Registerer,
 		Partitions: cfg.Partitions, Delay: cfg.RunLogDelay, Keep: cfg.RunLogKeep,

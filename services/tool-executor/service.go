@@ -134,10 +134,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("tool-executor: register metrics: %w", err)
 	}
 	renew := min(renewEvery, cfg.Lease/3)
+	rounds, err := bus.NewRounds(deps.Bus, bus.RoundsConfig{Subject: subject.Swept(subject.ToolExecutor), Self: name, Every: sweepEvery})
+	if err != nil {
+		return nil, fmt.Errorf("tool-executor: %w", err)
+	}
 	s.executor = execute.New(execute.Config{
 		Catalogue: catalogue, Ledger: s.ledger, Presence: executors{deps.DB, s.presence, 2 * renew},
 		Announce: s.announce, Report: s.report, Log: deps.Log, Metrics: metrics,
-		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, SweepEvery: sweepEvery,
+		Slots: cfg.Slots, PerWorkspace: cfg.PerWorkspace, Waiting: 2 * cfg.Slots, Wait: waitForSlot, Renew: renew, Quiet: 2 * renew, Lease: cfg.Lease, SweepEvery: sweepEvery, Rounds: rounds,
 		Grace: toolGrace, RecordFor: recordFor,
 	})
 	options, err := rpc.Server{Verifier: deps.Verifier, Log: deps.Log}.HandlerOptions()

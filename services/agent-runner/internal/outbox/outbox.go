@@ -92,8 +92,8 @@ const (
 	batchSize = 64
 	// maxInFlight is how many messages are published concurrently.
 	maxInFlight = 32
-	// pollInterval is how often rows of replicas that died before publishing are looked for.
-	pollInterval = time.Second
+	// retryInterval is how often rows that could not be published are tried again.
+	retryInterval = time.Second
 	// publishTimeout bounds a batch, and so how long the lock is held.
 	publishTimeout = 5 * time.Second
 	// messageTimeout bounds one message, so that a silent stream leaves time for the others.
@@ -125,7 +125,7 @@ type Outbox struct {
 	ready func(context.Context) error // whether this process reaches the bus; nil if always
 	log   *slog.Logger
 	poke  chan struct{}
-	stuck bool // the last pass could not publish all rows
+	stuck bool // the last pass could not read or publish all rows
 }
 
 // New returns an outbox on a database. Nothing is published until Run is called.
@@ -148,9 +148,10 @@ func (o *Outbox) Poke() {
 	}
 }
 
-// Run publishes until ctx is done, and then publishes the remaining rows.
+// Run publishes until ctx is done, and then publishes the remaining rows. It looks for rows after
+// each Poke. The sweeper (package sweep) pokes for those of replicas that died before publishing.
 func (o *Outbox) Run(ctx context.Context) error {
-	tick := time.NewTicker(pollInterval)
+	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -161,6 +162,9 @@ func (o *Outbox) Run(ctx context.Context) error {
 			return nil
 		case <-o.poke:
 		case <-tick.C:
+			if !o.stuck {
+				continue
+			}
 		}
 		o.dropPokes(tick)
 		o.drain(ctx)
@@ -193,11 +197,13 @@ func (o *Outbox) drain(ctx context.Context) {
 		}
 	}
 	p := pass{stuck: map[string]error{}, deferred: map[int64]bool{}}
-	defer func() { o.stuck = len(p.stuck) > 0 }()
+	failed := false
+	defer func() { o.stuck = failed || len(p.stuck) > 0 }()
 	for more := true; more && ctx.Err() == nil; {
 		var err error
 		if more, err = o.page(ctx, &p); err != nil && ctx.Err() == nil {
 			o.log.WarnContext(ctx, "outbox waits", "error", err)
+			failed = true
 			return
 		}
 	}

@@ -210,16 +210,17 @@ func TestLateCommit(t *testing.T) {
 	// The wake-up of a session that has events on its page comes with the next page.
 	commit(outbox.Row{ID: 2, Subject: "ev.01.w.ends", MessageID: "end"}, outbox.Row{ID: 3, Subject: "work.run.1", MessageID: "ends"})
 	bus := &fakeBus{}
+	out := outbox.NewWithRows(outbox.InPostgres(db), bus, slog.New(slog.DiscardHandler))
 	all := make(chan struct{})
 	bus.each = func(published string) {
 		switch {
 		case published == "ev.01.w.ends":
 			commit(outbox.Row{ID: 1, Subject: "ev.01.w.late", MessageID: "first"}, outbox.Row{ID: 4, Subject: "ev.01.w.late", MessageID: "second"})
+			out.Poke()
 		case len(bus.published) == 4:
 			close(all)
 		}
 	}
-	out := outbox.NewWithRows(outbox.InPostgres(db), bus, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- out.Run(ctx) }()

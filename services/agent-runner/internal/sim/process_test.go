@@ -149,7 +149,13 @@ func (w *world) startRunner(p *process) {
 	p.out = outbox.NewWithRows(rows, line, log)
 	p.tools = toolbox.New(toolClient{w: w, p: p}, line, log)
 	keeper := loop.NewKeeper(rows, beat, log)
-	sweeper := sweep.New(sweep.Config{Store: rows, Bus: line, Presence: presence{p}, Beat: beat, Log: log})
+	rounds, err := bus.NewRounds(line, bus.RoundsConfig{
+		Subject: subject.Swept(subject.AgentRunner), Self: p.name, Every: sweep.Interval, Jitter: loopConfig(w, p.name+" sweeper").Jitter,
+	})
+	if err != nil {
+		panic(err) // the model refuses no request
+	}
+	sweeper := sweep.New(sweep.Config{Store: rows, Bus: line, Presence: presence{p}, Rounds: rounds, Outbox: p.out, Beat: beat, Log: log})
 	l := loop.New(loopConfig(w, p.name), loop.Deps{
 		Store: rows, Bus: line, Tools: p.tools, Presets: w.kit.presets, Models: models{w, p}, Catalogue: w.kit.catalogue,
 		Keeper: keeper, Metrics: w.kit.metrics, Log: log,

@@ -230,8 +230,12 @@ type act struct {
 
 // growing are the first operations of a sequence, which make a tree of messages.
 var growing = []act{
-	{"submit", (*both).submit}, {"answer", (*both).answer}, {"answer", (*both).answer}, {"branch", (*both).branch},
-	{"switch", (*both).switchBranch}, {"read the conversation", (*both).history},
+	{"submit", (*both).submit},
+	{"answer", (*both).answer},
+	{"answer", (*both).answer},
+	{"branch", (*both).branch},
+	{"switch", (*both).switchBranch},
+	{"read the conversation", (*both).history},
 }
 
 var acts = []act{

@@ -2,7 +2,7 @@
 // was lost with the queue. It also refuses the tool calls that nobody has approved in time. It
 // reads only Postgres.
 //
-// Every replica sweeps, and replicas may find the same run. The stream drops duplicate
+// Any replica sweeps, mostly one at a time (bus.Rounds), and replicas may find the same run. The stream drops duplicate
 // wake-ups of one wakeInterval by their message id, and a claim decides who gets the run. If
 // a replica dies during a sweep, the others find the same runs.
 package sweep
@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/agent-runner/internal/run"
@@ -46,22 +47,38 @@ type Config struct {
 	Store    Store
 	Bus      Bus
 	Presence Presence
+	// Rounds shares the sweeps among the replicas; its interval is Interval. nil: there is one replica.
+	Rounds *bus.Rounds
+	// Outbox publishes rows of replicas that died before they could. It may be nil.
+	Outbox Outbox
 	// Beat is how often runners renew their leases.
 	Beat time.Duration
 	Log  *slog.Logger
 }
+
+// Outbox is the part of *outbox.Outbox that the sweeper needs.
+type Outbox interface{ Poke() }
+
+// Interval is the time between sweeps. It is short because viewers of a killed runner's runs wait
+// for it.
+const Interval = 250 * time.Millisecond
 
 // Sweeper wakes runners for runs without one.
 type Sweeper struct {
 	cfg Config
 	// woken has the time of the last wake-up of each run that the last sweep found.
 	woken map[run.Claimable]time.Time
-	// expired is when approvals were last expired.
-	expired time.Time
+	// expired is when approvals were last expired, and poked when the outbox was last published.
+	expired, poked time.Time
 }
 
 // New returns a sweeper. It does nothing until Run is called.
-func New(cfg Config) *Sweeper { return &Sweeper{cfg: cfg} }
+func New(cfg Config) *Sweeper {
+	if cfg.Rounds == nil {
+		cfg.Rounds = bus.RoundsAlone(Interval)
+	}
+	return &Sweeper{cfg: cfg}
+}
 
 const (
 	limit = 256
@@ -70,9 +87,6 @@ const (
 	maxReady = 4096
 	// maxInFlight is how many wake-ups are published concurrently.
 	maxInFlight = 32
-	// interval is the time between sweeps. It is short because viewers of a killed runner's
-	// runs wait for it.
-	interval = 250 * time.Millisecond
 	// patience is how long a run may be ready to start before its wake-up counts as lost.
 	patience = 2 * time.Second
 	// wakeInterval is the time in which a run is woken once: the stream drops further wake-ups.
@@ -83,6 +97,8 @@ const (
 	maxQueued = 16
 	// expireInterval is the time between looks for expired approvals.
 	expireInterval = 2 * time.Second
+	// outboxInterval is the time between looks for rows of dead replicas.
+	outboxInterval = time.Second
 	// wakeTimeout bounds the waking of runs, during which the death of other runners goes
 	// unnoticed.
 	wakeTimeout = 5 * time.Second
@@ -96,8 +112,6 @@ const (
 // and are renewed within a beat, so expired leases count only after two beats. A wrong
 // decision is safe, because a claim fences off the older runner; it costs a repeated step.
 func (s *Sweeper) Run(ctx context.Context) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	reconnected := make(chan struct{}, 1)
 	defer s.cfg.Bus.OnReconnect(func() {
 		select {
@@ -112,13 +126,17 @@ func (s *Sweeper) Run(ctx context.Context) error {
 			return nil
 		case <-reconnected:
 			wakeupsLost = true
-		case <-tick.C:
+		case <-s.cfg.Rounds.Due():
 		}
-		died, err := s.sweep(ctx)
+		s.cfg.Rounds.Begin()
+		died, swept, err := s.sweep(ctx)
 		if wakeupsLost = wakeupsLost || died; wakeupsLost {
 			wakeErr := s.wakeQueued(ctx)
 			wakeupsLost = wakeErr != nil
 			err = errors.Join(err, wakeErr)
+		}
+		if swept && err == nil {
+			s.cfg.Rounds.Done(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.cfg.Log.WarnContext(ctx, "sweep failed, trying again", "error", err)
@@ -126,16 +144,21 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// sweep wakes runners for runs that have lost theirs, and reports whether a runner has died.
-func (s *Sweeper) sweep(ctx context.Context) (died bool, err error) {
+// sweep wakes runners for runs that have lost theirs. It reports whether a runner has died, and
+// whether the sweep was complete.
+func (s *Sweeper) sweep(ctx context.Context) (died, complete bool, err error) {
 	steady := s.cfg.Presence.Steady()
 	if steady < s.cfg.Beat {
-		return false, nil
+		return false, false, nil
 	}
 	if died, err = s.wakeRunsOfDead(ctx); err != nil || steady < 2*s.cfg.Beat {
-		return died, err
+		return died, false, err
 	}
-	return died, errors.Join(s.wakeLost(ctx), s.expireApprovals(ctx))
+	if s.cfg.Outbox != nil && time.Since(s.poked) >= outboxInterval {
+		s.poked = time.Now()
+		s.cfg.Outbox.Poke()
+	}
+	return died, true, errors.Join(s.wakeLost(ctx), s.expireApprovals(ctx))
 }
 
 // expireApprovals refuses the calls whose approval has expired, once in each expireInterval.

@@ -55,6 +55,7 @@ type Config struct {
 	Quiet        time.Duration // without a renewal, until calls of a process that is gone are taken over; at least twice Renew
 	Lease        time.Duration // the same for a process that is only silent
 	SweepEvery   time.Duration // how often Sweep looks
+	Rounds       *bus.Rounds   // shares the looks of Sweep among the replicas, at that interval; nil: there is one replica
 	Grace        time.Duration // for a tool to return after its context has ended
 	RecordFor    time.Duration // for recording an outcome while the database is away
 }

@@ -19,7 +19,9 @@ import (
 // Sweep takes over the calls of dead executors until ctx is done. It then finishes the calls
 // it took within drain, or hands them over, and returns.
 //
-// Any number of executors may sweep at once; only one of them takes over a given row.
+// Mostly one executor sweeps at a time (bus.Rounds). If several do, only one of them takes over a
+// given row. One that goes on after another has to watch each row anew, so that a call of the
+// executor that swept is taken over later by up to two intervals and a renewal.
 func (e *Executor) Sweep(ctx context.Context, drain time.Duration) {
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -44,15 +46,18 @@ type sighting struct {
 
 // watchOpen reads the open calls at intervals and passes the stalled ones to takeOver.
 func (e *Executor) watchOpen(ctx context.Context, takeOver func(o ledger.Open, why string)) {
-	t := time.NewTicker(e.cfg.SweepEvery)
-	defer t.Stop()
+	rounds := e.cfg.Rounds
+	if rounds == nil {
+		rounds = bus.RoundsAlone(e.cfg.SweepEvery)
+	}
 	seen := map[ledger.Ref]sighting{}
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-rounds.Due():
 		}
+		rounds.Begin()
 		sent := time.Now()
 		open, err := e.open(ctx)
 		now := time.Now()
@@ -73,6 +78,7 @@ func (e *Executor) watchOpen(ctx context.Context, takeOver func(o ledger.Open, w
 			delete(seen, s.Ref)
 			takeOver(s.Open, s.why)
 		}
+		rounds.Done(ctx)
 	}
 }
 
