@@ -1,5 +1,5 @@
 import { useMutation } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
 import { unwrap, useClient } from "../client.ts";
@@ -19,6 +19,10 @@ const remembered: Record<Remember, string> = {
 type Answer = { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string };
 
 const narrow = matchMedia("(max-width: 760px)");
+const onNarrow = (f: () => void) => {
+	narrow.addEventListener("change", f);
+	return () => narrow.removeEventListener("change", f);
+};
 
 /** How long an answer can be taken back. */
 const grace = 5000;
@@ -102,7 +106,8 @@ export function Ask({
 	);
 	const name = toolWords(call.tool);
 	// On a phone the answers are where the composer is else, under the thumb.
-	const slot = keys && narrow.matches ? document.getElementById("answers") : null;
+	const isNarrow = useSyncExternalStore(onNarrow, () => narrow.matches);
+	const slot = keys && isNarrow ? document.getElementById("answers") : null;
 	const footer =
 		given || answer.isPending || answer.isSuccess ? (
 			<div className={css.footer} role="status">
