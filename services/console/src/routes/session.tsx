@@ -2,7 +2,7 @@ import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
-import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type CSSProperties, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
@@ -14,6 +14,7 @@ import { useConversation, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
 import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
+import { Divider, useSplit } from "../parts/Divider.tsx";
 import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
@@ -83,9 +84,17 @@ function Beside({ id, conversation, doc }: { id: string; conversation: Conversat
 			/>
 		</div>
 	);
+	const [split, setSplit] = useSplit();
 	return (
-		<div className={css.beside} data-document={shown ? true : undefined} data-page={shown ? page : undefined}>
+		<div
+			className={css.beside}
+			data-document={shown ? true : undefined}
+			data-page={shown ? page : undefined}
+			data-split={split === undefined ? undefined : true}
+			style={{ "--split": `${split}%` } as CSSProperties}
+		>
 			<Ready id={id} conversation={conversation} pages={pages} />
+			{shown && <Divider label="Width of the conversation" share={split} onMove={setSplit} />}
 			{shown && (
 				<aside ref={pane} className={css.pane} aria-label="Document">
 					{pages}
