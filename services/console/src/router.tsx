@@ -32,9 +32,9 @@ async function workspacesOf(queries: QueryClient) {
 
 const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage");
 const LazySessions = lazyRouteComponent(() => import("./routes/sessions.tsx"), "SessionsPage");
-const LazyDocuments = lazyRouteComponent(() => import("./routes/documents.tsx"), "DocumentsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
+const LazyDocuments = lazyRouteComponent(() => import("./routes/documents.tsx"), "DocumentsPage");
 const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
 
 /** Reports whether a workspace has no session yet, that is whether its owner is shown around. */

@@ -257,7 +257,23 @@ test("two people and the agent write in one document", async (t) => {
 	for (const s of [sheet, theirs]) {
 		await s.getByText("Typed by one. Summary").waitFor();
 		await s.getByText("Typed by the other.").waitFor();
+		// What the agent wrote is tinted, what people wrote is not.
+		await s.locator("[class*=fresh]").filter({ hasText: "closing thought" }).first().waitFor();
+		assert.equal(await s.locator("[class*=fresh]").filter({ hasText: "Typed by" }).count(), 0);
 	}
+	await other
+		.getByRole("img", { name: /writes here/ })
+		.first()
+		.waitFor();
+	const undo = page.getByRole("button", { name: "Undo its edits" });
+	await undo.waitFor();
+	const divider = page.getByRole("separator", { name: "Width of the conversation" });
+	const width = async () => (await page.getByRole("region", { name: "Conversation" }).boundingBox()).width;
+	const before = await width();
+	await divider.press("ArrowRight");
+	assert.ok((await width()) > before, "the conversation is not wider");
+	await divider.dblclick();
+	assert.equal(await width(), before);
 	// The history tells who did what; undoing the agent's edits keeps what people wrote.
 	await other.getByRole("button", { name: "History" }).click();
 	const versions = other.getByRole("region", { name: "Versions" });
@@ -267,6 +283,8 @@ test("two people and the agent write in one document", async (t) => {
 	await other.getByRole("button", { name: "Undo its edits" }).click();
 	await other.getByText(/Undone: one change of this run/).waitFor();
 	await sheet.getByText("closing thought").waitFor({ state: "detached" });
+	await undo.click();
+	await page.getByText("Nothing of this run was left to undo.").waitFor();
 	await sheet.getByText("Typed by one. Summary").waitFor();
 	await versions.getByRole("link", { name: /created it/ }).click();
 	await other.getByRole("button", { name: "Restore this version" }).click();
@@ -379,6 +397,11 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 
 test("documents are made, shared by a link, found, renamed and deleted", async (t) => {
 	const page = await person(t);
+	let socket;
+	await page.routeWebSocket(/\/ws\/documents\//, (ws) => {
+		ws.connectToServer();
+		socket = ws;
+	});
 	await page.getByRole("link", { name: "Documents" }).first().click();
 	await page.getByRole("button", { name: "New document" }).click();
 	await page.keyboard.type("Timetable of ferries");
@@ -402,6 +425,10 @@ test("documents are made, shared by a link, found, renamed and deleted", async (
 	await page.keyboard.press("End");
 	await page.keyboard.type(" <b>The last</b> at ten.");
 	await stranger.getByText("The first leaves at six. <b>The last</b> at ten.").waitFor();
+	// A change that the server refuses is not lost.
+	await socket.close({ code: 4413, reason: "too large" });
+	await page.getByText("The last change is too large.").waitFor();
+	await page.getByRole("region", { name: "The change that was not stored" }).getByText("<b>The last</b> at ten.").waitFor();
 	await page.getByRole("button", { name: "Share" }).click();
 	await dialog.getByRole("button", { name: "Revoke: pages that show it end" }).click();
 	await dialog.getByRole("list", { name: "Links" }).waitFor({ state: "detached" });

@@ -2,32 +2,43 @@ import type { DocumentConnection, DocumentState } from "@signalbox/client/docume
 import { Editor } from "@tiptap/core";
 import Collaboration from "@tiptap/extension-collaboration";
 import CollaborationCaret from "@tiptap/extension-collaboration-caret";
-import { Bold, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
+import { Slice } from "@tiptap/pm/model";
+import type { Transaction } from "@tiptap/pm/state";
+import { ySyncPluginKey } from "@tiptap/y-tiptap";
+import { Bold, History as HistoryIcon, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
 import { type MouseEvent, useEffect, useRef, useState } from "react";
+import { unwrap, useClient } from "../client.ts";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
+import { CopyButton } from "../parts/page.tsx";
+import { toast } from "../parts/Toast.tsx";
 import { useDocument } from "./connection.ts";
 import css from "./Document.module.css";
+import { Fresh } from "./fresh.ts";
+import { Margin } from "./Margin.tsx";
 import { schema } from "./schema.ts";
 
 interface Person {
 	client: number;
 	name: string;
-	color: string;
-	agent: boolean;
+	/** The member's id; undefined for the agent. */
+	member: string | undefined;
+	/** The agent's run; undefined for a person. */
+	run: string | undefined;
 }
 
 const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string, text: string]>> = {
-	lost: ["wait", "No connection.", "What you write is kept here and merged when the line is back."],
+	lost: ["wait", "No connection.", "What you write is kept on this page and merged when the line is back."],
 	"signed-out": ["stop", "You are signed out.", "Sign in again to go on; the text stays on this page."],
 	"no-member": ["stop", "You left the workspace.", "The text stays on this page."],
 	deleted: ["stop", "This document was deleted.", "The text stays on this page; copy what you need."],
-	"too-large": ["stop", "The last change is too large.", "It was not stored. Copy it, then reload the page."],
+	"too-large": ["stop", "The last change is too large.", "It was not stored, and others do not see it. Copy it, then reload the page."],
 };
 
 /** A document, live: people and agents write in it at the same time. */
 export default function Document({ id, me, readOnly }: { id: string; me: { id: string; name: string }; readOnly: boolean }) {
 	const { connected, line } = useDocument(id);
 	const told = words[line];
+	const [typed, setTyped] = useState("");
 	return (
 		<div className={css.document}>
 			{told && (
@@ -44,12 +55,28 @@ export default function Document({ id, me, readOnly }: { id: string; me: { id: s
 								<CopyAll />
 							</span>
 						)}
+						{line === "too-large" && typed && (
+							<div className={css.refused}>
+								<pre tabIndex={0} role="region" aria-label="The change that was not stored">
+									{typed}
+								</pre>
+								<CopyButton text={typed}>Copy the change</CopyButton>
+							</div>
+						)}
 					</Notice>
 				</div>
 			)}
 			{readOnly && <Notice tone="plain">You are reading. Viewers cannot type here. You see every change as it happens.</Notice>}
 			{connected && (
-				<Sheet key={id} connected={connected} line={line} me={me} readOnly={readOnly || (told !== undefined && line !== "lost")} />
+				<Sheet
+					key={id}
+					id={id}
+					connected={connected}
+					line={line}
+					me={me}
+					readOnly={readOnly || (told !== undefined && line !== "lost")}
+					onTyped={setTyped}
+				/>
 			)}
 		</div>
 	);
@@ -70,19 +97,32 @@ function CopyAll() {
 }
 
 function Sheet({
+	id,
 	connected,
 	line,
 	me,
 	readOnly,
+	onTyped,
 }: {
+	id: string;
 	connected: DocumentConnection;
 	line: DocumentState;
 	me: { id: string; name: string };
 	readOnly: boolean;
+	/** Called with the text of what the person has put in last. */
+	onTyped: (text: string) => void;
 }) {
 	const place = useRef<HTMLDivElement>(null);
 	const [editor, setEditor] = useState<Editor | null>(null);
 	const people = usePeople(connected);
+	const typing = useRef({ at: 0, text: "" });
+	// Writing shows who has written; an agent that only reads has nothing to undo.
+	const [written, setWritten] = useState(0);
+	const run = people.find((p) => p.run)?.run;
+	const [undoable, setUndoable] = useState<string>();
+	useEffect(() => {
+		if (written > 0 && run) setUndoable(run);
+	}, [written, run]);
 	useEffect(() => {
 		if (!place.current) return;
 		const made = new Editor({
@@ -99,12 +139,26 @@ function Sheet({
 					render: caret,
 					selectionRender: (user) => ({ class: css.selection ?? "", "data-colour": String(user.color) }),
 				}),
+				Fresh.configure({
+					doc: connected.doc,
+					provider: connected.provider,
+					look: css.fresh ?? "",
+					onFresh: () => setWritten((n) => n + 1),
+				}),
 			],
+			onTransaction: ({ transaction }) => {
+				if (!transaction.docChanged || transaction.getMeta(ySyncPluginKey)) return;
+				const text = inserted(transaction);
+				const goesOn = Date.now() - typing.current.at < 2_000;
+				typing.current = { at: Date.now(), text: ((goesOn ? typing.current.text : "") + text).slice(-1_000_000) };
+				if (text) onTyped(typing.current.text);
+			},
 			editorProps: { attributes: { "aria-label": "Document", role: "textbox", "aria-multiline": "true", class: css.sheet ?? "" } },
 		});
 		setEditor(made);
 		return () => made.destroy();
-	}, [connected, me.id, me.name]);
+	}, [connected, me.id, me.name, onTyped]);
+	useLeaveWarning(connected, line);
 	const live = line === "live" || line === "lost";
 	useEffect(() => {
 		editor?.setEditable(live && !readOnly, false);
@@ -115,16 +169,82 @@ function Sheet({
 			<div className={css.bar} role="toolbar" aria-label="Formatting">
 				{editor && !readOnly && <Tools editor={editor} />}
 				<span className="flex-1" />
-				{others.some((p) => p.agent) && <span className="text-small text-ink-3">Signalbox is writing</span>}
+				{undoable && !readOnly && line === "live" && <UndoEdits document={id} run={undoable} onDone={() => setUndoable(undefined)} />}
+				{run && <span className={`${css.says} text-small text-ink-3`}>Signalbox is {written > 0 ? "writing" : "reading"}</span>}
 				<span className="flex gap-1">
 					{others.map((p) => (
-						<Face key={p.client} name={p.agent ? "Signalbox, the agent" : p.name} id={p.agent ? undefined : p.name} />
+						<Face key={p.client} name={p.run ? "Signalbox, the agent" : p.name} id={p.member} />
 					))}
 				</span>
 				<Tag tone={line === "live" ? "live" : "plain"}>{line === "live" ? "Live" : line === "connecting" ? "Connecting" : "Offline"}</Tag>
 			</div>
-			<div className="scroll" ref={place} />
+			<div className="scroll">
+				<div className={css.page}>
+					{editor && <Margin editor={editor} />}
+					<div ref={place} />
+				</div>
+			</div>
 		</>
+	);
+}
+
+/** The text that a transaction puts into the document. */
+function inserted(transaction: Transaction): string {
+	return transaction.steps
+		.flatMap((s) => ("slice" in s && s.slice instanceof Slice ? [s.slice.content.textBetween(0, s.slice.content.size, "\n")] : []))
+		.filter(Boolean)
+		.join("\n");
+}
+
+/** Warns a person who leaves the page while it alone has what they wrote. */
+function useLeaveWarning({ doc, provider }: DocumentConnection, line: DocumentState) {
+	const unsent = useRef(false);
+	useEffect(() => {
+		if (line === "live") unsent.current = false;
+		const note = (_: Uint8Array, origin: unknown) => {
+			if (line === "lost" && origin !== provider) unsent.current = true;
+		};
+		const warn = (e: BeforeUnloadEvent) => unsent.current && e.preventDefault();
+		doc.on("update", note);
+		addEventListener("beforeunload", warn);
+		return () => {
+			doc.off("update", note);
+			removeEventListener("beforeunload", warn);
+		};
+	}, [doc, provider, line]);
+}
+
+/** Takes back what the agent's last run has changed, and keeps what people wrote. */
+function UndoEdits({ document, run, onDone }: { document: string; run: string; onDone: () => void }) {
+	const { api } = useClient();
+	const [busy, setBusy] = useState(false);
+	const undo = async () => {
+		setBusy(true);
+		try {
+			const r = await unwrap(api.POST("/api/documents/{id}/runs/{run}/undo", { params: { path: { id: document, run } } }));
+			toast({
+				text:
+					r.undone === 0
+						? "Nothing of this run was left to undo. Restore a version in the history instead."
+						: `Undone: ${r.undone === 1 ? "one change" : `${r.undone} changes`} of this run. What people wrote is kept.`,
+			});
+			onDone();
+		} catch (e) {
+			toast({ text: e instanceof Error ? e.message : String(e) });
+			setBusy(false);
+		}
+	};
+	return (
+		<Button
+			look="quiet"
+			small
+			icon={HistoryIcon}
+			busy={busy}
+			title="Takes back what this run changed, and keeps what people wrote"
+			onClick={() => void undo()}
+		>
+			Undo its edits
+		</Button>
 	);
 }
 
@@ -140,8 +260,8 @@ function usePeople({ provider }: DocumentConnection): Person[] {
 								{
 									client,
 									name: String(s.user.name),
-									color: String(s.user.color),
-									agent: Boolean(s.user.run_id ?? s.run_id) || s.user.name === "Agent",
+									member: s.user.run_id ? undefined : String(s.user.member_id ?? s.user.name),
+									run: s.user.run_id ? String(s.user.run_id) : undefined,
 								},
 							]
 						: [],
@@ -154,14 +274,15 @@ function usePeople({ provider }: DocumentConnection): Person[] {
 	return people;
 }
 
-/** A caret with its writer's name. Colours are set on the element: the policy forbids style attributes. */
+/** A caret; its writer's face is in the margin. The colour is set on the element: the policy forbids style attributes. */
 function caret(user: Record<string, unknown>): HTMLElement {
 	const at = document.createElement("span");
+	const agent = Boolean(user.run_id);
 	at.className = css.caret ?? "";
 	at.style.setProperty("--c", String(user.color ?? "var(--lamp-live)"));
-	const name = document.createElement("span");
-	name.textContent = user.name === "Agent" ? "Signalbox" : String(user.name ?? "");
-	at.append(name);
+	at.dataset.name = agent ? "Signalbox" : String(user.name ?? "Somebody");
+	at.dataset.who = String(user.run_id ?? user.member_id ?? user.name);
+	if (!agent) at.dataset.member = String(user.member_id ?? user.name);
 	return at;
 }
 

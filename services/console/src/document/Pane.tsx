@@ -21,7 +21,11 @@ export function DocumentPane({ id }: { id: string }) {
 				</p>
 			}
 		>
-			<Document id={id} me={{ id: me.member_id, name: `Member ${me.member_id.slice(-4)}` }} readOnly={workspace.role === "viewer"} />
+			<Document
+				id={id}
+				me={{ id: me.member_id, name: me.name || me.email || `Member ${me.member_id.slice(-4)}` }}
+				readOnly={workspace.role === "viewer"}
+			/>
 		</Suspense>
 	);
 }
