@@ -133,7 +133,7 @@ func digest(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, in); err != nil {
 		return nil, err

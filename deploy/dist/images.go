@@ -39,7 +39,7 @@ func (r release) images(p platform, built string) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	index, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err

@@ -123,7 +123,7 @@ func (r release) make(ctx context.Context) error {
 		return err
 	}
 	for _, p := range r.platforms {
-		fmt.Println("Building for", p)
+		fmt.Fprintln(os.Stderr, "Building for", p)
 		built, err := r.compile(ctx, p)
 		if err != nil {
 			return err

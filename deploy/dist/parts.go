@@ -72,7 +72,7 @@ func (r release) modules(ctx context.Context) ([]part, error) {
 			fields := strings.Split(line, "\t")
 			text, err := licenceFiles(fields[2])
 			if err != nil {
-				return nil, fmt.Errorf("Go module %s: %w", fields[0], err)
+				return nil, fmt.Errorf("the Go module %s: %w", fields[0], err)
 			}
 			parts = append(parts, part{
 				name: fields[0], version: fields[1], purl: "pkg:golang/" + fields[0] + "@" + fields[1],
@@ -111,7 +111,7 @@ func (r release) packages() ([]part, error) {
 		name := folder[at+len("node_modules/"):]
 		text, err := licenceFiles(filepath.Join(console, folder))
 		if err != nil && p.License == "" {
-			return nil, fmt.Errorf("npm package %s: %w", name, err)
+			return nil, fmt.Errorf("the npm package %s: %w", name, err)
 		}
 		parts = append(parts, part{
 			name: name, version: p.Version, purl: "pkg:npm/" + strings.Replace(url.PathEscape(name), "%2F", "/", 1) + "@" + p.Version,
