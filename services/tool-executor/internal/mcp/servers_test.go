@@ -195,7 +195,13 @@ func newGoodServer(t *testing.T) *goodServer {
 			return nil, map[string]int{"written": len(a.Text)}, nil
 		})
 	h := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil))
-	t.Cleanup(h.Close)
+	t.Cleanup(func() {
+		h.Close()
+		// A client that is stopped while it connects cannot end its session.
+		for session := range s.Sessions() {
+			_ = session.Close()
+		}
+	})
 	return &goodServer{s, h, h.URL}
 }
 
