@@ -673,6 +673,26 @@ test("what a viewer may not do is absent", async (t) => {
 	}
 });
 
+test("a page whose network is cut in the middle of an answer shows all of it when the line is back", async (t) => {
+	const page = await person(t);
+	await say(page, "count to 120");
+	await page.getByText(/\b8 9\b/).waitFor();
+	await page.context().setOffline(true);
+	await page
+		.getByText(/^No connection/)
+		.first()
+		.waitFor();
+	await page.waitForTimeout(2100); // shorter losses are not worth a word
+	await page.context().setOffline(false);
+	await page.getByText(/^Back on the line after \d+ s/).waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const said = await page
+		.getByRole("log")
+		.getByText(/\b118 119 120\b/)
+		.innerText();
+	assert.equal(said.match(/\d+( \d+)+/)?.[0], Array.from({ length: 120 }, (_, i) => i + 1).join(" "));
+});
+
 test("a chat and an editor of another origin: the pages of examples/", async (t) => {
 	const { token, workspace_id: workspace } = await signalbox.newToken();
 	const context = await browser.newContext();

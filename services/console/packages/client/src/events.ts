@@ -69,7 +69,10 @@ async function* connect(
 	onConnection: FollowOptions["onConnection"],
 ): AsyncGenerator<StreamedEvent> {
 	const watchdog = new AbortController();
-	let timer = setTimeout(() => watchdog.abort(), silence);
+	const cut = () => watchdog.abort();
+	let timer = setTimeout(cut, silence);
+	// A page learns of a lost network long before the silence tells it.
+	globalThis.addEventListener?.("offline", cut);
 	try {
 		const response = await open(after, signal ? AbortSignal.any([signal, watchdog.signal]) : watchdog.signal);
 		if (!response.ok || !response.body) throw await SignalboxError.from(response);
@@ -84,7 +87,7 @@ async function* connect(
 				const { done, value } = await reader.read();
 				if (done) return;
 				clearTimeout(timer);
-				timer = setTimeout(() => watchdog.abort(), silence);
+				timer = setTimeout(cut, silence);
 				parser.feed(value);
 				yield* found.splice(0);
 			}
@@ -93,6 +96,7 @@ async function* connect(
 		}
 	} finally {
 		clearTimeout(timer);
+		globalThis.removeEventListener?.("offline", cut);
 	}
 }
 
