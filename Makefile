@@ -114,14 +114,14 @@ test-phases:
 	@$(PHASE) 'Go tests of size, and of one goroutine' $(MAKE) --no-print-directory test-calm
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
-	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
 	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console >bin/console.log 2>&1 & \
+	$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults; \
 	$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures; \
 	$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents; \
 	$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients; \
+	$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone; \
+	$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside; \
 	wait; cat bin/console.log
-	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
-	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) --summary
 
 # Packages that the race detector covers are not tested again without it.
@@ -135,7 +135,7 @@ test-e2e:
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
 	@$(REPORT) $(GO_TEST) -parallel 3 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
 
-# Short versions of `make e2e-kill` and `make e2e-faults`, each alone on the machine.
+# Short versions of `make e2e-kill`, alone on the machine, and of `make e2e-faults`.
 test-kill:
 	@$(REPORT) $(GO_TEST) ./services/e2e/kill
 
