@@ -108,6 +108,10 @@ func (w *world) rule(ctx context.Context) {
 	}
 	_ = sleep(ctx, time.Until(end))
 	mending.Wait()
+	// At a time of its own: whoever waited for the last fault's end must not race with the calm.
+	var pause time.Duration
+	w.locked(func() { pause = w.moment(time.Millisecond) })
+	_ = sleep(ctx, pause)
 	w.locked(func() {
 		w.calm, w.trouble = true, later(w.trouble, time.Now())
 		w.note("calm")
