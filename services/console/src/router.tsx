@@ -199,8 +199,8 @@ export function createConsole(queries: QueryClient) {
 	const audit = createRoute({
 		getParentRoute: () => workspace,
 		path: "/audit",
-		validateSearch: (s: Record<string, unknown>): { log?: "credentials" | "mcp" | "links" } =>
-			s.log === "credentials" || s.log === "mcp" || s.log === "links" ? { log: s.log } : {},
+		validateSearch: (s: Record<string, unknown>): { log?: "credentials" | "mcp" } =>
+			s.log === "credentials" || s.log === "mcp" ? { log: s.log } : {},
 		component: lazyRouteComponent(() => import("./routes/audit.tsx"), "AuditPage"),
 	});
 	const usage = createRoute({

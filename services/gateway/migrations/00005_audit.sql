@@ -1,6 +1,6 @@
 -- +goose Up
 
--- Who changed a workspace's members, invitations and keys. Rows are neither changed nor deleted.
+-- Who changed a workspace's members, invitations and keys, and shared its documents. Rows are neither changed nor deleted.
 CREATE TABLE audit (
 	id           uuid PRIMARY KEY DEFAULT gen_random_uuid(),
 	workspace_id uuid        NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE audit (
 	-- who did it; of a person who joins, themselves
 	member_id    uuid        NOT NULL,
 	action       text        NOT NULL,
-	-- the member, the address or the key
+	-- the member, the address, the key, the browser session or the document
 	subject      text        NOT NULL,
 	detail       text        NOT NULL DEFAULT ''
 );

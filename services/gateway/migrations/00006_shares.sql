@@ -1,7 +1,7 @@
 -- +goose Up
 
--- Links with which anybody can read a document, and who made and revoked them: rows are
--- never deleted. A link works only as long as its creator may write in the workspace.
+-- Links with which anybody can read a document. A link works only as long as its creator may
+-- write in the workspace. The audit tells who made and revoked them.
 CREATE TABLE shares (
 	workspace_id uuid        NOT NULL,
 	share_id     uuid        NOT NULL,
@@ -10,13 +10,9 @@ CREATE TABLE shares (
 	created_by   uuid        NOT NULL,
 	created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
 	expires_at   timestamptz,
-	revoked_by   uuid,
-	revoked_at   timestamptz,
-	PRIMARY KEY (workspace_id, share_id),
-	CHECK ((revoked_at IS NULL) = (revoked_by IS NULL))
+	PRIMARY KEY (workspace_id, share_id)
 );
 CREATE INDEX shares_by_document ON shares (workspace_id, document_id, created_at);
-CREATE INDEX shares_by_time ON shares (workspace_id, created_at);
 
 ALTER TABLE shares ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON shares USING (workspace_id = claim_workspace() OR claim_system());

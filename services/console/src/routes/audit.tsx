@@ -8,7 +8,7 @@ import { Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/p
 import { usePeople } from "../people.ts";
 import { providerName, toolWords } from "../words.ts";
 
-/** Who decided, who touched credentials and MCP servers, and who shared documents. Rows are never changed or deleted. */
+/** Who decided, and who touched credentials and MCP servers. Rows are never changed or deleted. */
 export function AuditPage() {
 	const { workspace } = useWorkspace();
 	const navigate = useNavigate();
@@ -24,14 +24,13 @@ export function AuditPage() {
 						{ value: "decisions", text: "Decisions" },
 						{ value: "credentials", text: "Credentials" },
 						{ value: "mcp", text: "MCP servers" },
-						{ value: "links", text: "Links" },
 					]}
 					onChange={(v) =>
 						void navigate({ to: "/w/$slug/audit", params: { slug: slugOf(workspace) }, search: v === "decisions" ? {} : { log: v } })
 					}
 				/>
 			</div>
-			{log === "credentials" ? <Credentials /> : log === "mcp" ? <McpServers /> : log === "links" ? <Links /> : <Decisions />}
+			{log === "credentials" ? <Credentials /> : log === "mcp" ? <McpServers /> : <Decisions />}
 		</Page>
 	);
 }
@@ -55,12 +54,15 @@ const decisions: Record<Schemas["Decision"]["action"], string> = {
 	"key-created": "created the API key",
 	"key-revoked": "revoked the API key",
 	"browser-signed-out": "signed out another browser of theirs",
+	"link-created": "created a link to",
+	"link-revoked": "revoked a link to",
 };
 
 /** What a row is about, in words; the ids of rules and budgets say nothing to people. */
 function useSubjects() {
 	const { nameOf } = usePeople();
-	return (r: Schemas["Decision"]): { subject: string | undefined; detail: string | undefined } => {
+	const { workspace } = useWorkspace();
+	return (r: Schemas["Decision"]): { subject: ReactNode; detail: string | undefined } => {
 		const detail = r.detail ?? undefined;
 		switch (r.action) {
 			case "member-added":
@@ -74,6 +76,16 @@ function useSubjects() {
 			case "key-created":
 			case "key-revoked":
 				return { subject: detail, detail: undefined };
+			case "link-created":
+			case "link-revoked":
+				return {
+					subject: (
+						<Link to="/w/$slug/d/$id" params={{ slug: slugOf(workspace), id: r.subject }}>
+							a document
+						</Link>
+					),
+					detail: undefined,
+				};
 			default:
 				return { subject: r.tool ? toolWords(r.tool) : undefined, detail };
 		}
@@ -97,7 +109,7 @@ function Decisions() {
 		<Log
 			query={rows}
 			label="Decisions"
-			empty="Answers to agents’ questions, and changes of rules, budgets, members and keys, will be here."
+			empty="Answers to agents’ questions, and changes of rules, budgets, members, keys and links, will be here."
 		>
 			{(r: Schemas["Decision"]) => {
 				const { subject, detail } = about(r);
@@ -177,32 +189,6 @@ function McpServers() {
 				<Row key={r.id} at={r.at} member={r.member_id} session={null}>
 					{changes[r.action]} <b className="font-mid">{r.server_name}</b>
 					{r.detail && <span className="text-ink-2"> · {r.detail}</span>}
-				</Row>
-			)}
-		</Log>
-	);
-}
-
-/** Who let people without an account read documents. */
-function Links() {
-	const { client, workspace } = useWorkspace();
-	const rows = useInfiniteQuery({
-		queryKey: [workspace.id, "share-audit"],
-		initialPageParam: undefined as string | undefined,
-		queryFn: ({ pageParam }) =>
-			unwrap(client.api.GET("/api/shares/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } })).then(
-				(b) => ({ rows: b.audit as Schemas["ShareChange"][], next: b.next_cursor }),
-			),
-		getNextPageParam: (p) => p.next ?? undefined,
-	});
-	return (
-		<Log query={rows} label="Links" empty="Each link to a document that is created or revoked will be here.">
-			{(r: Schemas["ShareChange"]) => (
-				<Row key={r.action + r.share_id} at={r.at} member={r.member_id} session={null}>
-					{r.action === "created" ? "created a link to " : "revoked a link to "}
-					<Link to="/w/$slug/d/$id" params={{ slug: slugOf(workspace), id: r.document_id }}>
-						a document
-					</Link>
 				</Row>
 			)}
 		</Log>

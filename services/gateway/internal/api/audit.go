@@ -17,7 +17,7 @@ import (
 )
 
 func (a *API) audit() {
-	handle(a, op("list-audit", "GET /api/audit", "Approvals", "Read who approved tool calls, and who changed rules, budgets, members and API keys, newest first",
+	handle(a, op("list-audit", "GET /api/audit", "Approvals", "Read who approved tool calls, and who changed rules, budgets, members, API keys and links to documents, newest first",
 		about("Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit, that of MCP servers at /api/mcp-servers/audit.")),
 		owners, a.listAudit)
 }
@@ -27,12 +27,12 @@ type Decision struct {
 	ID        string  `json:"id" format:"uuid"`
 	At        string  `json:"at" format:"date-time"`
 	MemberID  *string `json:"member_id" format:"uuid" doc:"Who did it; null if nobody answered in time."`
-	Action    string  `json:"action" enum:"call-approved,call-refused,call-expired,call-happened,call-repeat,rule-set,rule-deleted,budget-set,budget-deleted,member-invited,invitation-withdrawn,member-joined,member-added,role-changed,member-removed,key-created,key-revoked,browser-signed-out" doc:"member-joined: by an invitation or a domain. browser-signed-out: a member signed out another of their browsers."`
-	Subject   string  `json:"subject" doc:"The tool_call_id, the e-mail address that was invited or that joined, or the id of the rule, budget, member, key or browser session."`
+	Action    string  `json:"action" enum:"call-approved,call-refused,call-expired,call-happened,call-repeat,rule-set,rule-deleted,budget-set,budget-deleted,member-invited,invitation-withdrawn,member-joined,member-added,role-changed,member-removed,key-created,key-revoked,browser-signed-out,link-created,link-revoked" doc:"member-joined: by an invitation or a domain. browser-signed-out: a member signed out another of their browsers. link-…: of a share link to a document."`
+	Subject   string  `json:"subject" doc:"The tool_call_id, the e-mail address that was invited or that joined, or the id of the rule, budget, member, key, browser session or document."`
 	Tool      *string `json:"tool"`
 	SessionID *string `json:"session_id" format:"uuid"`
 	RunID     *string `json:"run_id" format:"uuid"`
-	Detail    *string `json:"detail" doc:"The reason of an answer, the effect of a rule, the limits of a budget, the role of a member, or the name of a key."`
+	Detail    *string `json:"detail" doc:"The reason of an answer, the effect of a rule, the limits of a budget, the role of a member, the name of a key, or the id of a share link."`
 }
 
 // auditRow is a row with its place among those of agent-runner and of the gateway.

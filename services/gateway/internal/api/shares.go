@@ -76,8 +76,6 @@ func (a *API) shares() {
 			"The link works until it is revoked or expires, and only as long as its creator may write in the workspace. "+
 			"A repeated call with the same Idempotency-Key answers 409, because the link is not shown again.")), who, a.createShare)
 	handle(a, op("delete-document-share", "DELETE /api/documents/{id}/shares/{share}", tag, "Revoke a link to a document; pages that show it end within seconds"), who, a.deleteShare)
-	handle(a, op("list-share-audit", "GET /api/shares/audit", tag, "Read who created and revoked links to documents, newest first",
-		about("Rows are never changed or deleted, also when their document is. Links that expire have no row for that.")), owners, a.listShareAudit)
 	register(a, op("watch-shared-document", "GET /api/shared/events", tag, "Watch the document of a share link",
 		answers(map[string]*huma.Response{"200": a.sharedResponse()}),
 		about("The bearer token is the secret of the link, which is the last part of its path. Each event has the whole document; the first comes at once. "+
@@ -139,32 +137,7 @@ func (a *API) deleteShare(ctx context.Context, in *struct {
 	Repeatable
 },
 ) (*Success, error) {
-	actor := principalOf(ctx).Actor
-	return succeeded(), a.cfg.Store.RevokeShare(ctx, actor.Workspace, in.ID.value, in.Share.value, actor.Member)
-}
-
-// ShareChange is a row of the audit of share links.
-type ShareChange struct {
-	At         string `json:"at" format:"date-time"`
-	MemberID   string `json:"member_id" format:"uuid"`
-	Action     string `json:"action" enum:"created,revoked"`
-	ShareID    string `json:"share_id" format:"uuid"`
-	DocumentID string `json:"document_id" format:"uuid"`
-}
-
-func viewShareChange(c store.ShareChange) ShareChange {
-	return ShareChange{timeStamp(c.At), c.Member.String(), c.Action, c.Share.String(), c.Document.String()}
-}
-
-type shareAuditOutputBody struct {
-	Audit      []ShareChange `json:"audit" nullable:"false"`
-	NextCursor *string       `json:"next_cursor" doc:"Null at the end."`
-}
-
-func (a *API) listShareAudit(ctx context.Context, in *StorePage) (*shareAuditOutputBody, error) {
-	found, err := a.cfg.Store.ShareAudit(ctx, principalOf(ctx).Actor.Workspace, in.page())
-	found, next := cut(*in, found)
-	return &shareAuditOutputBody{each(found, viewShareChange), next}, err
+	return succeeded(), a.cfg.Store.RevokeShare(ctx, principalOf(ctx).Actor.Workspace, in.ID.value, in.Share.value)
 }
 
 type shareKey struct{}

@@ -13,8 +13,8 @@ import (
 	"signalbox.dev/pkg/pg"
 )
 
-// Actions in the audit. Their subject is a member, an invitation's address, a key or a browser
-// session.
+// Actions in the audit. Their subject is a member, an invitation's address, a key, a browser
+// session or a document.
 const (
 	MemberInvited       = "member-invited"
 	InvitationWithdrawn = "invitation-withdrawn"
@@ -25,9 +25,12 @@ const (
 	KeyCreated          = "key-created"
 	KeyRevoked          = "key-revoked"
 	BrowserSignedOut    = "browser-signed-out"
+	LinkCreated         = "link-created" // their detail is the id of the share link
+	LinkRevoked         = "link-revoked"
 )
 
-// Change is a row of the audit: who changed a workspace's members or keys. The service can
+// Change is a row of the audit: who changed a workspace's members or keys, or shared
+// documents. The service can
 // neither change nor delete it.
 type Change struct {
 	ID      uuid.UUID

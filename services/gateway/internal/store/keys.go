@@ -171,7 +171,7 @@ func (s *Store) Ended(ctx context.Context, grants []Grant) (out []Grant, err err
 				AND NOT EXISTS (SELECT FROM browser_sessions b WHERE b.session_id = g.session AND b.expires_at > now())
 			OR g.share <> '00000000-0000-0000-0000-000000000000'
 				AND NOT EXISTS (SELECT FROM shares s WHERE s.workspace_id = g.workspace AND s.share_id = g.share
-					AND s.revoked_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > now()))`,
+					AND (s.expires_at IS NULL OR s.expires_at > now()))`,
 			pg.Args{"workspaces": workspaces, "members": members, "roles": roles, "ascending": ascending, "keys": keys, "sessions": sessions, "shares": shares})
 		for _, n := range numbers {
 			out = append(out, grants[n-1])

@@ -35,10 +35,10 @@ type Share struct {
 // maxShares bounds the links of a document that work.
 const maxShares = 50
 
-// A link works until it is revoked or expires, and only as long as its creator may write.
+// A link works until it is revoked, which deletes it, or expires, and only as long as its creator may write.
 const (
 	shareColumns = `s.share_id, s.workspace_id, s.document_id, s.created_by, s.created_at, s.expires_at`
-	shareWorks   = `s.revoked_at IS NULL AND (s.expires_at IS NULL OR s.expires_at > now()) AND EXISTS (
+	shareWorks   = `(s.expires_at IS NULL OR s.expires_at > now()) AND EXISTS (
 		SELECT FROM members m WHERE m.workspace_id = s.workspace_id AND m.member_id = s.created_by AND m.role <> 'viewer')`
 )
 
@@ -80,7 +80,10 @@ func (s *Store) CreateShare(ctx context.Context, in Share) (made Share, secret c
 		if pg.NoRows(err) {
 			return fault.Coded(fault.Conflict, "IDEMPOTENCY_KEY_REUSED", "a link was already created with this Idempotency-Key, and it is not shown again: revoke it and create another one with a new Idempotency-Key")
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return record(ctx, tx, in.Workspace, Change{Member: in.CreatedBy, Action: LinkCreated, Subject: in.Document.String(), Detail: in.ID.String()})
 	})
 	if err != nil {
 		return Share{}, "", wrap(err, "create a share link")
@@ -100,16 +103,13 @@ func (s *Store) Shares(ctx context.Context, ws id.Workspace, doc id.Document) (o
 }
 
 // RevokeShare makes a document's link invalid, effective at once.
-func (s *Store) RevokeShare(ctx context.Context, ws id.Workspace, doc id.Document, share ShareID, by id.Member) error {
+func (s *Store) RevokeShare(ctx context.Context, ws id.Workspace, doc id.Document, share ShareID) error {
 	err := s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			UPDATE shares SET revoked_at = now(), revoked_by = @member
-			WHERE workspace_id = @workspace AND document_id = @document AND share_id = @share AND revoked_at IS NULL`,
-			pg.Args{"workspace": ws, "document": doc, "share": share, "member": by})
-		if err == nil && tag.RowsAffected() == 0 {
-			return fault.New(fault.NotFound, "no such link")
+		if err := deleteOne(ctx, tx, "link", `DELETE FROM shares WHERE workspace_id = @workspace AND document_id = @document AND share_id = @share`,
+			pg.Args{"workspace": ws, "document": doc, "share": share}); err != nil {
+			return err
 		}
-		return err
+		return record(ctx, tx, ws, Change{Member: actor(ctx), Action: LinkRevoked, Subject: doc.String(), Detail: share.String()})
 	})
 	return wrap(err, "revoke a share link")
 }
@@ -128,32 +128,4 @@ func (s *Store) Shared(ctx context.Context, secret conf.Secret) (found Share, ok
 		return Share{}, false, nil
 	}
 	return found, err == nil, wrap(err, "look up a share link")
-}
-
-// ShareChange is a row of the audit of share links.
-type ShareChange struct {
-	At       time.Time
-	Action   string // created or revoked
-	Share    ShareID
-	Document id.Document
-	Member   id.Member
-}
-
-// Position returns the row's place in the audit.
-func (c ShareChange) Position() Position { return Position{c.At, c.Share.UUID} }
-
-// ShareAudit returns who made and revoked share links, newest first.
-func (s *Store) ShareAudit(ctx context.Context, ws id.Workspace, p Page) (out []ShareChange, err error) {
-	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
-		out, err = collect(ctx, tx, pgx.RowToStructByPos[ShareChange], `
-			SELECT at, action, share_id, document_id, member_id FROM (
-				SELECT created_at AS at, 'created' AS action, share_id, document_id, created_by AS member_id FROM shares WHERE workspace_id = @workspace
-				UNION ALL
-				SELECT revoked_at, 'revoked', share_id, document_id, revoked_by FROM shares WHERE workspace_id = @workspace AND revoked_at IS NOT NULL
-			) AS changes
-			WHERE @first OR (at, share_id) < (@after, @id)
-			ORDER BY at DESC, share_id DESC LIMIT @limit`, p.args(pg.Args{"workspace": ws, "first": p.After == Position{}}))
-		return err
-	})
-	return out, wrap(err, "list the audit of share links")
 }

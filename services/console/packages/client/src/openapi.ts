@@ -350,7 +350,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read who approved tool calls, and who changed rules, budgets, members and API keys, newest first
+         * Read who approved tool calls, and who changed rules, budgets, members, API keys and links to documents, newest first
          * @description Rows are never changed or deleted, also when their session is. They do not have the arguments of calls. The credentials' audit log is at /api/accounts/audit, that of MCP servers at /api/mcp-servers/audit.
          */
         get: operations["list-audit"];
@@ -1323,26 +1323,6 @@ export interface paths {
          * @description The bearer token is the secret of the link, which is the last part of its path. Each event has the whole document; the first comes at once. 404 is the answer for every link that does not work.
          */
         get: operations["watch-shared-document"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/shares/audit": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read who created and revoked links to documents, newest first
-         * @description Rows are never changed or deleted, also when their document is. Links that expire have no row for that.
-         */
-        get: operations["list-share-audit"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2389,13 +2369,13 @@ export interface components {
         };
         Decision: {
             /**
-             * @description member-joined: by an invitation or a domain. browser-signed-out: a member signed out another of their browsers.
+             * @description member-joined: by an invitation or a domain. browser-signed-out: a member signed out another of their browsers. link-…: of a share link to a document.
              * @enum {string}
              */
-            action: "call-approved" | "call-refused" | "call-expired" | "call-happened" | "call-repeat" | "rule-set" | "rule-deleted" | "budget-set" | "budget-deleted" | "member-invited" | "invitation-withdrawn" | "member-joined" | "member-added" | "role-changed" | "member-removed" | "key-created" | "key-revoked" | "browser-signed-out";
+            action: "call-approved" | "call-refused" | "call-expired" | "call-happened" | "call-repeat" | "rule-set" | "rule-deleted" | "budget-set" | "budget-deleted" | "member-invited" | "invitation-withdrawn" | "member-joined" | "member-added" | "role-changed" | "member-removed" | "key-created" | "key-revoked" | "browser-signed-out" | "link-created" | "link-revoked";
             /** Format: date-time */
             at: string;
-            /** @description The reason of an answer, the effect of a rule, the limits of a budget, the role of a member, or the name of a key. */
+            /** @description The reason of an answer, the effect of a rule, the limits of a budget, the role of a member, the name of a key, or the id of a share link. */
             detail: string | null;
             /** Format: uuid */
             id: string;
@@ -2408,7 +2388,7 @@ export interface components {
             run_id: string | null;
             /** Format: uuid */
             session_id: string | null;
-            /** @description The tool_call_id, the e-mail address that was invited or that joined, or the id of the rule, budget, member, key or browser session. */
+            /** @description The tool_call_id, the e-mail address that was invited or that joined, or the id of the rule, budget, member, key, browser session or document. */
             subject: string;
             tool: string | null;
         };
@@ -3446,23 +3426,6 @@ export interface components {
             expires_at: string | null;
             /** Format: uuid */
             id: string;
-        };
-        ShareAuditOutputBody: {
-            audit: components["schemas"]["ShareChange"][];
-            /** @description Null at the end. */
-            next_cursor: string | null;
-        };
-        ShareChange: {
-            /** @enum {string} */
-            action: "created" | "revoked";
-            /** Format: date-time */
-            at: string;
-            /** Format: uuid */
-            document_id: string;
-            /** Format: uuid */
-            member_id: string;
-            /** Format: uuid */
-            share_id: string;
         };
         ShareOutputBody: {
             /**
@@ -16014,120 +15977,6 @@ export interface operations {
                     /**
                      * @example {
                      *       "error": "this link does not work: it was revoked, has expired, or never existed. Ask whoever sent it for a new one"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description Too many requests or streams; Retry-After says how long to wait. */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": "RATE_LIMITED",
-                     *       "error": "you make too many requests: wait 2s"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description An internal error, which is logged and not shown. */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "error": "internal error"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description A service is unavailable; the same request may work later. */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "error": "a service cannot be reached: try again in a moment"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-        };
-    };
-    "list-share-audit": {
-        parameters: {
-            query?: {
-                /** @description next_cursor of the previous page. */
-                cursor?: string;
-                limit?: number;
-            };
-            header?: {
-                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
-                "X-Workspace-Id"?: string;
-            };
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ShareAuditOutputBody"];
-                };
-            };
-            /** @description Bad or missing fields; the message names them. */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "error": "name is required"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description The token is missing, invalid or expired. */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": "INVALID_TOKEN",
-                     *       "error": "the token is invalid or has expired: sign in again"
-                     *     }
-                     */
-                    "application/json": components["schemas"]["Error"];
-                };
-            };
-            /** @description Not a member, or the role is too low. */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "code": "NOT_A_MEMBER",
-                     *       "error": "you are not a member of this workspace"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
