@@ -262,9 +262,11 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	};
 	/** Puts a message that waits, or was refused, into the composer, before what stands there. */
 	const rewrite = async (said: Said) => {
+		const before = drafts.read(id);
+		const both = [said.text, before].filter(Boolean).join("\n\n");
+		drafts.set(id, both, said.files); // first, so that a page that closes now loses nothing
 		if (said.state === "failed") conversation.forget(said.key);
-		else if (!(await takeBack(said))) return;
-		drafts.set(id, [said.text, drafts.read(id)].filter(Boolean).join("\n\n"), said.files);
+		else if (!(await takeBack(said)) && drafts.read(id) === both) drafts.set(id, before);
 	};
 	// The frame counts what runs.
 	const run = view.active?.run;
