@@ -38,8 +38,8 @@ const (
 	checkCache   = time.Second // how long a result of /ready is cached
 )
 
-// Mount adds /health (the process is running, and its version), /ready (all checks pass; a 503 names those that
-// fail) and, with a Gatherer, /metrics.
+// Mount adds /health (the process is running, and its version), /ready (all checks pass; a 503
+// names those that fail) and, with a Gatherer, /metrics.
 func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": process.Version()})

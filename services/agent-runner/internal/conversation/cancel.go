@@ -168,8 +168,9 @@ func (s *Store) stop(ctx context.Context, tx pgx.Tx, a identity.Actor, r *run.Ru
 	return run.Resume(ctx, tx, r.Workspace, r.Session, r.ID, fmt.Sprintf("stopped-%d", r.Epoch))
 }
 
-// endQueued ends a run that was never claimed. Its message joins the conversation
-// unanswered, unless the run was to answer again one that has joined, and its two events are published under epoch 0.
+// endQueued ends a run that was never claimed. Its message joins the conversation unanswered,
+// unless the run was to answer again one that has joined, and its two events are published under
+// epoch 0.
 func (s *Store) endQueued(ctx context.Context, tx pgx.Tx, r *run.Run) error {
 	args := pg.Args{"workspace": r.Workspace, "session": r.Session, "message": r.UserMessage}
 	var content string

@@ -2,9 +2,9 @@
 // was lost with the queue. It also refuses the tool calls that nobody has approved in time. It
 // reads only Postgres.
 //
-// Any replica sweeps, mostly one at a time (bus.Rounds), and replicas may find the same run. The stream drops duplicate
-// wake-ups of one wakeInterval by their message id, and a claim decides who gets the run. If
-// a replica dies during a sweep, the others find the same runs.
+// Any replica sweeps, mostly one at a time (bus.Rounds), and replicas may find the same run. The
+// stream drops duplicate wake-ups of one wakeInterval by their message id, and a claim decides who
+// gets the run. If a replica dies during a sweep, the others find the same runs.
 package sweep
 
 import (
