@@ -71,7 +71,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 
 	const [overlay, setOverlay] = useState<"palette" | "keys">();
 	useEffect(() => {
-		const idle = setTimeout(() => void overlays(), 500);
+		const idle = setTimeout(() => void overlays().catch(() => undefined), 500); // opening one tries again
 		return () => clearTimeout(idle);
 	}, []);
 	const go = (to: PlaceProps["to"]) => () => void navigate({ to, params: { slug } });
