@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,13 +17,14 @@ import (
 
 // migrateSettings say what to migrate, and as whom.
 type migrateSettings struct {
-	DatabaseURL  conf.Secret `env:"DATABASE_URL,required" doc:"The database, with a user that is a superuser, or has CREATEROLE and CREATE on it."`
-	DirectURL    conf.Secret `env:"DATABASE_DIRECT_URL" doc:"Is used instead of DATABASE_URL if that goes through a connection pooler: migrations need a session of their own."`
-	NATSURL      string      `env:"NATS_URL" doc:"NATS servers; if empty, streams are not changed."`
-	NATSUser     string      `env:"NATS_USER" envDefault:"admin" doc:"The NATS user that administers streams."`
-	NATSPassword conf.Secret `env:"NATS_PASSWORD" doc:"Password of that user; empty if the servers require none."`
-	Partitions   int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number for all services. It cannot be lowered later."`
-	Replicas     int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of each stream: 1 on a single server, 3 in a cluster."`
+	DatabaseURL  conf.Secret   `env:"DATABASE_URL,required" doc:"The database, with a user that is a superuser, or has CREATEROLE and CREATE on it."`
+	DirectURL    conf.Secret   `env:"DATABASE_DIRECT_URL" doc:"Is used instead of DATABASE_URL if that goes through a connection pooler: migrations need a session of their own."`
+	Wait         time.Duration `env:"MIGRATE_WAIT" envDefault:"30s" doc:"How long to wait for a PostgreSQL that is starting."`
+	NATSURL      string        `env:"NATS_URL" doc:"NATS servers; if empty, streams are not changed."`
+	NATSUser     string        `env:"NATS_USER" envDefault:"admin" doc:"The NATS user that administers streams."`
+	NATSPassword conf.Secret   `env:"NATS_PASSWORD" doc:"Password of that user; empty if the servers require none."`
+	Partitions   int           `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number for all services. It cannot be lowered later."`
+	Replicas     int           `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of each stream: 1 on a single server, 3 in a cluster."`
 
 	Gateway     conf.Secret `env:"GATEWAY_DB_PASSWORD" doc:"Lets the role signalbox_gateway log in with this password; if empty, its login is not changed."`
 	Agent       conf.Secret `env:"AGENT_RUNNER_DB_PASSWORD" doc:"The same for signalbox_agent."`
@@ -65,6 +67,9 @@ func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logg
 	variable, url := "DATABASE_DIRECT_URL", s.DirectURL
 	if url == "" {
 		variable, url = "DATABASE_URL", s.DatabaseURL
+	}
+	if err := pg.Await(ctx, url.Reveal(), s.Wait, log); err != nil {
+		return fmt.Errorf("%s: %w", variable, err)
 	}
 	if err := pg.Migrate(ctx, url.Reveal(), log, all...); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
