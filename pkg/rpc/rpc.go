@@ -81,19 +81,24 @@ func (c Client) ClientOptions() ([]connect.ClientOption, error) {
 }
 
 // NewHTTPClient returns the client for calls between services: HTTP/2 without TLS for http
-// URLs, one connection for many calls, and pings to detect broken connections. It follows no
-// redirects and uses no proxy.
-func NewHTTPClient() *http.Client {
+// URLs, a few connections for many calls, which spread over the replicas behind a name, and pings
+// to detect broken connections. It follows no redirects and uses no proxy.
+func NewHTTPClient() *http.Client { return newHTTPClient(spreadLife) }
+
+func newHTTPClient(life time.Duration) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	return &http.Client{
-		Transport: &http.Transport{
+	open := func() *http.Transport {
+		return &http.Transport{
 			Protocols:       protocols,
 			DialContext:     (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 			IdleConnTimeout: 90 * time.Second,
 			HTTP2:           &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 3 * time.Second},
-		},
+		}
+	}
+	return &http.Client{
+		Transport:     &spread{open: open, life: life},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
