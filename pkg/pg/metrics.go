@@ -8,14 +8,16 @@ func (db *DB) Collector() prometheus.Collector { return collector{db} }
 type collector struct{ db *DB }
 
 var (
-	connectionsDesc = prometheus.NewDesc("signalbox_pg_connections", "Connections of the service's pool, by state: in_use, idle, max.", []string{"state"}, nil)
-	waitsDesc       = prometheus.NewDesc("signalbox_pg_waits_total", "Times that all connections of the pool were in use, and one had to be waited for.", nil, nil)
-	waitedDesc      = prometheus.NewDesc("signalbox_pg_wait_seconds_total", "Time spent waiting for connections of the pool.", nil, nil)
+	connectionsDesc  = prometheus.NewDesc("signalbox_pg_connections", "Connections of the service's pool, by state: in_use, idle, max.", []string{"state"}, nil)
+	transactionsDesc = prometheus.NewDesc("signalbox_pg_transactions_total", "Transactions, counted as connections taken from the service's pool.", nil, nil)
+	waitsDesc        = prometheus.NewDesc("signalbox_pg_waits_total", "Times that all connections of the pool were in use, and one had to be waited for.", nil, nil)
+	waitedDesc       = prometheus.NewDesc("signalbox_pg_wait_seconds_total", "Time spent waiting for connections of the pool.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- connectionsDesc
+	ch <- transactionsDesc
 	ch <- waitsDesc
 	ch <- waitedDesc
 }
@@ -26,6 +28,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range map[string]int32{"in_use": s.AcquiredConns(), "idle": s.IdleConns(), "max": s.MaxConns()} {
 		ch <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(n), state)
 	}
+	ch <- prometheus.MustNewConstMetric(transactionsDesc, prometheus.CounterValue, float64(s.AcquireCount()))
 	ch <- prometheus.MustNewConstMetric(waitsDesc, prometheus.CounterValue, float64(s.EmptyAcquireCount()))
 	ch <- prometheus.MustNewConstMetric(waitedDesc, prometheus.CounterValue, s.EmptyAcquireWaitTime().Seconds())
 }

@@ -16,8 +16,8 @@
 // not wait for the disk: what a crash of Postgres loses is copied again.
 //
 // No lock decides who copies. The replica that wrote last continues. The others check the
-// position at intervals, and one that finds it unchanged while the stream has more takes
-// over. If two replicas write, only one advances the position.
+// stream and, if it has grown, the position at intervals, and one that finds the position
+// unchanged while the stream has more takes over. If two replicas write, only one advances it.
 //
 // # Rows
 //

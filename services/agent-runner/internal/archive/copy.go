@@ -106,15 +106,14 @@ func (c *copier) finish(ctx context.Context) {
 // next copies the next batch and returns it, or nil if there is nothing to copy or another
 // replica copies.
 func (c *copier) next(ctx context.Context) (*batch, error) {
-	if !c.active {
-		var err error
-		if c.at, err = c.readPosition(ctx); err != nil {
-			return nil, err
-		}
-	}
 	state, err := c.state(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if !c.active && !c.complete(state) {
+		if c.at, err = c.readPosition(ctx); err != nil {
+			return nil, err
+		}
 	}
 	from, lost, uncertain := c.begin(state)
 	if uncertain || from.Sequence >= state.Last && from == c.at {
@@ -143,6 +142,12 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 		c.metrics.lost.Add(float64(lost))
 	}
 	return b, nil
+}
+
+// complete reports whether the copy was complete at the last check and the stream has not changed
+// since then, so that replicas that do not copy leave Postgres alone while nothing happens.
+func (c *copier) complete(state bus.StreamState) bool {
+	return !c.failing && !c.shorter && c.at == position{state.Created.UnixNano(), state.Last}
 }
 
 // state returns the stream's state.

@@ -65,9 +65,11 @@
 //
 // # Caches
 //
-// Each Keeper looks once a second for grants that others have changed, so that a token is not
-// sent for longer than that after a sign-out elsewhere. After a gap (the database was unavailable,
-// the machine slept) it drops its whole cache. The pool tells it of removed accounts (ForgetOf).
+// Each Keeper that has cached a token looks once a second for grants that others have changed, so
+// that a token is not sent for longer than that after a sign-out elsewhere. A token that nobody
+// asks for leaves the cache after a minute: an idle instance does not look. After a gap (the
+// database was unavailable, the machine slept) it drops its whole cache. The pool tells it of
+// removed accounts (ForgetOf).
 //
 // No token is in a log, an error or a String: outside of the store and of the body of one request
 // they are vault.Secret. Of an authorisation server's answers only the error code is kept.

@@ -35,6 +35,7 @@ const (
 	firstPoll          = 20 * time.Millisecond
 	lastPoll           = 500 * time.Millisecond
 	recheck            = time.Second // how long an answer about an unusable grant is believed
+	cacheFor           = time.Minute // without a request a token leaves the cache
 	maxCached          = 10_000      // a full cache is emptied
 )
 
@@ -111,6 +112,7 @@ type cached struct {
 	// Until soft the store is not asked. Until hard the token can be sent, while one flight
 	// finds out whether there is a newer one.
 	soft, hard time.Time
+	asked      time.Time // when it was last asked for, or cached
 }
 
 // New returns a Keeper. The caller calls Run, and Close after it.
@@ -150,10 +152,8 @@ func New(cfg Config) *Keeper {
 // Conflict with the code ACCOUNT_REAUTHORIZE if somebody must sign in again, Unavailable if
 // the provider cannot be asked.
 func (k *Keeper) Token(ctx context.Context, ref Ref) (Token, error) {
-	k.mu.Lock()
-	c := k.cache[ref]
-	k.mu.Unlock()
 	now := time.Now()
+	c := k.lookup(ref, now)
 	switch {
 	case now.Before(c.soft):
 		return c.token, c.err
@@ -164,14 +164,24 @@ func (k *Keeper) Token(ctx context.Context, ref Ref) (Token, error) {
 	return k.wait(ctx, k.start(ctx, ref, 0, nil))
 }
 
+// lookup returns what is cached of a grant, the zero value for nothing.
+func (k *Keeper) lookup(ref Ref, now time.Time) cached {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c, ok := k.cache[ref]
+	if ok {
+		c.asked = now
+		k.cache[ref] = c
+	}
+	return c
+}
+
 // Rejected is called when a provider answered 401 to a token of that version. It returns
 // another one, with which the request is to be sent once more: one that was renewed
 // meanwhile, or else the one that a renewal brings. It returns ErrCurrent if the token is so
 // new that the rejection must have another cause.
 func (k *Keeper) Rejected(ctx context.Context, ref Ref, version int64) (Token, error) {
-	k.mu.Lock()
-	c := k.cache[ref]
-	k.mu.Unlock()
+	c := k.lookup(ref, time.Now())
 	if c.token.Version > version && c.err == nil && time.Now().Before(c.hard) {
 		return c.token, nil
 	}
@@ -394,6 +404,7 @@ func (k *Keeper) refuse(ctx context.Context, ref Ref, g *grant) error {
 func (k *Keeper) put(ref Ref, c cached) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	c.asked = time.Now()
 	if len(k.cache) >= maxCached {
 		clear(k.cache)
 	}

@@ -15,6 +15,7 @@ import (
 )
 
 const (
+	maxPause     = 6   // the longest pause between searches that find nothing due, in Config.Every
 	maxDue       = 200 // grants of a provider that one search returns
 	maxRenewals  = 8   // of an instance at a provider at a time
 	cleanEvery   = 10 * time.Minute
@@ -36,11 +37,18 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	w := worker{Keeper: k, wg: &wg, busy: map[string]bool{}}
 	var trouble logThrottle
+	pause := k.cfg.Every
 	for {
-		if err := w.renewDue(ctx); trouble.report(err) && ctx.Err() == nil {
+		found, err := w.renewDue(ctx)
+		if trouble.report(err) && ctx.Err() == nil {
 			k.cfg.Log.WarnContext(ctx, "cannot search for tokens to renew", "error", err)
 		}
-		if k.sleepAbout(ctx, k.cfg.Every) != nil {
+		// A token is due minutes before it expires, and any instance renews it.
+		pause = min(2*pause, maxPause*k.cfg.Every)
+		if found || err != nil {
+			pause = k.cfg.Every
+		}
+		if k.sleepAbout(ctx, pause) != nil {
 			return nil
 		}
 	}
@@ -98,14 +106,15 @@ type worker struct {
 	busyMu sync.Mutex      // guards busy
 }
 
-// renewDue begins to renew what is due at providers that are not busy.
-func (w *worker) renewDue(ctx context.Context) error {
+// renewDue begins to renew what is due at providers that are not busy, and reports whether
+// anything is.
+func (w *worker) renewDue(ctx context.Context) (found bool, err error) {
 	idle := w.idle()
 	due, err := w.cfg.Store.PendingGrants(ctx, store.GrantQuery{
 		Providers: idle, Except: w.skips(), Most: maxDue, LongestLease: maxLease(w.cfg.Lease), LongestPause: maxWait,
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	pages := map[string][]Ref{}
 	for _, d := range due {
@@ -122,7 +131,7 @@ func (w *worker) renewDue(ctx context.Context) error {
 			panics.Contain(ctx, w.cfg.Log, "token renewal", func() { w.renewAll(ctx, page) })
 		})
 	}
-	return nil
+	return len(due) > 0, nil
 }
 
 // skips returns the accounts whose tokens this instance recently could not renew.
@@ -181,6 +190,10 @@ func (k *Keeper) followChanges(ctx context.Context) {
 		began := time.Now()
 		was := late
 		late = missed(last, began)
+		if !was && !late && k.cachesNothing(began) {
+			last = began
+			continue
+		}
 		// Twice: a read that was under way while the machine slept is cached after it.
 		err := k.dropChanged(ctx, late || was)
 		report := trouble.report(err)
@@ -193,6 +206,15 @@ func (k *Keeper) followChanges(ctx context.Context) {
 		}
 		last = began
 	}
+}
+
+// cachesNothing drops tokens that nobody has asked for in a while, and reports whether the cache
+// is empty and stays so for the moment: an instance without traffic need not search for changes.
+func (k *Keeper) cachesNothing(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.cache, func(_ Ref, c cached) bool { return now.Sub(c.asked) > cacheFor })
+	return len(k.cache) == 0 && len(k.flights) == 0
 }
 
 // logThrottle limits the logging of an error that comes back again and again.
