@@ -125,19 +125,11 @@ func (b *bench) rooms(ctx context.Context, l library, rooms, each, rate int) err
 
 // idleCPU returns the number of processors that l uses while open documents are idle.
 func idleCPU(ctx context.Context, l library) (float64, error) {
-	pause := func(d time.Duration) error {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(d):
-			return nil
-		}
-	}
-	if err := pause(10 * time.Second); err != nil { // for work left from opening
+	if err := pause(ctx, 10*time.Second); err != nil { // for work left from opening
 		return 0, err
 	}
 	before, start := l.cpu(), time.Now()
-	if err := pause(4 * time.Second); err != nil {
+	if err := pause(ctx, 4*time.Second); err != nil {
 		return 0, err
 	}
 	var used time.Duration

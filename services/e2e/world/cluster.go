@@ -70,7 +70,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	w.bus = func(service string) bus.Config {
 		return bus.Config{URL: "nats://" + m.natsAddr, Service: service, Password: conf.Secret(m.nats[service]), Log: slog.New(slog.DiscardHandler)}
 	}
-	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), o.Durable); err != nil {
+	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), w.opts); err != nil {
 		return w, err
 	}
 	if err := w.Postgres.Ready(ctx); err != nil {

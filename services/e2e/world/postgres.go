@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/jackc/pgx/v5"
+
 	"signalbox.dev/pkg/pgd"
 )
 
@@ -23,14 +25,38 @@ type Postgres struct {
 	server *pgd.Server
 }
 
-func startPostgres(ctx context.Context, dir string, durable bool) (*Postgres, error) {
-	p := &Postgres{cfg: pgd.Config{Dir: dir, Fast: !durable, MaxConnections: 300}}
+func startPostgres(ctx context.Context, dir string, o Options) (*Postgres, error) {
+	p := &Postgres{cfg: pgd.Config{Dir: dir, Fast: !o.Durable, MaxConnections: max(300, 30*o.Replicas)}}
 	server, err := pgd.Start(ctx, p.cfg)
 	if err != nil {
 		return nil, err
 	}
 	p.server = server
+	if o.Statements {
+		if err := p.countStatements(ctx); err != nil {
+			return p, errors.Join(fmt.Errorf("count statements: %w", err), p.Stop()) //nolint:contextcheck // it has a timeout of its own
+		}
+	}
 	return p, nil
+}
+
+// countStatements loads pg_stat_statements, which takes a restart.
+func (p *Postgres) countStatements(ctx context.Context) error {
+	run := func(sql string) error {
+		c, err := pgx.Connect(ctx, p.current().URL("postgres"))
+		if err != nil {
+			return err
+		}
+		_, err = c.Exec(ctx, sql)
+		return errors.Join(err, c.Close(ctx))
+	}
+	if err := run("ALTER SYSTEM SET shared_preload_libraries = pg_stat_statements"); err != nil {
+		return err
+	}
+	if err := errors.Join(p.Stop(), p.Restart()); err != nil { //nolint:contextcheck // they have timeouts of their own
+		return err
+	}
+	return run("CREATE EXTENSION pg_stat_statements")
 }
 
 func (p *Postgres) current() *pgd.Server {

@@ -62,6 +62,9 @@ type Options struct {
 	// Durable makes PostgreSQL keep committed data when it is killed. Without it a world is
 	// faster, and PostgreSQL must not be killed.
 	Durable bool
+	// Statements makes PostgreSQL count statements: its database postgres has the extension
+	// pg_stat_statements, which must be installed.
+	Statements bool
 	// Pooler puts a PgBouncer in transaction mode between the services of a cluster and
 	// PostgreSQL. The environment variable SIGNALBOX_E2E_POOLER does the same for all worlds.
 	Pooler bool
