@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -440,6 +442,30 @@ func (s *documents) ReadVersion(ctx context.Context, req *documentv1.ReadVersion
 	}
 	return &documentv1.ReadVersionResponse{Version: old.Proto(), Markdown: old.Markdown, BeforeMarkdown: before}, nil
 }
+
+// LabelVersion implements DocumentService.
+func (s *documents) LabelVersion(ctx context.Context, req *documentv1.LabelVersionRequest) (*documentv1.LabelVersionResponse, error) {
+	actor, err := identity.Require(ctx, identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := parseDocument(req.GetId())
+	if err != nil {
+		return nil, err
+	}
+	label := strings.TrimSpace(req.GetLabel())
+	if len(label) > maxLabel || !utf8.ValidString(label) || strings.ContainsFunc(label, unicode.IsControl) {
+		return nil, fault.New(fault.Invalid, "label must be one line of at most %d bytes", maxLabel)
+	}
+	v, err := s.store.Label(ctx, store.Ref{Workspace: actor.Workspace, Document: doc}, req.GetVersion(), label)
+	if err != nil {
+		return nil, err
+	}
+	return &documentv1.LabelVersionResponse{Version: v.Proto()}, nil
+}
+
+// maxLabel bounds a version's label, in bytes.
+const maxLabel = 200
 
 func reader(ctx context.Context, doc string) (identity.Actor, id.Document, error) {
 	actor, err := identity.Require(ctx, identity.Viewer)

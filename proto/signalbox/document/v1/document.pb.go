@@ -79,7 +79,7 @@ func (x SubscribeResponse_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SubscribeResponse_Kind.Descriptor instead.
 func (SubscribeResponse_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{31, 0}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{33, 0}
 }
 
 // A document without its content.
@@ -1369,8 +1369,10 @@ type Version struct {
 	Undoable bool `protobuf:"varint,8,opt,name=undoable,proto3" json:"undoable,omitempty"`
 	// Words that the version before it did not have, and that this one no longer has. Only with
 	// with_words; absent if one of the two is too large to be compared.
-	WordsAdded    *int32 `protobuf:"varint,9,opt,name=words_added,json=wordsAdded,proto3,oneof" json:"words_added,omitempty"`
-	WordsRemoved  *int32 `protobuf:"varint,10,opt,name=words_removed,json=wordsRemoved,proto3,oneof" json:"words_removed,omitempty"`
+	WordsAdded   *int32 `protobuf:"varint,9,opt,name=words_added,json=wordsAdded,proto3,oneof" json:"words_added,omitempty"`
+	WordsRemoved *int32 `protobuf:"varint,10,opt,name=words_removed,json=wordsRemoved,proto3,oneof" json:"words_removed,omitempty"`
+	// What people call this version; mostly empty.
+	Label         string `protobuf:"bytes,11,opt,name=label,proto3" json:"label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1473,6 +1475,13 @@ func (x *Version) GetWordsRemoved() int32 {
 		return *x.WordsRemoved
 	}
 	return 0
+}
+
+func (x *Version) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
 }
 
 type VersionsRequest struct {
@@ -1710,6 +1719,111 @@ func (x *ReadVersionResponse) GetBeforeMarkdown() string {
 	return ""
 }
 
+type LabelVersionRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Version int64                  `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// One line of 200 bytes at most; empty to take it away.
+	Label         string `protobuf:"bytes,3,opt,name=label,proto3" json:"label,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelVersionRequest) Reset() {
+	*x = LabelVersionRequest{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelVersionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelVersionRequest) ProtoMessage() {}
+
+func (x *LabelVersionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelVersionRequest.ProtoReflect.Descriptor instead.
+func (*LabelVersionRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *LabelVersionRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LabelVersionRequest) GetVersion() int64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *LabelVersionRequest) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+type LabelVersionResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelVersionResponse) Reset() {
+	*x = LabelVersionResponse{}
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelVersionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelVersionResponse) ProtoMessage() {}
+
+func (x *LabelVersionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelVersionResponse.ProtoReflect.Descriptor instead.
+func (*LabelVersionResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *LabelVersionResponse) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
 type RestoreRequest struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Id           string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1724,7 +1838,7 @@ type RestoreRequest struct {
 
 func (x *RestoreRequest) Reset() {
 	*x = RestoreRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1850,7 @@ func (x *RestoreRequest) String() string {
 func (*RestoreRequest) ProtoMessage() {}
 
 func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[26]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1863,7 @@ func (x *RestoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreRequest.ProtoReflect.Descriptor instead.
 func (*RestoreRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RestoreRequest) GetId() string {
@@ -1789,7 +1903,7 @@ type RestoreResponse struct {
 
 func (x *RestoreResponse) Reset() {
 	*x = RestoreResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1915,7 @@ func (x *RestoreResponse) String() string {
 func (*RestoreResponse) ProtoMessage() {}
 
 func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[27]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1928,7 @@ func (x *RestoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoreResponse.ProtoReflect.Descriptor instead.
 func (*RestoreResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RestoreResponse) GetDocument() *Document {
@@ -1839,7 +1953,7 @@ type UndoRequest struct {
 
 func (x *UndoRequest) Reset() {
 	*x = UndoRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +1965,7 @@ func (x *UndoRequest) String() string {
 func (*UndoRequest) ProtoMessage() {}
 
 func (x *UndoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[28]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +1978,7 @@ func (x *UndoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoRequest.ProtoReflect.Descriptor instead.
 func (*UndoRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UndoRequest) GetId() string {
@@ -1904,7 +2018,7 @@ type UndoResponse struct {
 
 func (x *UndoResponse) Reset() {
 	*x = UndoResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1916,7 +2030,7 @@ func (x *UndoResponse) String() string {
 func (*UndoResponse) ProtoMessage() {}
 
 func (x *UndoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[29]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1929,7 +2043,7 @@ func (x *UndoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndoResponse.ProtoReflect.Descriptor instead.
 func (*UndoResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UndoResponse) GetDocument() *Document {
@@ -1949,7 +2063,7 @@ type SubscribeRequest struct {
 
 func (x *SubscribeRequest) Reset() {
 	*x = SubscribeRequest{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2075,7 @@ func (x *SubscribeRequest) String() string {
 func (*SubscribeRequest) ProtoMessage() {}
 
 func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[30]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2088,7 @@ func (x *SubscribeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeRequest.ProtoReflect.Descriptor instead.
 func (*SubscribeRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SubscribeRequest) GetId() string {
@@ -1995,7 +2109,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2007,7 +2121,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_document_v1_document_proto_msgTypes[31]
+	mi := &file_signalbox_document_v1_document_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2020,7 +2134,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_document_v1_document_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SubscribeResponse) GetKind() SubscribeResponse_Kind {
@@ -2139,7 +2253,7 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\bdocument\x18\x01 \x01(\v2\x1f.signalbox.document.v1.DocumentR\bdocument\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12\x14\n" +
 	"\x05exact\x18\x03 \x01(\bR\x05exact\x12:\n" +
-	"\bwarnings\x18\x04 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\x8a\x03\n" +
+	"\bwarnings\x18\x04 \x03(\v2\x1e.signalbox.document.v1.WarningR\bwarnings\"\xa0\x03\n" +
 	"\aVersion\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x03R\aversion\x125\n" +
 	"\x06author\x18\x02 \x01(\v2\x1d.signalbox.document.v1.AuthorR\x06author\x129\n" +
@@ -2153,7 +2267,8 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\vwords_added\x18\t \x01(\x05H\x00R\n" +
 	"wordsAdded\x88\x01\x01\x12(\n" +
 	"\rwords_removed\x18\n" +
-	" \x01(\x05H\x01R\fwordsRemoved\x88\x01\x01B\x0e\n" +
+	" \x01(\x05H\x01R\fwordsRemoved\x88\x01\x01\x12\x14\n" +
+	"\x05label\x18\v \x01(\tR\x05labelB\x0e\n" +
 	"\f_words_addedB\x10\n" +
 	"\x0e_words_removed\"|\n" +
 	"\x0fVersionsRequest\x12\x0e\n" +
@@ -2172,7 +2287,13 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x13ReadVersionResponse\x128\n" +
 	"\aversion\x18\x01 \x01(\v2\x1e.signalbox.document.v1.VersionR\aversion\x12\x1a\n" +
 	"\bmarkdown\x18\x02 \x01(\tR\bmarkdown\x12'\n" +
-	"\x0fbefore_markdown\x18\x03 \x01(\tR\x0ebeforeMarkdown\"\x80\x01\n" +
+	"\x0fbefore_markdown\x18\x03 \x01(\tR\x0ebeforeMarkdown\"U\n" +
+	"\x13LabelVersionRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x03R\aversion\x12\x14\n" +
+	"\x05label\x18\x03 \x01(\tR\x05label\"P\n" +
+	"\x14LabelVersionResponse\x128\n" +
+	"\aversion\x18\x01 \x01(\v2\x1e.signalbox.document.v1.VersionR\aversion\"\x80\x01\n" +
 	"\x0eRestoreRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x03R\aversion\x12#\n" +
@@ -2201,7 +2322,8 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\fKIND_CHANGED\x10\x02\x12\x10\n" +
 	"\fKIND_RENAMED\x10\x03\x12\x10\n" +
 	"\fKIND_DELETED\x10\x04\x12\x10\n" +
-	"\fKIND_CREATED\x10\x052\xf1\t\n" +
+	"\fKIND_CREATED\x10\x052\xda\n" +
+	"\n" +
 	"\x0fDocumentService\x12U\n" +
 	"\x06Create\x12$.signalbox.document.v1.CreateRequest\x1a%.signalbox.document.v1.CreateResponse\x12Q\n" +
 	"\x03Get\x12!.signalbox.document.v1.GetRequest\x1a\".signalbox.document.v1.GetResponse\"\x03\x90\x02\x01\x12T\n" +
@@ -2213,7 +2335,8 @@ const file_signalbox_document_v1_document_proto_rawDesc = "" +
 	"\x06Append\x12$.signalbox.document.v1.AppendRequest\x1a%.signalbox.document.v1.AppendResponse\x12X\n" +
 	"\aReplace\x12%.signalbox.document.v1.ReplaceRequest\x1a&.signalbox.document.v1.ReplaceResponse\x12`\n" +
 	"\bVersions\x12&.signalbox.document.v1.VersionsRequest\x1a'.signalbox.document.v1.VersionsResponse\"\x03\x90\x02\x01\x12i\n" +
-	"\vReadVersion\x12).signalbox.document.v1.ReadVersionRequest\x1a*.signalbox.document.v1.ReadVersionResponse\"\x03\x90\x02\x01\x12X\n" +
+	"\vReadVersion\x12).signalbox.document.v1.ReadVersionRequest\x1a*.signalbox.document.v1.ReadVersionResponse\"\x03\x90\x02\x01\x12g\n" +
+	"\fLabelVersion\x12*.signalbox.document.v1.LabelVersionRequest\x1a+.signalbox.document.v1.LabelVersionResponse\x12X\n" +
 	"\aRestore\x12%.signalbox.document.v1.RestoreRequest\x1a&.signalbox.document.v1.RestoreResponse\x12O\n" +
 	"\x04Undo\x12\".signalbox.document.v1.UndoRequest\x1a#.signalbox.document.v1.UndoResponse\x12`\n" +
 	"\tSubscribe\x12'.signalbox.document.v1.SubscribeRequest\x1a(.signalbox.document.v1.SubscribeResponse0\x01B6Z4signalbox.dev/proto/signalbox/document/v1;documentv1b\x06proto3"
@@ -2231,7 +2354,7 @@ func file_signalbox_document_v1_document_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_document_v1_document_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_signalbox_document_v1_document_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(SubscribeResponse_Kind)(0),   // 0: signalbox.document.v1.SubscribeResponse.Kind
 	(*Document)(nil),              // 1: signalbox.document.v1.Document
@@ -2260,17 +2383,19 @@ var file_signalbox_document_v1_document_proto_goTypes = []any{
 	(*VersionsResponse)(nil),      // 24: signalbox.document.v1.VersionsResponse
 	(*ReadVersionRequest)(nil),    // 25: signalbox.document.v1.ReadVersionRequest
 	(*ReadVersionResponse)(nil),   // 26: signalbox.document.v1.ReadVersionResponse
-	(*RestoreRequest)(nil),        // 27: signalbox.document.v1.RestoreRequest
-	(*RestoreResponse)(nil),       // 28: signalbox.document.v1.RestoreResponse
-	(*UndoRequest)(nil),           // 29: signalbox.document.v1.UndoRequest
-	(*UndoResponse)(nil),          // 30: signalbox.document.v1.UndoResponse
-	(*SubscribeRequest)(nil),      // 31: signalbox.document.v1.SubscribeRequest
-	(*SubscribeResponse)(nil),     // 32: signalbox.document.v1.SubscribeResponse
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(*LabelVersionRequest)(nil),   // 27: signalbox.document.v1.LabelVersionRequest
+	(*LabelVersionResponse)(nil),  // 28: signalbox.document.v1.LabelVersionResponse
+	(*RestoreRequest)(nil),        // 29: signalbox.document.v1.RestoreRequest
+	(*RestoreResponse)(nil),       // 30: signalbox.document.v1.RestoreResponse
+	(*UndoRequest)(nil),           // 31: signalbox.document.v1.UndoRequest
+	(*UndoResponse)(nil),          // 32: signalbox.document.v1.UndoResponse
+	(*SubscribeRequest)(nil),      // 33: signalbox.document.v1.SubscribeRequest
+	(*SubscribeResponse)(nil),     // 34: signalbox.document.v1.SubscribeResponse
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 }
 var file_signalbox_document_v1_document_proto_depIdxs = []int32{
-	33, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
-	33, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
+	35, // 0: signalbox.document.v1.Document.created_at:type_name -> google.protobuf.Timestamp
+	35, // 1: signalbox.document.v1.Document.updated_at:type_name -> google.protobuf.Timestamp
 	1,  // 2: signalbox.document.v1.CreateResponse.document:type_name -> signalbox.document.v1.Document
 	5,  // 3: signalbox.document.v1.CreateResponse.warnings:type_name -> signalbox.document.v1.Warning
 	1,  // 4: signalbox.document.v1.GetResponse.document:type_name -> signalbox.document.v1.Document
@@ -2284,47 +2409,50 @@ var file_signalbox_document_v1_document_proto_depIdxs = []int32{
 	1,  // 12: signalbox.document.v1.ReplaceResponse.document:type_name -> signalbox.document.v1.Document
 	5,  // 13: signalbox.document.v1.ReplaceResponse.warnings:type_name -> signalbox.document.v1.Warning
 	2,  // 14: signalbox.document.v1.Version.author:type_name -> signalbox.document.v1.Author
-	33, // 15: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
+	35, // 15: signalbox.document.v1.Version.created_at:type_name -> google.protobuf.Timestamp
 	22, // 16: signalbox.document.v1.VersionsResponse.versions:type_name -> signalbox.document.v1.Version
 	22, // 17: signalbox.document.v1.ReadVersionResponse.version:type_name -> signalbox.document.v1.Version
-	1,  // 18: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
-	1,  // 19: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
-	0,  // 20: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
-	1,  // 21: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
-	2,  // 22: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
-	3,  // 23: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
-	6,  // 24: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
-	8,  // 25: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
-	10, // 26: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
-	12, // 27: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
-	14, // 28: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
-	16, // 29: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
-	18, // 30: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
-	20, // 31: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
-	23, // 32: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
-	25, // 33: signalbox.document.v1.DocumentService.ReadVersion:input_type -> signalbox.document.v1.ReadVersionRequest
-	27, // 34: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
-	29, // 35: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
-	31, // 36: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
-	4,  // 37: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
-	7,  // 38: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
-	9,  // 39: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
-	11, // 40: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
-	13, // 41: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
-	15, // 42: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
-	17, // 43: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
-	19, // 44: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
-	21, // 45: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
-	24, // 46: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
-	26, // 47: signalbox.document.v1.DocumentService.ReadVersion:output_type -> signalbox.document.v1.ReadVersionResponse
-	28, // 48: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
-	30, // 49: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
-	32, // 50: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
-	37, // [37:51] is the sub-list for method output_type
-	23, // [23:37] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	22, // 18: signalbox.document.v1.LabelVersionResponse.version:type_name -> signalbox.document.v1.Version
+	1,  // 19: signalbox.document.v1.RestoreResponse.document:type_name -> signalbox.document.v1.Document
+	1,  // 20: signalbox.document.v1.UndoResponse.document:type_name -> signalbox.document.v1.Document
+	0,  // 21: signalbox.document.v1.SubscribeResponse.kind:type_name -> signalbox.document.v1.SubscribeResponse.Kind
+	1,  // 22: signalbox.document.v1.SubscribeResponse.document:type_name -> signalbox.document.v1.Document
+	2,  // 23: signalbox.document.v1.SubscribeResponse.author:type_name -> signalbox.document.v1.Author
+	3,  // 24: signalbox.document.v1.DocumentService.Create:input_type -> signalbox.document.v1.CreateRequest
+	6,  // 25: signalbox.document.v1.DocumentService.Get:input_type -> signalbox.document.v1.GetRequest
+	8,  // 26: signalbox.document.v1.DocumentService.List:input_type -> signalbox.document.v1.ListRequest
+	10, // 27: signalbox.document.v1.DocumentService.Rename:input_type -> signalbox.document.v1.RenameRequest
+	12, // 28: signalbox.document.v1.DocumentService.Delete:input_type -> signalbox.document.v1.DeleteRequest
+	14, // 29: signalbox.document.v1.DocumentService.Read:input_type -> signalbox.document.v1.ReadRequest
+	16, // 30: signalbox.document.v1.DocumentService.Edit:input_type -> signalbox.document.v1.EditRequest
+	18, // 31: signalbox.document.v1.DocumentService.Append:input_type -> signalbox.document.v1.AppendRequest
+	20, // 32: signalbox.document.v1.DocumentService.Replace:input_type -> signalbox.document.v1.ReplaceRequest
+	23, // 33: signalbox.document.v1.DocumentService.Versions:input_type -> signalbox.document.v1.VersionsRequest
+	25, // 34: signalbox.document.v1.DocumentService.ReadVersion:input_type -> signalbox.document.v1.ReadVersionRequest
+	27, // 35: signalbox.document.v1.DocumentService.LabelVersion:input_type -> signalbox.document.v1.LabelVersionRequest
+	29, // 36: signalbox.document.v1.DocumentService.Restore:input_type -> signalbox.document.v1.RestoreRequest
+	31, // 37: signalbox.document.v1.DocumentService.Undo:input_type -> signalbox.document.v1.UndoRequest
+	33, // 38: signalbox.document.v1.DocumentService.Subscribe:input_type -> signalbox.document.v1.SubscribeRequest
+	4,  // 39: signalbox.document.v1.DocumentService.Create:output_type -> signalbox.document.v1.CreateResponse
+	7,  // 40: signalbox.document.v1.DocumentService.Get:output_type -> signalbox.document.v1.GetResponse
+	9,  // 41: signalbox.document.v1.DocumentService.List:output_type -> signalbox.document.v1.ListResponse
+	11, // 42: signalbox.document.v1.DocumentService.Rename:output_type -> signalbox.document.v1.RenameResponse
+	13, // 43: signalbox.document.v1.DocumentService.Delete:output_type -> signalbox.document.v1.DeleteResponse
+	15, // 44: signalbox.document.v1.DocumentService.Read:output_type -> signalbox.document.v1.ReadResponse
+	17, // 45: signalbox.document.v1.DocumentService.Edit:output_type -> signalbox.document.v1.EditResponse
+	19, // 46: signalbox.document.v1.DocumentService.Append:output_type -> signalbox.document.v1.AppendResponse
+	21, // 47: signalbox.document.v1.DocumentService.Replace:output_type -> signalbox.document.v1.ReplaceResponse
+	24, // 48: signalbox.document.v1.DocumentService.Versions:output_type -> signalbox.document.v1.VersionsResponse
+	26, // 49: signalbox.document.v1.DocumentService.ReadVersion:output_type -> signalbox.document.v1.ReadVersionResponse
+	28, // 50: signalbox.document.v1.DocumentService.LabelVersion:output_type -> signalbox.document.v1.LabelVersionResponse
+	30, // 51: signalbox.document.v1.DocumentService.Restore:output_type -> signalbox.document.v1.RestoreResponse
+	32, // 52: signalbox.document.v1.DocumentService.Undo:output_type -> signalbox.document.v1.UndoResponse
+	34, // 53: signalbox.document.v1.DocumentService.Subscribe:output_type -> signalbox.document.v1.SubscribeResponse
+	39, // [39:54] is the sub-list for method output_type
+	24, // [24:39] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_document_v1_document_proto_init() }
@@ -2340,7 +2468,7 @@ func file_signalbox_document_v1_document_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_document_v1_document_proto_rawDesc), len(file_signalbox_document_v1_document_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -209,6 +209,35 @@ func TestHistoryIsThinned(t *testing.T) {
 	}
 }
 
+// TestLabels gives a version a label: it is not thinned, and its stretch of live editing ends.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, store.Limits{Versions: 8, VersionBytes: 1 << 20})
+	ref := w.create()
+	ann, begin := person(), time.Now()
+	w.save(snapshot(ref, w.typed(ref, ann, begin))) // 2
+	v, err := w.store.Label(t.Context(), ref, 2, "First draft")
+	if err != nil || v.Label != "First draft" || v.Author != ann {
+		t.Fatalf("Label = %+v, %v", v, err)
+	}
+	w.save(snapshot(ref, w.typed(ref, ann, begin.Add(time.Second)))) // 3, of the same stretch if 2 had no label
+	if diff := cmp.Diff([]string{"3:write", "2:write", "1:create"}, w.history(ref)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+	for i := range 30 {
+		w.save(snapshot(ref, w.typed(ref, person(), begin.Add(time.Duration(i+2)*time.Second))))
+	}
+	if old, err := w.store.Version(t.Context(), ref, 2); err != nil || old.Label != "First draft" {
+		t.Errorf("after 30 more versions it is %+v, %v", old, err)
+	}
+	if _, err := w.store.Label(t.Context(), ref, 3, "gone"); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("Label of a version that is thinned = %v, want NotFound", err)
+	}
+	if v, err := w.store.Label(t.Context(), ref, 2, ""); err != nil || v.Label != "" {
+		t.Errorf("Label without one = %+v, %v", v, err)
+	}
+}
+
 // TestConcurrentSaves has several instances save the same document.
 func TestConcurrentSaves(t *testing.T) {
 	t.Parallel()

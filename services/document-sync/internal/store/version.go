@@ -32,6 +32,8 @@ type Version struct {
 	Undoable bool
 	// Added and Removed count words against the version before it, or are nil.
 	Added, Removed *int32
+	// Label is what people call it, or empty.
+	Label string
 }
 
 // Proto converts the version for other services.
@@ -46,7 +48,7 @@ func (v Version) Proto() *documentv1.Version {
 		UndoneBy:  v.UndoneBy,
 		Undoable:  v.Undoable,
 
-		WordsAdded: v.Added, WordsRemoved: v.Removed,
+		Label: v.Label, WordsAdded: v.Added, WordsRemoved: v.Removed,
 	}
 }
 
@@ -58,13 +60,13 @@ type Old struct {
 }
 
 const versionColumns = `version, member_id, run_id, operation, name, created_at,
-	coalesce(undoes, 0), coalesce(undone_by, 0), change IS NOT NULL AND undone_by IS NULL`
+	coalesce(undoes, 0), coalesce(undone_by, 0), change IS NOT NULL AND undone_by IS NULL, label`
 
 func version(rest ...any) func(pgx.CollectableRow) (Version, error) {
 	return func(r pgx.CollectableRow) (Version, error) {
 		var v Version
 		var run uuid.NullUUID
-		err := r.Scan(append([]any{&v.Version, &v.Author.Member, &run, &v.Operation, &v.Name, &v.CreatedAt, &v.Undoes, &v.UndoneBy, &v.Undoable}, rest...)...)
+		err := r.Scan(append([]any{&v.Version, &v.Author.Member, &run, &v.Operation, &v.Name, &v.CreatedAt, &v.Undoes, &v.UndoneBy, &v.Undoable, &v.Label}, rest...)...)
 		v.Author.Run = id.Run{UUID: run.UUID}
 		return v, err
 	}
@@ -190,6 +192,49 @@ func (s *Store) oneVersion(ctx context.Context, ref Ref, number int64, more stri
 	return v, nil
 }
 
+// maxLabels bounds the labelled versions of a document, which are not thinned.
+const maxLabels = 50
+
+// Label gives a version a label, or takes it away if that is empty, and returns the version. It ends
+// the stretch of live editing that the version is about, so that its content stays.
+func (s *Store) Label(ctx context.Context, ref Ref, number int64, label string) (v Version, err error) {
+	args := pg.Args{"ws": ref.Workspace, "id": ref.Document, "version": number, "label": label}
+	err = s.db.InWorkspace(ctx, ref.Workspace, func(ctx context.Context, tx pgx.Tx) error {
+		// The lock serializes labels, which are counted, and excludes writers of versions.
+		found, err := tx.Exec(ctx, `SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND deleted_at IS NULL FOR UPDATE`, args)
+		if err != nil {
+			return err
+		}
+		if found.RowsAffected() == 0 {
+			return notFound(ref.Document)
+		}
+		var others int
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM versions WHERE workspace_id = @ws AND document_id = @id AND version <> @version AND label <> ''`, args).Scan(&others)
+		if err != nil {
+			return err
+		}
+		if label != "" && others >= maxLabels {
+			return fault.New(fault.Limited, "this document has %d named versions, which is the most: take the name of another one away", maxLabels)
+		}
+		rows, err := tx.Query(ctx, `
+			UPDATE versions SET label = @label, began_at = NULL
+			WHERE workspace_id = @ws AND document_id = @id AND version = @version
+			RETURNING `+versionColumns, args)
+		if err != nil {
+			return err
+		}
+		v, err = pgx.CollectExactlyOneRow(rows, version())
+		return err
+	})
+	if pg.NoRows(err) {
+		err = noVersion(ref, number)
+	}
+	if err != nil {
+		return Version{}, fmt.Errorf("label version %d: %w", number, err)
+	}
+	return v, nil
+}
+
 func noVersion(ref Ref, number int64) error {
 	return fault.New(fault.NotFound, "document %s has no version %d: history is thinned as it ages; list its versions, and restore one of them", ref.Document, number)
 }
@@ -253,11 +298,12 @@ func (u *undoTarget) queueUndoneBy(b *pgx.Batch, h *lockedDocument) error {
 }
 
 // queueThin removes every second version of the older half, except the first, if the history is
-// too large. Repeated, it keeps a history within any limit of at least three versions.
+// too large. Repeated, it keeps a history within any limit of at least three versions and those
+// with labels, which stay.
 func (s *Store) queueThin(b *pgx.Batch, h *lockedDocument) {
 	b.Queue(`WITH ranked AS (
 			SELECT version, row_number() OVER (ORDER BY version) AS n, count(*) OVER () AS total
-			FROM versions WHERE workspace_id = @ws AND document_id = @id AND EXISTS (
+			FROM versions WHERE workspace_id = @ws AND document_id = @id AND label = '' AND EXISTS (
 				SELECT FROM documents WHERE workspace_id = @ws AND id = @id AND (versions > @versions OR version_bytes > @bytes))
 		), thinned AS (
 			DELETE FROM versions WHERE workspace_id = @ws AND document_id = @id

@@ -57,6 +57,9 @@ const (
 	// DocumentServiceReadVersionProcedure is the fully-qualified name of the DocumentService's
 	// ReadVersion RPC.
 	DocumentServiceReadVersionProcedure = "/signalbox.document.v1.DocumentService/ReadVersion"
+	// DocumentServiceLabelVersionProcedure is the fully-qualified name of the DocumentService's
+	// LabelVersion RPC.
+	DocumentServiceLabelVersionProcedure = "/signalbox.document.v1.DocumentService/LabelVersion"
 	// DocumentServiceRestoreProcedure is the fully-qualified name of the DocumentService's Restore RPC.
 	DocumentServiceRestoreProcedure = "/signalbox.document.v1.DocumentService/Restore"
 	// DocumentServiceUndoProcedure is the fully-qualified name of the DocumentService's Undo RPC.
@@ -93,6 +96,10 @@ type DocumentServiceClient interface {
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
 	// ReadVersion returns an old version with its content and that of the version before it.
 	ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error)
+	// LabelVersion gives a version a label, which people find it by and which keeps it as long as the
+	// document, or takes it away. Live editing begins another version. A document has 50 labels at
+	// most: one more is LIMITED.
+	LabelVersion(context.Context, *v1.LabelVersionRequest) (*v1.LabelVersionResponse, error)
 	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	// Undo reverts one operation, however old: it removes what the operation inserted and is
@@ -189,6 +196,12 @@ func NewDocumentServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		labelVersion: connect.NewClient[v1.LabelVersionRequest, v1.LabelVersionResponse](
+			httpClient,
+			baseURL+DocumentServiceLabelVersionProcedure,
+			connect.WithSchema(documentServiceMethods.ByName("LabelVersion")),
+			connect.WithClientOptions(opts...),
+		),
 		restore: connect.NewClient[v1.RestoreRequest, v1.RestoreResponse](
 			httpClient,
 			baseURL+DocumentServiceRestoreProcedure,
@@ -212,20 +225,21 @@ func NewDocumentServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 
 // documentServiceClient implements DocumentServiceClient.
 type documentServiceClient struct {
-	create      *connect.Client[v1.CreateRequest, v1.CreateResponse]
-	get         *connect.Client[v1.GetRequest, v1.GetResponse]
-	list        *connect.Client[v1.ListRequest, v1.ListResponse]
-	rename      *connect.Client[v1.RenameRequest, v1.RenameResponse]
-	delete      *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	read        *connect.Client[v1.ReadRequest, v1.ReadResponse]
-	edit        *connect.Client[v1.EditRequest, v1.EditResponse]
-	append      *connect.Client[v1.AppendRequest, v1.AppendResponse]
-	replace     *connect.Client[v1.ReplaceRequest, v1.ReplaceResponse]
-	versions    *connect.Client[v1.VersionsRequest, v1.VersionsResponse]
-	readVersion *connect.Client[v1.ReadVersionRequest, v1.ReadVersionResponse]
-	restore     *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
-	undo        *connect.Client[v1.UndoRequest, v1.UndoResponse]
-	subscribe   *connect.Client[v1.SubscribeRequest, v1.SubscribeResponse]
+	create       *connect.Client[v1.CreateRequest, v1.CreateResponse]
+	get          *connect.Client[v1.GetRequest, v1.GetResponse]
+	list         *connect.Client[v1.ListRequest, v1.ListResponse]
+	rename       *connect.Client[v1.RenameRequest, v1.RenameResponse]
+	delete       *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	read         *connect.Client[v1.ReadRequest, v1.ReadResponse]
+	edit         *connect.Client[v1.EditRequest, v1.EditResponse]
+	append       *connect.Client[v1.AppendRequest, v1.AppendResponse]
+	replace      *connect.Client[v1.ReplaceRequest, v1.ReplaceResponse]
+	versions     *connect.Client[v1.VersionsRequest, v1.VersionsResponse]
+	readVersion  *connect.Client[v1.ReadVersionRequest, v1.ReadVersionResponse]
+	labelVersion *connect.Client[v1.LabelVersionRequest, v1.LabelVersionResponse]
+	restore      *connect.Client[v1.RestoreRequest, v1.RestoreResponse]
+	undo         *connect.Client[v1.UndoRequest, v1.UndoResponse]
+	subscribe    *connect.Client[v1.SubscribeRequest, v1.SubscribeResponse]
 }
 
 // Create calls signalbox.document.v1.DocumentService.Create.
@@ -327,6 +341,15 @@ func (c *documentServiceClient) ReadVersion(ctx context.Context, req *v1.ReadVer
 	return nil, err
 }
 
+// LabelVersion calls signalbox.document.v1.DocumentService.LabelVersion.
+func (c *documentServiceClient) LabelVersion(ctx context.Context, req *v1.LabelVersionRequest) (*v1.LabelVersionResponse, error) {
+	response, err := c.labelVersion.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // Restore calls signalbox.document.v1.DocumentService.Restore.
 func (c *documentServiceClient) Restore(ctx context.Context, req *v1.RestoreRequest) (*v1.RestoreResponse, error) {
 	response, err := c.restore.CallUnary(ctx, connect.NewRequest(req))
@@ -377,6 +400,10 @@ type DocumentServiceHandler interface {
 	Versions(context.Context, *v1.VersionsRequest) (*v1.VersionsResponse, error)
 	// ReadVersion returns an old version with its content and that of the version before it.
 	ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error)
+	// LabelVersion gives a version a label, which people find it by and which keeps it as long as the
+	// document, or takes it away. Live editing begins another version. A document has 50 labels at
+	// most: one more is LIMITED.
+	LabelVersion(context.Context, *v1.LabelVersionRequest) (*v1.LabelVersionResponse, error)
 	// Restore adds a version with the content of an old one.
 	Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error)
 	// Undo reverts one operation, however old: it removes what the operation inserted and is
@@ -469,6 +496,12 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	documentServiceLabelVersionHandler := connect.NewUnaryHandlerSimple(
+		DocumentServiceLabelVersionProcedure,
+		svc.LabelVersion,
+		connect.WithSchema(documentServiceMethods.ByName("LabelVersion")),
+		connect.WithHandlerOptions(opts...),
+	)
 	documentServiceRestoreHandler := connect.NewUnaryHandlerSimple(
 		DocumentServiceRestoreProcedure,
 		svc.Restore,
@@ -511,6 +544,8 @@ func NewDocumentServiceHandler(svc DocumentServiceHandler, opts ...connect.Handl
 			documentServiceVersionsHandler.ServeHTTP(w, r)
 		case DocumentServiceReadVersionProcedure:
 			documentServiceReadVersionHandler.ServeHTTP(w, r)
+		case DocumentServiceLabelVersionProcedure:
+			documentServiceLabelVersionHandler.ServeHTTP(w, r)
 		case DocumentServiceRestoreProcedure:
 			documentServiceRestoreHandler.ServeHTTP(w, r)
 		case DocumentServiceUndoProcedure:
@@ -568,6 +603,10 @@ func (UnimplementedDocumentServiceHandler) Versions(context.Context, *v1.Version
 
 func (UnimplementedDocumentServiceHandler) ReadVersion(context.Context, *v1.ReadVersionRequest) (*v1.ReadVersionResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.ReadVersion is not implemented"))
+}
+
+func (UnimplementedDocumentServiceHandler) LabelVersion(context.Context, *v1.LabelVersionRequest) (*v1.LabelVersionResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.document.v1.DocumentService.LabelVersion is not implemented"))
 }
 
 func (UnimplementedDocumentServiceHandler) Restore(context.Context, *v1.RestoreRequest) (*v1.RestoreResponse, error) {
