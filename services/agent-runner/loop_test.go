@@ -3,6 +3,7 @@ package agentrunner_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -1088,6 +1089,96 @@ func TestWithdraw(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{`"one"`, `"three"`}, said); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestMove moves messages that wait: one to the end of the queue, and one into the active run.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	release := make(chan struct{})
+	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Steered."), says("Fourth."), says("Second."))
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	move := func(message string, mode agentv1.SubmitMode) (*agentv1.MoveResponse, error) {
+		return w.conversations.Move(w.as(identity.Editor), &agentv1.MoveRequest{SessionId: session, MessageId: message, Mode: mode})
+	}
+	first := w.submit(session, "one")
+	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
+	second, third := w.submit(session, "two", func(r *agentv1.SubmitRequest) { r.IdempotencyKey = "k" }), w.submit(session, "three")
+	w.submit(session, "four")
+	if _, err := move(first.GetMessageId(), agentv1.SubmitMode_SUBMIT_MODE_QUEUE); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Move of a message that is answered = %v, want Conflict", err)
+	}
+	queued, err := move(second.GetMessageId(), agentv1.SubmitMode_SUBMIT_MODE_QUEUE)
+	if err != nil || queued.GetRun().GetOrdinal() != 5 || queued.GetRun().GetState() != agentv1.RunState_RUN_STATE_QUEUED {
+		t.Errorf("Move to the end = %v, %v, want a queued run with the ordinal 5", queued, err)
+	}
+	steered, err := move(third.GetMessageId(), agentv1.SubmitMode_SUBMIT_MODE_STEER)
+	if err != nil || steered.GetRun().GetId() != first.GetRun().GetId() {
+		t.Errorf("Move into the run = %v, %v, want the active run", steered, err)
+	}
+	again := w.submit(session, "two", func(r *agentv1.SubmitRequest) { r.IdempotencyKey = "k" })
+	if again.GetCreated() || again.GetRun().GetId() != queued.GetRun().GetId() {
+		t.Errorf("the key of a moved message again = %v, want its new run", again)
+	}
+	close(release)
+	v.until(func(ev *runv1.Event) bool { return isEnd(ev) && ev.GetRunOrdinal() == 5 })
+	w.wantPath(session, "one", "text First.", "three", "text Steered.", "four", "text Fourth.", "two", "text Second.")
+	for _, r := range w.look(session).GetStoppedRuns() {
+		t.Errorf("the run %d is shown as stopped", r.GetOrdinal())
+	}
+	if _, err := move(second.GetMessageId(), agentv1.SubmitMode_SUBMIT_MODE_QUEUE); fault.KindOf(err) != fault.Conflict {
+		t.Errorf("Move of a message that was answered = %v, want Conflict", err)
+	}
+}
+
+// TestPages reads the messages in pages, which begin with a person's message.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"a", "b", "c"} {
+		w.model.then(calls([3]string{name, "one", "{}"}), says("Done "+name+"."))
+	}
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	for range 3 {
+		w.submit(session, "go")
+		v.until(isEnd)
+	}
+	all := w.look(session)
+	if len(all.GetMessages()) != 12 || all.GetEarlier() != 0 {
+		t.Fatalf("without a limit there are %d messages, and earlier ones at %d; want all 12", len(all.GetMessages()), all.GetEarlier())
+	}
+	var pages []string
+	before, joined := int64(0), []*agentv1.Message(nil)
+	for range 4 {
+		page, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: session, Limit: 3, Before: before})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, fmt.Sprint(len(page.GetMessages()), page.GetMessages()[0].GetRole(), len(page.GetRuns()), page.GetEarlier()))
+		joined = append(page.GetMessages(), joined...)
+		if before = page.GetEarlier(); before == 0 {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"4user1 9", "4user1 5", "4user1 0"}, pages); diff != "" {
+		t.Errorf("pages of at least 3 (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(all.GetMessages(), joined, protocmp.Transform()); diff != "" {
+		t.Errorf("the pages and the whole (-whole +pages):\n%s", diff)
+	}
+	for _, r := range all.GetRuns() {
+		if r.GetUsage().GetInputTokens() == 0 || r.GetStartedAt() == nil || r.GetEndedAt() == nil {
+			t.Errorf("what a run took = %v, want tokens and times", r)
+		}
+	}
+	_, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: session, Limit: 1001})
+	if fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a limit of 1001 = %v, want Invalid", err)
 	}
 }
 

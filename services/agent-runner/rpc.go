@@ -69,11 +69,18 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	if err != nil {
 		return nil, err
 	}
-	v, err := c.store.Read(ctx, actor, session, !req.GetWithoutMessages())
+	var page *conversation.Page
+	if !req.GetWithoutMessages() {
+		page = &conversation.Page{Limit: int(req.GetLimit()), Before: req.GetBefore()}
+	}
+	v, err := c.store.Read(ctx, actor, session, page)
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.GetSessionResponse{Session: v.Session.Proto()}
+	res := &agentv1.GetSessionResponse{Session: v.Session.Proto(), Earlier: v.Earlier}
+	for _, r := range v.Runs {
+		res.Runs = append(res.Runs, figuresOf(r))
+	}
 	for i := range v.Messages {
 		m := messageOf(session, &v.Messages[i].Message, v.Runs[v.Messages[i].Run])
 		if p := v.Messages[i].Parent; p != nil {
@@ -90,7 +97,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	for i := range v.Stopped {
 		res.StoppedRuns = append(res.StoppedRuns, v.Stopped[i].Proto())
 	}
-	if !req.GetWithoutMessages() {
+	if page != nil && page.Before == 0 {
 		res.UnavailableTools = c.presets.ofSession(ctx, actor.Workspace, res.GetSession())
 	}
 	if v.Active != nil {
@@ -354,6 +361,30 @@ func (c *conversations) Withdraw(ctx context.Context, req *agentv1.WithdrawReque
 	return &agentv1.WithdrawResponse{}, c.store.Withdraw(ctx, actor, session, message.Message)
 }
 
+// Move implements ConversationService.
+func (c *conversations) Move(ctx context.Context, req *agentv1.MoveRequest) (*agentv1.MoveResponse, error) {
+	actor, session, err := authorize(ctx, identity.Editor, req.GetSessionId())
+	if err != nil {
+		return nil, err
+	}
+	message, err := conversation.RefOf(&agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}})
+	if err != nil {
+		return nil, err
+	}
+	mode := modeOf(req.GetMode())
+	if mode == conversation.Reject {
+		return nil, fault.New(fault.Invalid, "mode must be queue or steer")
+	}
+	r, err := c.store.Move(ctx, actor, session, message.Message, mode)
+	if err != nil {
+		return nil, err
+	}
+	if mode == conversation.Steer {
+		c.nudge(ctx, r.ID)
+	}
+	return &agentv1.MoveResponse{Run: r.Proto()}, nil
+}
+
 // models implements ModelService.
 type models struct {
 	providers *provider.Providers
@@ -575,6 +606,17 @@ func authorize(ctx context.Context, least identity.Role, session string) (identi
 		return actor, s, fault.New(fault.NotFound, "there is no such session")
 	}
 	return actor, s, nil
+}
+
+func figuresOf(r conversation.RunOf) *agentv1.RunFigures {
+	out := &agentv1.RunFigures{RunId: r.ID.String(), Usage: r.Usage.Proto(), CostMicros: r.CostMicros}
+	if r.StartedAt != nil {
+		out.StartedAt = timestamppb.New(*r.StartedAt)
+	}
+	if r.EndedAt != nil {
+		out.EndedAt = timestamppb.New(*r.EndedAt)
+	}
+	return out
 }
 
 func messageOf(session id.Session, m *run.Message, of conversation.RunOf) *agentv1.Message {

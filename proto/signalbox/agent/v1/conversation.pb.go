@@ -946,8 +946,13 @@ type GetSessionRequest struct {
 	WithoutMessages bool   `protobuf:"varint,2,opt,name=without_messages,json=withoutMessages,proto3" json:"without_messages,omitempty"`
 	// Instead of id: the key with which the caller created the session.
 	IdempotencyKey string `protobuf:"bytes,3,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How many messages to return, the newest ones; 0 for all. A few more are returned, so that the
+	// first one is not in the middle of an answer.
+	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only messages before this position, which is `earlier` of another answer. 0 for the newest ones.
+	Before        int64 `protobuf:"varint,5,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetSessionRequest) Reset() {
@@ -1001,6 +1006,20 @@ func (x *GetSessionRequest) GetIdempotencyKey() string {
 	return ""
 }
 
+func (x *GetSessionRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *GetSessionRequest) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
 type GetSessionResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -1021,7 +1040,11 @@ type GetSessionResponse struct {
 	StoppedRuns []*Run `protobuf:"bytes,7,rep,name=stopped_runs,json=stoppedRuns,proto3" json:"stopped_runs,omitempty"`
 	// The messages of other branches that follow the last message of the current one, oldest first:
 	// the next message will be their sibling. Empty without messages.
-	NextSiblings  []string `protobuf:"bytes,8,rep,name=next_siblings,json=nextSiblings,proto3" json:"next_siblings,omitempty"`
+	NextSiblings []string `protobuf:"bytes,8,rep,name=next_siblings,json=nextSiblings,proto3" json:"next_siblings,omitempty"`
+	// The position of the first of the messages above, if there are earlier ones; else 0.
+	Earlier int64 `protobuf:"varint,9,opt,name=earlier,proto3" json:"earlier,omitempty"`
+	// What the runs of the messages above took.
+	Runs          []*RunFigures `protobuf:"bytes,10,rep,name=runs,proto3" json:"runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1112,6 +1135,99 @@ func (x *GetSessionResponse) GetNextSiblings() []string {
 	return nil
 }
 
+func (x *GetSessionResponse) GetEarlier() int64 {
+	if x != nil {
+		return x.Earlier
+	}
+	return 0
+}
+
+func (x *GetSessionResponse) GetRuns() []*RunFigures {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+// What a run took so far.
+type RunFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	RunId string                 `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	Usage *Usage                 `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	// As in Run.
+	CostMicros *int64 `protobuf:"varint,3,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
+	// Absent until it has started, and until it has ended.
+	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunFigures) Reset() {
+	*x = RunFigures{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunFigures) ProtoMessage() {}
+
+func (x *RunFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunFigures.ProtoReflect.Descriptor instead.
+func (*RunFigures) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RunFigures) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *RunFigures) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *RunFigures) GetCostMicros() int64 {
+	if x != nil && x.CostMicros != nil {
+		return *x.CostMicros
+	}
+	return 0
+}
+
+func (x *RunFigures) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *RunFigures) GetEndedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndedAt
+	}
+	return nil
+}
+
 // A summary of a conversation's first messages.
 type Summary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1125,7 +1241,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1253,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1266,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Summary) GetMessages() int32 {
@@ -1185,7 +1301,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1313,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1326,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -1247,7 +1363,7 @@ type UpdateSessionRequest struct {
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1375,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1388,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -1347,7 +1463,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1475,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1488,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1391,7 +1507,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1519,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1532,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1434,7 +1550,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1562,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1575,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
 }
 
 type CompactSessionRequest struct {
@@ -1471,7 +1587,7 @@ type CompactSessionRequest struct {
 
 func (x *CompactSessionRequest) Reset() {
 	*x = CompactSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1599,7 @@ func (x *CompactSessionRequest) String() string {
 func (*CompactSessionRequest) ProtoMessage() {}
 
 func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1612,7 @@ func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionRequest.ProtoReflect.Descriptor instead.
 func (*CompactSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CompactSessionRequest) GetId() string {
@@ -1514,7 +1630,7 @@ type CompactSessionResponse struct {
 
 func (x *CompactSessionResponse) Reset() {
 	*x = CompactSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1642,7 @@ func (x *CompactSessionResponse) String() string {
 func (*CompactSessionResponse) ProtoMessage() {}
 
 func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1655,7 @@ func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionResponse.ProtoReflect.Descriptor instead.
 func (*CompactSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 type SubmitRequest struct {
@@ -1575,7 +1691,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1703,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1716,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1707,7 +1823,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1835,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1848,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Edit) GetOf() *MessageRef {
@@ -1760,7 +1876,7 @@ type Regenerate struct {
 
 func (x *Regenerate) Reset() {
 	*x = Regenerate{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1888,7 @@ func (x *Regenerate) String() string {
 func (*Regenerate) ProtoMessage() {}
 
 func (x *Regenerate) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1901,7 @@ func (x *Regenerate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Regenerate.ProtoReflect.Descriptor instead.
 func (*Regenerate) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Regenerate) GetOf() *MessageRef {
@@ -1813,7 +1929,7 @@ type MessageRef struct {
 
 func (x *MessageRef) Reset() {
 	*x = MessageRef{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +1941,7 @@ func (x *MessageRef) String() string {
 func (*MessageRef) ProtoMessage() {}
 
 func (x *MessageRef) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +1954,7 @@ func (x *MessageRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRef.ProtoReflect.Descriptor instead.
 func (*MessageRef) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MessageRef) GetBy() isMessageRef_By {
@@ -1916,7 +2032,7 @@ type SwitchBranchRequest struct {
 
 func (x *SwitchBranchRequest) Reset() {
 	*x = SwitchBranchRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +2044,7 @@ func (x *SwitchBranchRequest) String() string {
 func (*SwitchBranchRequest) ProtoMessage() {}
 
 func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2057,7 @@ func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchRequest.ProtoReflect.Descriptor instead.
 func (*SwitchBranchRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SwitchBranchRequest) GetSessionId() string {
@@ -1966,7 +2082,7 @@ type SwitchBranchResponse struct {
 
 func (x *SwitchBranchResponse) Reset() {
 	*x = SwitchBranchResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2094,7 @@ func (x *SwitchBranchResponse) String() string {
 func (*SwitchBranchResponse) ProtoMessage() {}
 
 func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2107,7 @@ func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchResponse.ProtoReflect.Descriptor instead.
 func (*SwitchBranchResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
 }
 
 type ForkSessionRequest struct {
@@ -2009,7 +2125,7 @@ type ForkSessionRequest struct {
 
 func (x *ForkSessionRequest) Reset() {
 	*x = ForkSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2137,7 @@ func (x *ForkSessionRequest) String() string {
 func (*ForkSessionRequest) ProtoMessage() {}
 
 func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2150,7 @@ func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionRequest.ProtoReflect.Descriptor instead.
 func (*ForkSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ForkSessionRequest) GetSessionId() string {
@@ -2074,7 +2190,7 @@ type ForkSessionResponse struct {
 
 func (x *ForkSessionResponse) Reset() {
 	*x = ForkSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2202,7 @@ func (x *ForkSessionResponse) String() string {
 func (*ForkSessionResponse) ProtoMessage() {}
 
 func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2215,7 @@ func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionResponse.ProtoReflect.Descriptor instead.
 func (*ForkSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ForkSessionResponse) GetSession() *Session {
@@ -2121,7 +2237,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2249,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2262,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -2187,7 +2303,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2315,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2328,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -2289,7 +2405,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2417,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2430,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -2347,7 +2463,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2475,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2488,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -2413,7 +2529,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2425,7 +2541,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2438,7 +2554,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WithdrawRequest) GetSessionId() string {
@@ -2463,7 +2579,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2475,7 +2591,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2488,7 +2604,113 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
+}
+
+type MoveRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SessionId string                 `protobuf:"bytes,1,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	MessageId string                 `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// QUEUE or STEER.
+	Mode          SubmitMode `protobuf:"varint,3,opt,name=mode,proto3,enum=signalbox.agent.v1.SubmitMode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveRequest) Reset() {
+	*x = MoveRequest{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveRequest) ProtoMessage() {}
+
+func (x *MoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
+func (*MoveRequest) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *MoveRequest) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *MoveRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *MoveRequest) GetMode() SubmitMode {
+	if x != nil {
+		return x.Mode
+	}
+	return SubmitMode_SUBMIT_MODE_UNSPECIFIED
+}
+
+type MoveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run that answers the message now.
+	Run           *Run `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveResponse) Reset() {
+	*x = MoveResponse{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveResponse) ProtoMessage() {}
+
+func (x *MoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
+func (*MoveResponse) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *MoveResponse) GetRun() *Run {
+	if x != nil {
+		return x.Run
+	}
+	return nil
 }
 
 type CancelResponse struct {
@@ -2501,7 +2723,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2735,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2748,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -2625,11 +2847,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\tR\x05state\"c\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.SessionR\bsessions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"w\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xa5\x01\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +
-	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\"\xe8\x03\n" +
+	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x16\n" +
+	"\x06before\x18\x05 \x01(\x03R\x06before\"\xb6\x04\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
@@ -2640,7 +2864,20 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x11unavailable_tools\x18\x05 \x03(\v2#.signalbox.agent.v1.UnavailableToolR\x10unavailableTools\x125\n" +
 	"\asummary\x18\x06 \x01(\v2\x1b.signalbox.agent.v1.SummaryR\asummary\x12:\n" +
 	"\fstopped_runs\x18\a \x03(\v2\x17.signalbox.agent.v1.RunR\vstoppedRuns\x12#\n" +
-	"\rnext_siblings\x18\b \x03(\tR\fnextSiblings\"t\n" +
+	"\rnext_siblings\x18\b \x03(\tR\fnextSiblings\x12\x18\n" +
+	"\aearlier\x18\t \x01(\x03R\aearlier\x122\n" +
+	"\x04runs\x18\n" +
+	" \x03(\v2\x1e.signalbox.agent.v1.RunFiguresR\x04runs\"\xfc\x01\n" +
+	"\n" +
+	"RunFigures\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12/\n" +
+	"\x05usage\x18\x02 \x01(\v2\x19.signalbox.agent.v1.UsageR\x05usage\x12$\n" +
+	"\vcost_micros\x18\x03 \x01(\x03H\x00R\n" +
+	"costMicros\x88\x01\x01\x129\n" +
+	"\n" +
+	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
+	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAtB\x0e\n" +
+	"\f_cost_micros\"t\n" +
 	"\aSummary\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +
@@ -2750,7 +2987,15 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\"\x12\n" +
-	"\x10WithdrawResponse\")\n" +
+	"\x10WithdrawResponse\"\x7f\n" +
+	"\vMoveRequest\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\tR\tmessageId\x122\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x1e.signalbox.agent.v1.SubmitModeR\x04mode\"9\n" +
+	"\fMoveResponse\x12)\n" +
+	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\")\n" +
 	"\x0eCancelResponse\x12\x17\n" +
 	"\arun_ids\x18\x01 \x03(\tR\x06runIds*o\n" +
 	"\n" +
@@ -2758,7 +3003,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x17SUBMIT_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11SUBMIT_MODE_QUEUE\x10\x01\x12\x15\n" +
 	"\x11SUBMIT_MODE_STEER\x10\x02\x12\x16\n" +
-	"\x12SUBMIT_MODE_REJECT\x10\x032\x9f\t\n" +
+	"\x12SUBMIT_MODE_REJECT\x10\x032\xea\t\n" +
 	"\x13ConversationService\x12d\n" +
 	"\rCreateSession\x12(.signalbox.agent.v1.CreateSessionRequest\x1a).signalbox.agent.v1.CreateSessionResponse\x12f\n" +
 	"\fListSessions\x12'.signalbox.agent.v1.ListSessionsRequest\x1a(.signalbox.agent.v1.ListSessionsResponse\"\x03\x90\x02\x01\x12`\n" +
@@ -2769,7 +3014,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x06Submit\x12!.signalbox.agent.v1.SubmitRequest\x1a\".signalbox.agent.v1.SubmitResponse\x12g\n" +
 	"\x0eCompactSession\x12).signalbox.agent.v1.CompactSessionRequest\x1a*.signalbox.agent.v1.CompactSessionResponse\x12O\n" +
 	"\x06Cancel\x12!.signalbox.agent.v1.CancelRequest\x1a\".signalbox.agent.v1.CancelResponse\x12U\n" +
-	"\bWithdraw\x12#.signalbox.agent.v1.WithdrawRequest\x1a$.signalbox.agent.v1.WithdrawResponse\x12g\n" +
+	"\bWithdraw\x12#.signalbox.agent.v1.WithdrawRequest\x1a$.signalbox.agent.v1.WithdrawResponse\x12I\n" +
+	"\x04Move\x12\x1f.signalbox.agent.v1.MoveRequest\x1a .signalbox.agent.v1.MoveResponse\x12g\n" +
 	"\x0eSendToolResult\x12).signalbox.agent.v1.SendToolResultRequest\x1a*.signalbox.agent.v1.SendToolResultResponse\x12a\n" +
 	"\fSwitchBranch\x12'.signalbox.agent.v1.SwitchBranchRequest\x1a(.signalbox.agent.v1.SwitchBranchResponse\x12^\n" +
 	"\vForkSession\x12&.signalbox.agent.v1.ForkSessionRequest\x1a'.signalbox.agent.v1.ForkSessionResponseB0Z.signalbox.dev/proto/signalbox/agent/v1;agentv1b\x06proto3"
@@ -2787,7 +3033,7 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
@@ -2802,96 +3048,108 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*ListSessionsResponse)(nil),   // 10: signalbox.agent.v1.ListSessionsResponse
 	(*GetSessionRequest)(nil),      // 11: signalbox.agent.v1.GetSessionRequest
 	(*GetSessionResponse)(nil),     // 12: signalbox.agent.v1.GetSessionResponse
-	(*Summary)(nil),                // 13: signalbox.agent.v1.Summary
-	(*EventPosition)(nil),          // 14: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),   // 15: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil),  // 16: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),   // 17: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 18: signalbox.agent.v1.DeleteSessionResponse
-	(*CompactSessionRequest)(nil),  // 19: signalbox.agent.v1.CompactSessionRequest
-	(*CompactSessionResponse)(nil), // 20: signalbox.agent.v1.CompactSessionResponse
-	(*SubmitRequest)(nil),          // 21: signalbox.agent.v1.SubmitRequest
-	(*Edit)(nil),                   // 22: signalbox.agent.v1.Edit
-	(*Regenerate)(nil),             // 23: signalbox.agent.v1.Regenerate
-	(*MessageRef)(nil),             // 24: signalbox.agent.v1.MessageRef
-	(*SwitchBranchRequest)(nil),    // 25: signalbox.agent.v1.SwitchBranchRequest
-	(*SwitchBranchResponse)(nil),   // 26: signalbox.agent.v1.SwitchBranchResponse
-	(*ForkSessionRequest)(nil),     // 27: signalbox.agent.v1.ForkSessionRequest
-	(*ForkSessionResponse)(nil),    // 28: signalbox.agent.v1.ForkSessionResponse
-	(*SubmitResponse)(nil),         // 29: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 30: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 31: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 32: signalbox.agent.v1.CancelRequest
-	(*WithdrawRequest)(nil),        // 33: signalbox.agent.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),       // 34: signalbox.agent.v1.WithdrawResponse
-	(*CancelResponse)(nil),         // 35: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 36: google.protobuf.Timestamp
-	(*Run)(nil),                    // 37: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 38: signalbox.agent.v1.UnavailableTool
-	(*ToolCall)(nil),               // 39: signalbox.agent.v1.ToolCall
+	(*RunFigures)(nil),             // 13: signalbox.agent.v1.RunFigures
+	(*Summary)(nil),                // 14: signalbox.agent.v1.Summary
+	(*EventPosition)(nil),          // 15: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 16: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 17: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 18: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 19: signalbox.agent.v1.DeleteSessionResponse
+	(*CompactSessionRequest)(nil),  // 20: signalbox.agent.v1.CompactSessionRequest
+	(*CompactSessionResponse)(nil), // 21: signalbox.agent.v1.CompactSessionResponse
+	(*SubmitRequest)(nil),          // 22: signalbox.agent.v1.SubmitRequest
+	(*Edit)(nil),                   // 23: signalbox.agent.v1.Edit
+	(*Regenerate)(nil),             // 24: signalbox.agent.v1.Regenerate
+	(*MessageRef)(nil),             // 25: signalbox.agent.v1.MessageRef
+	(*SwitchBranchRequest)(nil),    // 26: signalbox.agent.v1.SwitchBranchRequest
+	(*SwitchBranchResponse)(nil),   // 27: signalbox.agent.v1.SwitchBranchResponse
+	(*ForkSessionRequest)(nil),     // 28: signalbox.agent.v1.ForkSessionRequest
+	(*ForkSessionResponse)(nil),    // 29: signalbox.agent.v1.ForkSessionResponse
+	(*SubmitResponse)(nil),         // 30: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 31: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 32: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 33: signalbox.agent.v1.CancelRequest
+	(*WithdrawRequest)(nil),        // 34: signalbox.agent.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),       // 35: signalbox.agent.v1.WithdrawResponse
+	(*MoveRequest)(nil),            // 36: signalbox.agent.v1.MoveRequest
+	(*MoveResponse)(nil),           // 37: signalbox.agent.v1.MoveResponse
+	(*CancelResponse)(nil),         // 38: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
+	(*Run)(nil),                    // 40: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 41: signalbox.agent.v1.UnavailableTool
+	(*Usage)(nil),                  // 42: signalbox.agent.v1.Usage
+	(*ToolCall)(nil),               // 43: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	36, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	36, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	36, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	39, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	39, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	39, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
 	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
 	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	36, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	39, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
 	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	37, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	14, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	38, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	13, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	37, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
-	36, // 18: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 19: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	6,  // 20: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 21: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 22: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 23: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	6,  // 24: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	22, // 25: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
-	23, // 26: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
-	24, // 27: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
-	24, // 28: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
-	1,  // 29: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	37, // 30: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	39, // 31: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	4,  // 32: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	9,  // 33: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	11, // 34: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	15, // 35: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	17, // 36: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	21, // 37: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	19, // 38: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	32, // 39: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	33, // 40: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
-	30, // 41: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	25, // 42: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
-	27, // 43: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
-	8,  // 44: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 45: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 46: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	16, // 47: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	18, // 48: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	29, // 49: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	20, // 50: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	35, // 51: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	34, // 52: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
-	31, // 53: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	26, // 54: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
-	28, // 55: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
-	44, // [44:56] is the sub-list for method output_type
-	32, // [32:44] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	40, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	15, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	41, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	14, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
+	40, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	13, // 18: signalbox.agent.v1.GetSessionResponse.runs:type_name -> signalbox.agent.v1.RunFigures
+	42, // 19: signalbox.agent.v1.RunFigures.usage:type_name -> signalbox.agent.v1.Usage
+	39, // 20: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
+	39, // 21: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
+	39, // 22: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 23: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	6,  // 24: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 25: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 26: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 27: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	6,  // 28: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	23, // 29: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
+	24, // 30: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
+	25, // 31: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
+	25, // 32: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
+	1,  // 33: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	40, // 34: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	43, // 35: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 36: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	40, // 37: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
+	4,  // 38: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	9,  // 39: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	11, // 40: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	16, // 41: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	18, // 42: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	22, // 43: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	20, // 44: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	33, // 45: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	34, // 46: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
+	36, // 47: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
+	31, // 48: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	26, // 49: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	28, // 50: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	8,  // 51: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 52: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 53: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	17, // 54: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	19, // 55: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	30, // 56: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	21, // 57: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	38, // 58: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	35, // 59: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
+	37, // 60: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
+	32, // 61: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	27, // 62: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	29, // 63: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	51, // [51:64] is the sub-list for method output_type
+	38, // [38:51] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -2902,13 +3160,14 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[14].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[23].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[15].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[24].OneofWrappers = []any{
 		(*MessageRef_MessageId)(nil),
 		(*MessageRef_RunId)(nil),
 		(*MessageRef_IdempotencyKey)(nil),
 	}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[29].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[30].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -2918,7 +3177,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -67,6 +67,71 @@ func (s *Store) Cancel(ctx context.Context, a identity.Actor, session id.Session
 // end, so that viewers do not see the message join the conversation. It returns Conflict if the
 // message is in the conversation already, or joins an active run.
 func (s *Store) Withdraw(ctx context.Context, a identity.Actor, session id.Session, message id.Message) error {
+	err := s.takeBack(ctx, a, session, message, func(ctx context.Context, tx pgx.Tx, _ []run.Run, _ *run.Run) error {
+		if _, err := tx.Exec(ctx, `DELETE FROM messages WHERE workspace_id = @workspace AND id = @message`, pg.Args{"workspace": a.Workspace, "message": message}); err != nil {
+			return fmt.Errorf("delete the message: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("withdraw message: %w", err)
+	}
+	return nil
+}
+
+// Move moves a message that is queued to the end of the queue (Queue), or into the inbox of the active
+// run (Steer), and returns the run that answers it now. The run that would have answered it ends as in
+// Withdraw, in the same transaction. It returns Conflict if the message is in the conversation already,
+// joins an active run, or has none to steer. The caller nudges the runner of a run that is steered.
+func (s *Store) Move(ctx context.Context, a identity.Actor, session id.Session, message id.Message, mode Mode) (*run.Run, error) {
+	var now run.Run
+	err := s.takeBack(ctx, a, session, message, func(ctx context.Context, tx pgx.Tx, open []run.Run, old *run.Run) (err error) {
+		args := pg.Args{"workspace": a.Workspace, "session": session, "message": message, "old": old.ID, "member": old.CreatedBy}
+		if mode == Steer {
+			if now = open[0]; now.State == run.Queued {
+				return fault.Coded(fault.Conflict, "NO_ACTIVE_RUN", "no run of this session is active: the first message that waits is the next to be answered")
+			}
+			if len(old.ResponseSchema) > 0 {
+				return fault.New(fault.Invalid, "the message asks for an answer in a format of its own, which the active run does not have: let it wait")
+			}
+			args["run"] = now.ID
+			_, err = tx.Exec(ctx, `
+				INSERT INTO run_inbox (workspace_id, run_id, kind, message_id, created_by)
+				VALUES (@workspace, @run, 'steer', @message, @member)`, args)
+		} else {
+			args["run"] = id.New[id.Run]()
+			var rows pgx.Rows
+			rows, err = tx.Query(ctx, `
+				WITH place AS (
+					UPDATE sessions SET next_ordinal = next_ordinal + 1
+					WHERE workspace_id = @workspace AND id = @session RETURNING next_ordinal - 1 AS ordinal
+				)
+				INSERT INTO runs (id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
+					timezone, collect_tool_stats, response_schema, client_tools, created_at, epoch, fruitless, last_event, runner)
+				SELECT @run, workspace_id, session_id, place.ordinal, 'queued', user_message_id, created_by, role, provider, model, tools,
+					timezone, collect_tool_stats, response_schema, client_tools, clock_timestamp(), 0, 0, -1, ''
+				FROM runs, place WHERE workspace_id = @workspace AND id = @old
+				RETURNING `+run.Columns, args)
+			if err == nil {
+				now, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[run.Run])
+			}
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `UPDATE messages SET run_id = @run WHERE workspace_id = @workspace AND id = @message`, args)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("move message: %w", err)
+	}
+	return &now, nil
+}
+
+// takeBack ends the run of a message that is queued, of the session's open runs, after what else is
+// done with the message in the same transaction.
+func (s *Store) takeBack(ctx context.Context, a identity.Actor, session id.Session, message id.Message,
+	also func(ctx context.Context, tx pgx.Tx, open []run.Run, old *run.Run) error,
+) error {
 	err := s.db.InWorkspace(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
 		if err := lock(ctx, tx, a.Workspace, session); err != nil {
 			return err
@@ -75,35 +140,31 @@ func (s *Store) Withdraw(ctx context.Context, a identity.Actor, session id.Sessi
 		if err != nil {
 			return err
 		}
-		args := pg.Args{"workspace": a.Workspace, "session": session, "message": message}
-		at := slices.IndexFunc(open, func(r run.Run) bool { return r.UserMessage == message && r.State == run.Queued })
-		if at >= 0 {
-			deleted, err := tx.Exec(ctx, `DELETE FROM messages WHERE workspace_id = @workspace AND id = @message AND position IS NULL`, args)
-			if err != nil {
-				return fmt.Errorf("delete the message: %w", err)
-			}
-			if deleted.RowsAffected() > 0 {
-				if err := s.publishEnd(ctx, tx, &open[at]); err != nil {
-					return err
-				}
-				return run.WakeNext(ctx, tx, a.Workspace, session)
-			}
-		}
-		var exists bool
-		err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = @message)`, args).Scan(&exists)
+		var waits bool
+		err = tx.QueryRow(ctx, `SELECT position IS NULL FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = @message`,
+			pg.Args{"workspace": a.Workspace, "session": session, "message": message}).Scan(&waits)
 		switch {
+		case pg.NoRows(err):
+			return noMessage()
 		case err != nil:
 			return err
-		case !exists:
-			return noMessage()
 		}
-		return fault.Coded(fault.Conflict, "MESSAGE_BEGUN", "the message does not wait any more: stop its run, or edit the message when the run has ended")
+		at := slices.IndexFunc(open, func(r run.Run) bool { return r.UserMessage == message && r.State == run.Queued })
+		if at < 0 || !waits {
+			return fault.Coded(fault.Conflict, "MESSAGE_BEGUN", "the message does not wait any more: stop its run, or edit the message when the run has ended")
+		}
+		if err := also(ctx, tx, open, &open[at]); err != nil {
+			return err
+		}
+		if err := s.publishEnd(ctx, tx, &open[at]); err != nil {
+			return err
+		}
+		return run.WakeNext(ctx, tx, a.Workspace, session)
 	})
-	if err != nil {
-		return fmt.Errorf("withdraw message: %w", err)
+	if err == nil {
+		s.out.Poke()
 	}
-	s.out.Poke()
-	return nil
+	return err
 }
 
 // CancelMember stops all runs that a member started in the workspace.

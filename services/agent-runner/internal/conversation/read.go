@@ -1,9 +1,12 @@
 package conversation
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +36,8 @@ type View struct {
 	Session Session
 	// Messages are those of the current branch, in order, and then those that are queued.
 	Messages []Message
+	// Earlier is the position of the first one, if there are earlier ones than Messages has; else 0.
+	Earlier int64
 	// NextSiblings are the messages of other branches that follow the last message of the current
 	// branch: the next one will be their sibling.
 	NextSiblings []id.Message
@@ -54,16 +59,40 @@ type View struct {
 
 // RunOf is what a message's readers need of its run.
 type RunOf struct {
+	run.Usage
+
 	ID        id.Run
 	CreatedBy id.Member
 	Simulated bool // the simulator answered
+	// CostMicros is the list price in millionths of a dollar, or nil.
+	CostMicros         *int64
+	StartedAt, EndedAt *time.Time
 }
 
-// Read returns a session, with its messages if withMessages is set.
-func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, withMessages bool) (*View, error) {
+// Page says which messages of a session to read.
+type Page struct {
+	// Limit is how many, the newest ones; 0 for all. A few more are read, so that the first one is
+	// not in the middle of an answer.
+	Limit int
+	// Before is the position of the message before which they end; 0 for the newest ones.
+	Before int64
+}
+
+const (
+	maxPage = 1000
+	// maxStretch bounds the messages that are read in addition to a page's limit. The answer with
+	// the most steps has fewer.
+	maxStretch = 250
+)
+
+// Read returns a session, with a page of its messages unless that is nil.
+func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, page *Page) (*View, error) {
+	if page != nil && (page.Limit < 0 || page.Limit > maxPage || page.Before < 0) {
+		return nil, fault.New(fault.Invalid, "limit must be 0 to %d, and before a position", maxPage)
+	}
 	v := &View{}
 	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
-		return v.read(ctx, tx, a.Workspace, session, withMessages)
+		return v.read(ctx, tx, a.Workspace, session, page)
 	})
 	if pg.NoRows(err) {
 		return nil, notFound()
@@ -74,7 +103,7 @@ func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, 
 	return v, nil
 }
 
-func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, withMessages bool) error {
+func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Session, page *Page) error {
 	args := pg.Args{"workspace": ws, "session": session, "simulator": run.Simulator}
 	rows, err := tx.Query(ctx, `SELECT `+columns+` FROM sessions WHERE workspace_id = @workspace AND id = @session`, args)
 	if err != nil {
@@ -107,17 +136,10 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	if err := tx.QueryRow(ctx, `SELECT coalesce(switched, 0) FROM sessions WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Switched); err != nil {
 		return err
 	}
-	if !withMessages {
+	if page == nil {
 		return nil
 	}
-	rows, err = tx.Query(ctx, `
-		SELECT `+run.MessageColumns+`, position, CASE WHEN position IS NOT NULL THEN lag(id) OVER (ORDER BY position) END AS parent FROM messages
-		WHERE workspace_id = @workspace AND session_id = @session AND (position IS NULL OR `+branch.OnCurrent+`)
-		ORDER BY position NULLS LAST, created_at, id`, args)
-	if err != nil {
-		return err
-	}
-	if v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[Message]); err != nil {
+	if err := v.readMessages(ctx, tx, args, *page); err != nil {
 		return err
 	}
 	if err := v.addSiblings(ctx, tx); err != nil {
@@ -126,10 +148,68 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	if err := tx.QueryRow(ctx, `SELECT `+run.NewestSummary+` FROM sessions s WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Summary); err != nil {
 		return err
 	}
-	rows, err = tx.Query(ctx, `
-		SELECT id, created_by, split_part(provider, '-', 1) = @simulator AS simulated FROM runs
-		WHERE workspace_id = @workspace AND (session_id = @session
-			OR id IN (SELECT run_id FROM messages WHERE workspace_id = @workspace AND session_id = @session))`, args)
+	return v.readRuns(ctx, tx, args)
+}
+
+// readMessages reads a page of messages. It begins with the first message of a run, or with one
+// that no run of ours has answered.
+func (v *View) readMessages(ctx context.Context, tx pgx.Tx, args pg.Args, page Page) error {
+	args["first"], args["before"], args["newest"] = int64(0), cmp.Or(page.Before, math.MaxInt64), page.Before == 0
+	if page.Limit > 0 {
+		args["limit"], args["stretched"] = page.Limit, page.Limit+maxStretch
+		var first int64
+		err := tx.QueryRow(ctx, `
+			WITH newest AS (
+				SELECT position, role, run_id, row_number() OVER (ORDER BY position DESC) AS n, lead(run_id) OVER (ORDER BY position DESC) AS earlier
+				FROM (SELECT position, role, run_id FROM messages
+					WHERE workspace_id = @workspace AND session_id = @session AND position < @before AND `+branch.OnCurrent+`
+					ORDER BY position DESC LIMIT @stretched) m
+			), page AS (
+				SELECT coalesce(max(position) FILTER (WHERE n >= @limit AND role = 'user' AND (run_id IS NULL OR run_id IS DISTINCT FROM earlier)),
+					min(position) FILTER (WHERE role <> 'tool'), 0) AS first
+				FROM newest
+			)
+			SELECT first, CASE WHEN EXISTS (
+				SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND position < first AND `+branch.OnCurrent+`) THEN first ELSE 0 END
+			FROM page`, args).Scan(&first, &v.Earlier)
+		if err != nil {
+			return err
+		}
+		args["first"] = first
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT `+run.MessageColumns+`, position, CASE WHEN position IS NOT NULL THEN coalesce(lag(id) OVER (ORDER BY position), (
+			SELECT p.id FROM messages p WHERE p.workspace_id = @workspace AND p.session_id = @session AND position < messages.position AND `+branch.OnCurrent+`
+			ORDER BY position DESC LIMIT 1)) END AS parent
+		FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session
+			AND (position IS NULL AND @newest OR position >= @first AND position < @before AND `+branch.OnCurrent+`)
+		ORDER BY position NULLS LAST, created_at, id`, args)
+	if err != nil {
+		return err
+	}
+	v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[Message])
+	return err
+}
+
+// readRuns reads what the view tells of the runs of its messages.
+func (v *View) readRuns(ctx context.Context, tx pgx.Tx, args pg.Args) error {
+	answering, named := map[id.Run]bool{}, map[id.Message]bool{}
+	ids := make([]id.Run, 0, len(v.Messages))
+	for i := range v.Messages {
+		m := &v.Messages[i]
+		named[m.ID] = true
+		answering[m.Run] = answering[m.Run] || m.Role != "user"
+		if i == 0 || v.Messages[i-1].Run != m.Run {
+			ids = append(ids, m.Run)
+		}
+	}
+	args["runs"] = ids
+	rows, err := tx.Query(ctx, `
+		SELECT id, created_by, split_part(provider, '-', 1) = @simulator AS simulated,
+			input_tokens AS input, cache_read_tokens AS cache_read, cache_write_tokens AS cache_write, output_tokens AS output, reasoning_tokens AS reasoning, estimated,
+			started_at, ended_at, `+costOfRun+`
+		FROM runs WHERE workspace_id = @workspace AND id = ANY (@runs::uuid[])`, args)
 	if err != nil {
 		return err
 	}
@@ -148,12 +228,15 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 				OR EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = r.user_message_id AND `+branch.OnCurrent+`)
 					AND NOT EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user')
 					AND NOT EXISTS (SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session
-						AND o.user_message_id = r.user_message_id AND o.ordinal > r.ordinal))
+						AND o.user_message_id = r.user_message_id AND o.ordinal > r.ordinal)
+					AND NOT EXISTS (SELECT FROM messages m JOIN run_inbox i ON i.run_id = m.run_id AND i.message_id = m.id
+						WHERE m.workspace_id = @workspace AND m.id = r.user_message_id))
 		ORDER BY ordinal`, args)
 	if err != nil {
 		return err
 	}
-	v.Stopped, err = pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
+	stopped, err := pgx.CollectRows(rows, pgx.RowToStructByName[run.Run])
+	v.Stopped = slices.DeleteFunc(stopped, func(r run.Run) bool { return !answering[r.ID] && !named[r.UserMessage] })
 	return err
 }
 

@@ -60,6 +60,9 @@ const (
 	// ConversationServiceWithdrawProcedure is the fully-qualified name of the ConversationService's
 	// Withdraw RPC.
 	ConversationServiceWithdrawProcedure = "/signalbox.agent.v1.ConversationService/Withdraw"
+	// ConversationServiceMoveProcedure is the fully-qualified name of the ConversationService's Move
+	// RPC.
+	ConversationServiceMoveProcedure = "/signalbox.agent.v1.ConversationService/Move"
 	// ConversationServiceSendToolResultProcedure is the fully-qualified name of the
 	// ConversationService's SendToolResult RPC.
 	ConversationServiceSendToolResultProcedure = "/signalbox.agent.v1.ConversationService/SendToolResult"
@@ -94,6 +97,10 @@ type ConversationServiceClient interface {
 	// Withdraw removes a message that waits for other runs of its session to end, and ends the run
 	// that would have answered it. It is a CONFLICT once the message is in the conversation.
 	Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error)
+	// Move moves a message that waits to the end of the queue, or into the active run, which it
+	// steers. The run that would have answered it ends. It is a CONFLICT once the message is in the
+	// conversation, and if there is no run to steer.
+	Move(context.Context, *v1.MoveRequest) (*v1.MoveResponse, error)
 	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
@@ -172,6 +179,12 @@ func NewConversationServiceClient(httpClient connect.HTTPClient, baseURL string,
 			connect.WithSchema(conversationServiceMethods.ByName("Withdraw")),
 			connect.WithClientOptions(opts...),
 		),
+		move: connect.NewClient[v1.MoveRequest, v1.MoveResponse](
+			httpClient,
+			baseURL+ConversationServiceMoveProcedure,
+			connect.WithSchema(conversationServiceMethods.ByName("Move")),
+			connect.WithClientOptions(opts...),
+		),
 		sendToolResult: connect.NewClient[v1.SendToolResultRequest, v1.SendToolResultResponse](
 			httpClient,
 			baseURL+ConversationServiceSendToolResultProcedure,
@@ -204,6 +217,7 @@ type conversationServiceClient struct {
 	compactSession *connect.Client[v1.CompactSessionRequest, v1.CompactSessionResponse]
 	cancel         *connect.Client[v1.CancelRequest, v1.CancelResponse]
 	withdraw       *connect.Client[v1.WithdrawRequest, v1.WithdrawResponse]
+	move           *connect.Client[v1.MoveRequest, v1.MoveResponse]
 	sendToolResult *connect.Client[v1.SendToolResultRequest, v1.SendToolResultResponse]
 	switchBranch   *connect.Client[v1.SwitchBranchRequest, v1.SwitchBranchResponse]
 	forkSession    *connect.Client[v1.ForkSessionRequest, v1.ForkSessionResponse]
@@ -290,6 +304,15 @@ func (c *conversationServiceClient) Withdraw(ctx context.Context, req *v1.Withdr
 	return nil, err
 }
 
+// Move calls signalbox.agent.v1.ConversationService.Move.
+func (c *conversationServiceClient) Move(ctx context.Context, req *v1.MoveRequest) (*v1.MoveResponse, error) {
+	response, err := c.move.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // SendToolResult calls signalbox.agent.v1.ConversationService.SendToolResult.
 func (c *conversationServiceClient) SendToolResult(ctx context.Context, req *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
 	response, err := c.sendToolResult.CallUnary(ctx, connect.NewRequest(req))
@@ -341,6 +364,10 @@ type ConversationServiceHandler interface {
 	// Withdraw removes a message that waits for other runs of its session to end, and ends the run
 	// that would have answered it. It is a CONFLICT once the message is in the conversation.
 	Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error)
+	// Move moves a message that waits to the end of the queue, or into the active run, which it
+	// steers. The run that would have answered it ends. It is a CONFLICT once the message is in the
+	// conversation, and if there is no run to steer.
+	Move(context.Context, *v1.MoveRequest) (*v1.MoveResponse, error)
 	// SendToolResult stores the result of a call that waits for a client, and the run goes on.
 	// The same result again has no effect and is no error; another one is a CONFLICT, and so is
 	// one that comes too late.
@@ -415,6 +442,12 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 		connect.WithSchema(conversationServiceMethods.ByName("Withdraw")),
 		connect.WithHandlerOptions(opts...),
 	)
+	conversationServiceMoveHandler := connect.NewUnaryHandlerSimple(
+		ConversationServiceMoveProcedure,
+		svc.Move,
+		connect.WithSchema(conversationServiceMethods.ByName("Move")),
+		connect.WithHandlerOptions(opts...),
+	)
 	conversationServiceSendToolResultHandler := connect.NewUnaryHandlerSimple(
 		ConversationServiceSendToolResultProcedure,
 		svc.SendToolResult,
@@ -453,6 +486,8 @@ func NewConversationServiceHandler(svc ConversationServiceHandler, opts ...conne
 			conversationServiceCancelHandler.ServeHTTP(w, r)
 		case ConversationServiceWithdrawProcedure:
 			conversationServiceWithdrawHandler.ServeHTTP(w, r)
+		case ConversationServiceMoveProcedure:
+			conversationServiceMoveHandler.ServeHTTP(w, r)
 		case ConversationServiceSendToolResultProcedure:
 			conversationServiceSendToolResultHandler.ServeHTTP(w, r)
 		case ConversationServiceSwitchBranchProcedure:
@@ -502,6 +537,10 @@ func (UnimplementedConversationServiceHandler) Cancel(context.Context, *v1.Cance
 
 func (UnimplementedConversationServiceHandler) Withdraw(context.Context, *v1.WithdrawRequest) (*v1.WithdrawResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Withdraw is not implemented"))
+}
+
+func (UnimplementedConversationServiceHandler) Move(context.Context, *v1.MoveRequest) (*v1.MoveResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("signalbox.agent.v1.ConversationService.Move is not implemented"))
 }
 
 func (UnimplementedConversationServiceHandler) SendToolResult(context.Context, *v1.SendToolResultRequest) (*v1.SendToolResultResponse, error) {
