@@ -164,7 +164,16 @@ func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequ
 	}
 	res := &agentv1.GetSessionResponse{Session: proto.CloneOf(s.Session)}
 	if !req.GetWithoutMessages() {
-		for _, m := range s.messages {
+		end := len(s.messages)
+		if b := int(req.GetBefore()); b > 0 {
+			end = min(end, b-1)
+		}
+		start := 0
+		if n := int(req.GetLimit()); n > 0 && n < end {
+			start = end - n
+			res.Earlier = int64(start + 1)
+		}
+		for _, m := range s.messages[start:end] {
 			res.Messages = append(res.Messages, proto.CloneOf(m))
 		}
 		for _, run := range s.runs {
@@ -357,6 +366,20 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 		r.mu.Lock()
 	}
 	return res, nil
+}
+
+// Move moves nothing.
+func (r *fakeRunner) Move(ctx context.Context, req *agentv1.MoveRequest) (*agentv1.MoveResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, err := r.session(ctx, req.GetSessionId(), identity.Editor)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.runs) == 0 {
+		return nil, fault.Coded(fault.Conflict, "NO_ACTIVE_RUN", "no run")
+	}
+	return &agentv1.MoveResponse{Run: proto.CloneOf(s.runs[0].Run)}, nil
 }
 
 // Withdraw removes nothing.
@@ -1066,6 +1089,16 @@ func (f *fakeDocuments) Restore(ctx context.Context, req *documentv1.RestoreRequ
 		return d.versions[req.GetVersion()-1].markdown
 	})
 	return &documentv1.RestoreResponse{Document: d}, err
+}
+
+// LabelVersion returns the version with its label.
+func (f *fakeDocuments) LabelVersion(ctx context.Context, req *documentv1.LabelVersionRequest) (*documentv1.LabelVersionResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.get(ctx, req.GetId()); err != nil {
+		return nil, err
+	}
+	return &documentv1.LabelVersionResponse{Version: &documentv1.Version{Version: req.GetVersion(), Label: req.GetLabel(), CreatedAt: timestamppb.Now()}}, nil
 }
 
 // Undo restores the text of the previous version.

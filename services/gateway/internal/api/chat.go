@@ -37,6 +37,20 @@ func (v UIVersion) version() int {
 	return n
 }
 
+// HistoryFormat is the form in which a client gets stored messages.
+type HistoryFormat struct {
+	Format string `query:"format" enum:"ui" doc:"ui returns the messages as UIMessages for useChat."`
+	UIVersion
+}
+
+// version returns the version of UIMessages, or 0 for messages.
+func (f HistoryFormat) version() int {
+	if f.Format != "ui" {
+		return 0
+	}
+	return f.UIVersion.version()
+}
+
 // ChatMessage is the body of POST /api/chat: what useChat sends, and fields that its body option
 // adds.
 type ChatMessage struct {

@@ -76,6 +76,8 @@ func (a *API) documents() {
 	handle(a, op("list-document-versions", "GET /api/documents/{id}/versions", tag, "List a document's versions, newest first",
 		about("Each operation is a version, by the member or the agent's run that made it. Live typing becomes one version (write) "+
 			"for up to five minutes, attributed to the person who typed last.")), viewers, a.listVersions)
+	handle(a, op("label-document-version", "PATCH /api/documents/{id}/versions/{version}", tag, "Give a version a label",
+		about("A version with a label is kept as long as the document. A document has 50 at most.")), editors, a.labelVersion)
 	handle(a, op("get-document-version", "GET /api/documents/{id}/versions/{version}", tag, "Read a version, and the version before it"), viewers, a.getVersion)
 	handle(a, op("undo-run-in-document", "POST /api/documents/{id}/runs/{run}/undo", tag, "Undo what an agent's run has done to a document",
 		about("Undoes the run's operations that can be undone, newest first, and keeps what others wrote. Each becomes a version, which can be undone in turn. "+
@@ -293,6 +295,31 @@ func (a *API) getVersion(ctx context.Context, in *struct {
 	res, err := a.cfg.Documents.ReadVersion(ctx, &documentv1.ReadVersionRequest{Id: in.ID.String(), Version: in.Version})
 	return answer(res, err, func(res *documentv1.ReadVersionResponse) VersionContent {
 		return VersionContent{viewVersion(res.GetVersion()), res.GetMarkdown(), res.GetBeforeMarkdown()}
+	})
+}
+
+// LabelVersion is the body of PATCH /api/documents/{id}/versions/{version}.
+type LabelVersion struct {
+	Label string `json:"label" maxLength:"200" doc:"Empty to take the label away."`
+}
+
+type versionOutputBody struct {
+	Version DocumentVersion `json:"version"`
+}
+
+func (a *API) labelVersion(ctx context.Context, in *struct {
+	DocumentPath
+	Repeatable
+	Version int64 `path:"version" minimum:"1"`
+	Body    LabelVersion
+},
+) (*versionOutputBody, error) {
+	if err := checkText("label", in.Body.Label, 200); err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.Documents.LabelVersion(ctx, &documentv1.LabelVersionRequest{Id: in.ID.String(), Version: in.Version, Label: in.Body.Label})
+	return answer(res, err, func(res *documentv1.LabelVersionResponse) versionOutputBody {
+		return versionOutputBody{viewVersion(res.GetVersion())}
 	})
 }
 

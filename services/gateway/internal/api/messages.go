@@ -85,6 +85,9 @@ func (a *API) messages() {
 	handle(a, op("withdraw-message", "DELETE /api/sessions/{id}/messages/{message_id}", tag, "Remove a message that waits",
 		about("A message waits while other runs of the session are active; the run that would have answered it ends as cancelled. 409 with the code MESSAGE_BEGUN once the message is in the conversation.")),
 		editors, a.withdrawMessage)
+	handle(a, op("move-message", "PATCH /api/sessions/{id}/messages/{message_id}", tag, "Move a message that waits to the end of the queue, or into the active run",
+		about("The run that would have answered it ends as cancelled. 409 has the code MESSAGE_BEGUN once the message is in the conversation, and NO_ACTIVE_RUN if there is no run to steer.")),
+		editors, a.moveMessage)
 }
 
 // delivery is the form in which the sender wants the answer.
@@ -502,6 +505,34 @@ func (a *API) withdrawMessage(ctx context.Context, in *struct {
 ) (*Success, error) {
 	_, err := a.cfg.Conversations.Withdraw(ctx, &agentv1.WithdrawRequest{SessionId: in.ID.String(), MessageId: in.MessageID.String()})
 	return succeeded(), err
+}
+
+// MoveMessage is the body of PATCH /api/sessions/{id}/messages/{message_id}.
+type MoveMessage struct {
+	Mode string `json:"mode" enum:"queue,steer" doc:"queue: to the end of the queue. steer: into the active run, before its next step."`
+}
+
+type runOutputBody struct {
+	Run Run `json:"run"`
+}
+
+func (a *API) moveMessage(ctx context.Context, in *struct {
+	SessionPath
+	Repeatable
+	MessageID ID[id.Message] `path:"message_id" format:"uuid"`
+	Body      MoveMessage
+},
+) (*runOutputBody, error) {
+	mode := agentv1.SubmitMode_SUBMIT_MODE_QUEUE
+	switch in.Body.Mode {
+	case "queue":
+	case "steer":
+		mode = agentv1.SubmitMode_SUBMIT_MODE_STEER
+	default:
+		return nil, invalid("mode: want queue or steer")
+	}
+	res, err := a.cfg.Conversations.Move(ctx, &agentv1.MoveRequest{SessionId: in.ID.String(), MessageId: in.MessageID.String(), Mode: mode})
+	return answer(res, err, func(res *agentv1.MoveResponse) runOutputBody { return runOutputBody{viewRun(res.GetRun())} })
 }
 
 // Cancel is the body of POST /api/sessions/{id}/cancel.

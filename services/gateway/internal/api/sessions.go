@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -65,6 +66,8 @@ func (a *API) sessions() {
 	handle(a, op("create-session", "POST /api/sessions", "Sessions", "Create a session", created), editors, a.createSession)
 	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, newest first"), viewers, a.listSessions)
 	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
+	handle(a, op("list-messages", "GET /api/sessions/{id}/messages", "Messages", "List the messages of a session's current branch, the newest page first",
+		about("Each page is in the order of the conversation. The first one has the messages that wait, too.")), viewers, a.listMessages)
 	handle(a, op("update-session", "PATCH /api/sessions/{id}", "Sessions", "Change a session"), editors, a.updateSession)
 	handle(a, op("compact-session", "POST /api/sessions/{id}/compact", "Sessions", "Summarize the conversation before the next answer",
 		about("The next message's run first makes a summary of the older messages, which the model gets in their place. Without this, it does so when the "+
@@ -188,7 +191,24 @@ type SessionDetails struct {
 
 	StoppedRuns []StoppedRun `json:"stopped_runs" nullable:"false" doc:"The runs that ended in another way than with a complete answer, in order."`
 
+	Runs []RunFigures `json:"runs" nullable:"false" doc:"What the runs of the messages took."`
+
+	MessagesCursor *string `json:"messages_cursor" doc:"With limit: the cursor of GET /api/sessions/{id}/messages for the messages before these; null if there are none."`
+
 	UnavailableTools []UnavailableTool `json:"unavailable_tools" nullable:"false" doc:"Tools of the session that cannot be used now, or not with its model. Empty if the tools could not be listed."`
+}
+
+// RunFigures is what a run took so far.
+type RunFigures struct {
+	RunID      string  `json:"run_id" format:"uuid"`
+	Usage      Usage   `json:"usage"`
+	CostMicros *int64  `json:"cost_micros" doc:"As in Run."`
+	StartedAt  *string `json:"started_at" format:"date-time"`
+	EndedAt    *string `json:"ended_at" format:"date-time"`
+}
+
+func viewFigures(r *agentv1.RunFigures) RunFigures {
+	return RunFigures{r.GetRunId(), viewUsage(r.GetUsage()), r.CostMicros, stampOrNull(r.GetStartedAt()), stampOrNull(r.GetEndedAt())}
 }
 
 // Summary stands for the first messages of a session in the model's prompt.
@@ -225,6 +245,7 @@ func viewDetails(res *agentv1.GetSessionResponse, ui int) (SessionDetails, error
 		LastEventID:      feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun()).Position().String(),
 		NextSiblings:     append([]string{}, res.GetNextSiblings()...),
 		UnavailableTools: each(res.GetUnavailableTools(), viewUnavailable), StoppedRuns: each(res.GetStoppedRuns(), viewStopped),
+		Runs: each(res.GetRuns(), viewFigures), MessagesCursor: cursorBefore(res),
 	}
 	if res.GetActiveRun() != nil {
 		d.ActiveRun = new(viewRun(res.GetActiveRun()))
@@ -237,18 +258,15 @@ func viewDetails(res *agentv1.GetSessionResponse, ui int) (SessionDetails, error
 
 func (a *API) getSession(ctx context.Context, in *struct {
 	SessionPath
-	Format string `query:"format" enum:"ui" doc:"ui returns the messages as UIMessages for useChat."`
-	UIVersion
+	Limit int32 `query:"limit" minimum:"1" maximum:"1000" doc:"Return the newest messages: so many, and a few more, so that the first one is not in the middle of an answer. All messages if absent."`
+	HistoryFormat
 },
 ) (*SessionDetails, error) {
-	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String()})
+	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String(), Limit: in.Limit})
 	if err != nil {
 		return nil, err
 	}
-	ui := 0
-	if in.Format == "ui" {
-		ui = in.version()
-	}
+	ui := in.version()
 	d, err := viewDetails(res, ui)
 	if err == nil && ui >= 6 && res.GetActiveRun().GetState() == agentv1.RunState_RUN_STATE_WAITING {
 		var asked *agentv1.ListApprovalsResponse
@@ -256,6 +274,43 @@ func (a *API) getSession(ctx context.Context, in *struct {
 		addApprovals(d.Messages.ui, res.GetActiveRun().GetId(), asked.GetApprovals())
 	}
 	return &d, err
+}
+
+type messagesOutputBody struct {
+	Messages    history      `json:"messages"`
+	StoppedRuns []StoppedRun `json:"stopped_runs" nullable:"false" doc:"The runs of these messages that ended in another way than with a complete answer, in order."`
+	Runs        []RunFigures `json:"runs" nullable:"false" doc:"What the runs of these messages took."`
+	NextCursor  *string      `json:"next_cursor" doc:"For the messages before these; null at the beginning of the session."`
+}
+
+func (a *API) listMessages(ctx context.Context, in *struct {
+	SessionPath
+	Cursor string `query:"cursor" maxLength:"20" doc:"next_cursor of the previous page, or messages_cursor of the session."`
+	Limit  int32  `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"A few more are returned, so that the first one is not in the middle of an answer."`
+	HistoryFormat
+},
+) (*messagesOutputBody, error) {
+	var before int64
+	if in.Cursor != "" {
+		var err error
+		if before, err = strconv.ParseInt(in.Cursor, 10, 64); err != nil || before < 1 {
+			return nil, invalid("cursor is not one that this API has returned")
+		}
+	}
+	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String(), Limit: in.Limit, Before: before})
+	if err != nil {
+		return nil, err
+	}
+	messages, err := viewHistory(res.GetMessages(), res.GetStoppedRuns(), in.version())
+	return &messagesOutputBody{messages, each(res.GetStoppedRuns(), viewStopped), each(res.GetRuns(), viewFigures), cursorBefore(res)}, err
+}
+
+// cursorBefore returns the cursor of the messages before those of an answer, or nil.
+func cursorBefore(res *agentv1.GetSessionResponse) *string {
+	if res.GetEarlier() == 0 {
+		return nil
+	}
+	return new(strconv.FormatInt(res.GetEarlier(), 10))
 }
 
 // UpdateSession is the body of PATCH /api/sessions/{id}. Absent fields keep their values.

@@ -248,6 +248,7 @@ func viewDocument(d *documentv1.Document, content *string) Document {
 // DocumentVersion is one entry of a document's history.
 type DocumentVersion struct {
 	Version   int64   `json:"version"`
+	Label     *string `json:"label" doc:"What people call this version; null if it has no label. A version with one is kept as long as the document."`
 	Operation string  `json:"operation" doc:"create, edit, append, replace, restore, undo or rename; write for live typing."`
 	Name      string  `json:"name"`
 	MemberID  *string `json:"member_id" format:"uuid"`
@@ -263,7 +264,7 @@ type DocumentVersion struct {
 
 func viewVersion(v *documentv1.Version) DocumentVersion {
 	return DocumentVersion{
-		v.GetVersion(), v.GetOperation(), v.GetName(), orNull(v.GetAuthor().GetMemberId()), orNull(v.GetAuthor().GetRunId()), stamp(v.GetCreatedAt()),
+		v.GetVersion(), orNull(v.GetLabel()), v.GetOperation(), v.GetName(), orNull(v.GetAuthor().GetMemberId()), orNull(v.GetAuthor().GetRunId()), stamp(v.GetCreatedAt()),
 		orNull(v.GetUndoes()), orNull(v.GetUndoneBy()), v.GetUndoable(), v.WordsAdded, v.WordsRemoved,
 	}
 }

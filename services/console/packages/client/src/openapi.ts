@@ -691,7 +691,11 @@ export interface paths {
         delete?: never;
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Give a version a label
+         * @description A version with a label is kept as long as the document. A document has 50 at most.
+         */
+        patch: operations["label-document-version"];
         trace?: never;
     };
     "/api/documents/{id}/versions/{version}/restore": {
@@ -1238,7 +1242,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * List the messages of a session's current branch, the newest page first
+         * @description Each page is in the order of the conversation. The first one has the messages that wait, too.
+         */
+        get: operations["list-messages"];
         put?: never;
         /**
          * Send a message and watch the answer
@@ -1268,7 +1276,11 @@ export interface paths {
         delete: operations["withdraw-message"];
         options?: never;
         head?: never;
-        patch?: never;
+        /**
+         * Move a message that waits to the end of the queue, or into the active run
+         * @description The run that would have answered it ends as cancelled. 409 has the code MESSAGE_BEGUN once the message is in the conversation, and NO_ACTIVE_RUN if there is no run to steer.
+         */
+        patch: operations["move-message"];
         trace?: never;
     };
     "/api/sessions/{id}/regenerate": {
@@ -2425,6 +2437,8 @@ export interface components {
         DocumentVersion: {
             /** Format: date-time */
             created_at: string;
+            /** @description What people call this version; null if it has no label. A version with one is kept as long as the document. */
+            label: string | null;
             /** Format: uuid */
             member_id: string | null;
             name: string;
@@ -2602,6 +2616,10 @@ export interface components {
             keys: components["schemas"]["Key"][];
             /** @description Null at the end. */
             next_cursor: string | null;
+        };
+        LabelVersion: {
+            /** @description Empty to take the label away. */
+            label: string;
         };
         Leaf: {
             /**
@@ -2800,6 +2818,16 @@ export interface components {
             /** Format: int64 */
             tokens_out: number | null;
         };
+        MessagesOutputBody: {
+            /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
+            messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
+            /** @description For the messages before these; null at the beginning of the session. */
+            next_cursor: string | null;
+            /** @description What the runs of these messages took. */
+            runs: components["schemas"]["RunFigures"][];
+            /** @description The runs of these messages that ended in another way than with a complete answer, in order. */
+            stopped_runs: components["schemas"]["StoppedRun"][];
+        };
         Model: {
             abilities: components["schemas"]["ModelAbilities"];
             /**
@@ -2885,6 +2913,13 @@ export interface components {
              * @description The time of the last event; null if this stands for one.
              */
             until: string | null;
+        };
+        MoveMessage: {
+            /**
+             * @description queue: to the end of the queue. steer: into the active run, before its next step.
+             * @enum {string}
+             */
+            mode: "queue" | "steer";
         };
         OpenAIError: {
             error: components["schemas"]["OpenAIProblem"];
@@ -3154,6 +3189,20 @@ export interface components {
             code?: string;
             message: string;
         };
+        RunFigures: {
+            /**
+             * Format: int64
+             * @description As in Run.
+             */
+            cost_micros: number | null;
+            /** Format: date-time */
+            ended_at: string | null;
+            /** Format: uuid */
+            run_id: string;
+            /** Format: date-time */
+            started_at: string | null;
+            usage: components["schemas"]["Usage"];
+        };
         RunItem: {
             /**
              * Format: int64
@@ -3203,6 +3252,9 @@ export interface components {
             usage: components["schemas"]["Usage"];
             /** Format: uuid */
             user_message_id: string;
+        };
+        RunOutputBody: {
+            run: components["schemas"]["Run"];
         };
         RunStartEvent: {
             model: string;
@@ -3374,8 +3426,12 @@ export interface components {
             last_event_id: string;
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
+            /** @description With limit: the cursor of GET /api/sessions/{id}/messages for the messages before these; null if there are none. */
+            messages_cursor: string | null;
             /** @description Ids of the messages of other branches that follow the last message of this one, oldest first: the next message will be their sibling. Empty unless the session has just been switched to another branch. */
             next_siblings: string[];
+            /** @description What the runs of the messages took. */
+            runs: components["schemas"]["RunFigures"][];
             session: components["schemas"]["Session"];
             /** @description The runs that ended in another way than with a complete answer, in order. */
             stopped_runs: components["schemas"]["StoppedRun"][];
@@ -3480,8 +3536,12 @@ export interface components {
             last_event_id: string;
             /** @description In the order of the conversation. With format=ui, UIMessages for useChat. */
             messages: components["schemas"]["Message"][] | components["schemas"]["UIMessage"][];
+            /** @description With limit: the cursor of GET /api/sessions/{id}/messages for the messages before these; null if there are none. */
+            messages_cursor: string | null;
             /** @description Ids of the messages of other branches that follow the last message of this one, oldest first: the next message will be their sibling. Empty unless the session has just been switched to another branch. */
             next_siblings: string[];
+            /** @description What the runs of the messages took. */
+            runs: components["schemas"]["RunFigures"][];
             session: components["schemas"]["Session"];
             /** @description The runs that ended in another way than with a complete answer, in order. */
             stopped_runs: components["schemas"]["StoppedRun"][];
@@ -3975,6 +4035,9 @@ export interface components {
             before: string;
             /** @description Markdown. */
             content: string;
+            version: components["schemas"]["DocumentVersion"];
+        };
+        VersionOutputBody: {
             version: components["schemas"]["DocumentVersion"];
         };
         VersionsOutputBody: {
@@ -10336,6 +10399,169 @@ export interface operations {
             };
         };
     };
+    "label-document-version": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The document's id. */
+                id: string;
+                version: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LabelVersion"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     "restore-document-version": {
         parameters: {
             query?: never;
@@ -13856,6 +14082,8 @@ export interface operations {
     "get-session": {
         parameters: {
             query?: {
+                /** @description Return the newest messages: so many, and a few more, so that the first one is not in the middle of an answer. All messages if absent. */
+                limit?: number;
                 /** @description ui returns the messages as UIMessages for useChat. */
                 format?: "ui";
                 /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
@@ -15240,6 +15468,144 @@ export interface operations {
             };
         };
     };
+    "list-messages": {
+        parameters: {
+            query?: {
+                /** @description next_cursor of the previous page, or messages_cursor of the session. */
+                cursor?: string;
+                /** @description A few more are returned, so that the first one is not in the middle of an answer. */
+                limit?: number;
+                /** @description ui returns the messages as UIMessages for useChat. */
+                format?: "ui";
+                /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
+                ui?: "5" | "6" | "7";
+            };
+            header?: {
+                /** @description The same as ui, for clients that cannot change the URL. */
+                "X-AI-SDK-Version"?: "5" | "6" | "7";
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The session's id. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MessagesOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
     "send-message": {
         parameters: {
             query?: never;
@@ -15525,6 +15891,169 @@ export interface operations {
                     /**
                      * @example {
                      *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests or streams; Retry-After says how long to wait. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "RATE_LIMITED",
+                     *       "error": "you make too many requests: wait 2s"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "internal error"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A service is unavailable; the same request may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a service cannot be reached: try again in a moment"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    "move-message": {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Accepted but not needed: the call can be repeated without it. Deleting something a second time answers 404. */
+                "Idempotency-Key"?: string;
+                /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
+                "X-Workspace-Id"?: string;
+            };
+            path: {
+                /** @description The session's id. */
+                id: string;
+                message_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveMessage"];
+            };
+        };
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunOutputBody"];
+                };
+            };
+            /** @description Bad or missing fields; the message names them. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "name is required"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, invalid or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "INVALID_TOKEN",
+                     *       "error": "the token is invalid or has expired: sign in again"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not a member, or the role is too low. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "NOT_A_MEMBER",
+                     *       "error": "you are not a member of this workspace"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Does not exist, or is not visible to the caller; the answer does not distinguish the two. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "no such session"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The request conflicts with the current state. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "error": "a run of this session is active"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The body is too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "TOO_LARGE",
+                     *       "error": "the body is too large: the limit is 1048576 bytes"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
