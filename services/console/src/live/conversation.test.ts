@@ -281,3 +281,46 @@ test("a summary is told between the steps", () => {
 		{ kind: "step", text: "Hello", state: "done", index: 1 },
 	]);
 });
+
+test("earlier messages come before the others, with their ends and what they took", () => {
+	const message = (id: string, role: string, run: string, content: unknown) => ({
+		id,
+		role,
+		run_id: run,
+		content,
+		created_at: "2026-11-24T12:00:00Z",
+	});
+	const { c } = conversation([message("q2", "user", "r2", "two"), message("a2", "assistant", "r2", [{ type: "text", text: "Second." }])]);
+	const figures = {
+		usage: { input_tokens: 5, cache_read_tokens: 0, output_tokens: 2 },
+		cost_micros: 7,
+		started_at: null,
+		ended_at: "2026-11-24T12:00:01Z",
+	};
+	c.prepend({
+		messages: [message("q1", "user", "r1", "one"), message("a1", "assistant", "r1", [{ type: "text", text: "First." }])],
+		stopped_runs: [{ run_id: "r1", finish_reason: "cancelled" }],
+		runs: [{ run_id: "r1", ...figures }],
+		next_cursor: "1",
+	} as never);
+	const v = c.view();
+	expect(v.lines.map((l) => l.key)).toEqual(["q1", "a1", "r1/end", "q2", "a2"]);
+	expect([v.earlier, v.prepended]).toEqual(["1", 3]);
+	expect(v.figures.get("r1")).toEqual(figures);
+});
+
+test("a message that is moved stays in the queue when its old run ends, before or after the answer", () => {
+	for (const late of [true, false]) {
+		const { c, apply } = conversation();
+		apply(start);
+		const said: Said = { kind: "said", key: "k", text: "next", files: [], by: "me", at: "", run: null, state: "sending" };
+		c.sending(said);
+		c.sent("k", { messageId: "m", run: "old" });
+		const ends = () => apply({ ...done, runId: "old", finishReason: "cancelled" });
+		const [waiting] = c.view().queue;
+		if (!late) ends();
+		if (waiting) c.moved(waiting, "new");
+		if (late) ends();
+		expect(c.view().queue).toMatchObject([{ key: "m", run: "new" }]);
+	}
+});

@@ -117,7 +117,19 @@ export interface View {
 	active: Active | null;
 	/** The ids of the other versions of the message that comes next, of which it is a sibling. */
 	next: readonly string[];
+	/** Where the messages before these begin; null if these are all. */
+	earlier: string | null;
+	/** How many of the lines have come since from there. */
+	prepended: number;
+	/** What the runs took that have ended. */
+	figures: ReadonlyMap<string, Figures>;
 }
+
+/** What a run took. */
+export type Figures = Omit<Schemas["RunFigures"], "run_id">;
+
+/** A page of earlier messages. */
+export type Earlier = Schemas["MessagesOutputBody"];
 
 /**
  * The steps of the answer that ends with the line at an index: those of its run, without what a
@@ -194,9 +206,35 @@ export class Conversation {
 		});
 	}
 
+	/** Moves a message that waits to the end of the queue, or to the active run, and notes the run that answers it now. */
+	moved(said: Said, run: string): void {
+		const v = this.#view;
+		// The event that its old run has ended may have come before.
+		if (v.lines.some((l) => l.key === said.key)) return;
+		this.#set({ ...v, queue: [...v.queue.filter((q) => q.key !== said.key), { ...said, run }] });
+	}
+
 	/** Says on screen that a stop was asked for. */
 	stopping(): void {
 		if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "stopping" } });
+	}
+
+	/** Adds the messages before those that are there. */
+	prepend(page: Earlier): void {
+		const v = this.#view;
+		const lines = linesOf(page, () => false).lines;
+		this.#set({
+			...v,
+			lines: [...lines, ...v.lines],
+			earlier: page.next_cursor,
+			prepended: v.prepended + lines.length,
+			figures: new Map([...figuresOf(page.runs), ...v.figures]),
+		});
+	}
+
+	/** Adds what a run took that has ended since. */
+	took(run: string, figures: Figures): void {
+		this.#set({ ...this.#view, figures: new Map(this.#view.figures).set(run, figures) });
 	}
 
 	/** Replaces the session, such as after a rename. */
@@ -469,10 +507,45 @@ function fromDetails(d: Details): View {
 	const active = d.active_run as Schemas["Run"] | null;
 	const answered = new Set(messages.filter((m) => m.role !== "user").map((m) => m.run_id));
 	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
+	const { lines, queue } = linesOf(d, (m, i) => active !== null && i > from && m.run_id !== active.id && !answered.has(m.run_id));
+	const ofClients = new Set(d.session.client_tools);
+	for (const l of lines)
+		if (l.kind === "step" && l.run === active?.id)
+			for (const c of l.calls) if (c.state === "running" && ofClients.has(c.tool)) c.state = "client";
+	return {
+		session: d.session,
+		lines,
+		queue,
+		next: d.next_siblings ?? [],
+		earlier: d.messages_cursor ?? null,
+		prepended: 0,
+		figures: figuresOf(d.runs),
+		active: active && {
+			run: active.id,
+			state: active.state === "waiting" || active.state === "queued" ? active.state : "running",
+			step: active.steps,
+			startedAt: Date.parse(active.started_at ?? active.created_at),
+			tokensIn: active.usage.input_tokens,
+			tokensOut: active.usage.output_tokens,
+			model: active.model,
+			simulated: active.simulated,
+		},
+	};
+}
+
+const figuresOf = (runs: readonly Schemas["RunFigures"][] = []) =>
+	new Map(runs.filter((r) => r.ended_at).map(({ run_id, ...figures }): [string, Figures] => [run_id, figures]));
+
+/** The lines of stored messages, and those of them that wait. */
+function linesOf(
+	stored: Pick<Details, "messages" | "stopped_runs">,
+	waits: (m: Schemas["Message"], index: number) => boolean,
+): { lines: Line[]; queue: Said[] } {
+	const messages = stored.messages as Schemas["Message"][];
 	const lines: Line[] = [];
 	const queue: Said[] = [];
 	// A run that was stopped says why, before the next message.
-	const stopped = new Map(d.stopped_runs?.map((r) => [r.run_id, r]));
+	const stopped = new Map(stored.stopped_runs?.map((r) => [r.run_id, r]));
 	const end = (run: string | null | undefined) => {
 		const r = run ? stopped.get(run) : undefined;
 		if (!r) return;
@@ -486,31 +559,12 @@ function fromDetails(d: Details): View {
 			const { text, files } = contentOf(m.content);
 			const said: Said = { kind: "said", key: m.id, text, files, by: m.created_by, at: m.created_at, run: m.run_id, state: "sent" };
 			if (m.siblings) said.siblings = m.siblings;
-			(active && i > from && m.run_id !== active.id && !answered.has(m.run_id) ? queue : lines).push(said);
+			(waits(m, i) ? queue : lines).push(said);
 		} else if (m.role === "assistant") lines.push(stepOf(m));
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
 	});
 	end(messages.at(-1)?.run_id);
-	const ofClients = new Set(d.session.client_tools);
-	for (const l of lines)
-		if (l.kind === "step" && l.run === active?.id)
-			for (const c of l.calls) if (c.state === "running" && ofClients.has(c.tool)) c.state = "client";
-	return {
-		session: d.session,
-		lines,
-		queue,
-		next: d.next_siblings ?? [],
-		active: active && {
-			run: active.id,
-			state: active.state === "waiting" || active.state === "queued" ? active.state : "running",
-			step: active.steps,
-			startedAt: Date.parse(active.started_at ?? active.created_at),
-			tokensIn: active.usage.input_tokens + active.usage.cache_read_tokens,
-			tokensOut: active.usage.output_tokens,
-			model: active.model,
-			simulated: active.simulated,
-		},
-	};
+	return { lines, queue };
 }
 
 function stepOf(m: Schemas["Message"]): Step {

@@ -12,6 +12,8 @@ import { Turn } from "./Turn.tsx";
 const near = 64;
 /** Up to so many lines all of them are in the page, where the browser's own search finds them. */
 const whole = 200;
+/** How many messages are loaded at once to find the one that a link names. */
+const searched = 1000;
 /** Ticks stand no closer to each other, in pixels. */
 const apart = 7;
 
@@ -20,15 +22,19 @@ interface Props {
 	names: ReadonlyMap<string, string>;
 	author: string;
 	session: string;
+	/** Loads the messages before those in the view: a page, or so many. */
+	onEarlier: (limit?: number) => Promise<void>;
 }
 
 /**
  * The lines of a conversation. They follow the end only while the reader is there; else the page
  * stays where it is, also when lines above change their height. Of a long conversation only the
- * lines near the window are in the page.
+ * lines near the window are in the page, and earlier ones are loaded as the reader comes near them.
  */
-export function Lines({ view, names, author, session }: Props) {
+export function Lines({ view, names, author, session, onEarlier }: Props) {
 	const { lines, active } = view;
+	const shown = useRef(lines);
+	shown.current = lines;
 	const box = useRef<HTMLDivElement>(null);
 	const following = useRef(!location.hash.startsWith("#m-"));
 	const [away, setAway] = useState(false);
@@ -37,9 +43,10 @@ export function Lines({ view, names, author, session }: Props) {
 		count: lines.length,
 		getScrollElement: () => box.current,
 		estimateSize: (i) => estimate(lines[i]),
-		getItemKey: (i) => lines[i]?.key ?? i,
+		getItemKey: useCallback((i: number) => shown.current[i]?.key ?? i, []), // another function would measure all lines again
 		overscan: lines.length > whole ? 8 : whole,
-		paddingStart: 20,
+		paddingStart: view.earlier ? 52 : 20,
+		anchorTo: "end", // what is read stays where it is when lines come before it
 	});
 	// A line that is read does not move when it is opened; what is above it may grow.
 	virtual.shouldAdjustScrollPositionOnItemSizeChange = (item, _, v) => !following.current && item.end <= (v.scrollOffset ?? 0);
@@ -55,7 +62,24 @@ export function Lines({ view, names, author, session }: Props) {
 		if (!b) return;
 		following.current = b.scrollHeight - b.scrollTop - b.clientHeight < near;
 		setAway(!following.current);
+		if (b.scrollTop < 2 * b.clientHeight && earlier !== "failed") void loadEarlier();
 	};
+	const [earlier, setEarlier] = useState<"idle" | "loading" | "failed">("idle");
+	const loading = useRef(false);
+	const loadEarlier = useCallback(
+		async (limit?: number) => {
+			if (!view.earlier || loading.current) return;
+			loading.current = true;
+			setEarlier("loading");
+			const loaded = await onEarlier(limit).then(
+				() => true,
+				() => false,
+			);
+			loading.current = false;
+			setEarlier(loaded ? "idle" : "failed");
+		},
+		[view.earlier, onEarlier],
+	);
 	const toEnd = useCallback(() => {
 		following.current = true;
 		const b = box.current;
@@ -74,11 +98,14 @@ export function Lines({ view, names, author, session }: Props) {
 	const wanted = useRef(location.hash);
 	const seek = useCallback(() => {
 		const index = wanted.current.startsWith("#m-") ? lines.findIndex((l) => idOf(l) === wanted.current.slice(3)) : -1;
-		if (index < 0) return;
+		if (index < 0) {
+			if (wanted.current.startsWith("#m-")) void loadEarlier(searched);
+			return;
+		}
 		setFound(wanted.current.slice(3));
 		wanted.current = "";
 		show(index, "center");
-	}, [lines, show]);
+	}, [lines, loadEarlier, show]);
 	useEffect(seek, [seek]);
 	useEffect(() => {
 		const onHash = () => {
@@ -96,14 +123,13 @@ export function Lines({ view, names, author, session }: Props) {
 		const at = by < 0 ? questions.findLast((i) => startOf(i) - 16 < top - 4) : questions.find((i) => startOf(i) - 16 > top + 4);
 		if (at !== undefined) show(at, "start");
 		else if (by > 0) toEnd();
+		else void loadEarlier();
 	};
 	useActions([
 		{ name: "Previous question", keys: "alt+arrowup", run: () => jump(-1) },
 		{ name: "Next question", keys: "alt+arrowdown", run: () => jump(1) },
 	]);
 
-	const shown = useRef(lines);
-	shown.current = lines;
 	const textOfAnswer = useCallback(
 		(index: number) =>
 			answerEndingAt(shown.current, index)
@@ -117,7 +143,14 @@ export function Lines({ view, names, author, session }: Props) {
 	return (
 		<div className={css.frame}>
 			<div className="scroll" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
-				<div style={{ height }}>
+				<div className="relative" style={{ height }}>
+					{view.earlier && (
+						<p className={css.earlier}>
+							<Button small busy={earlier === "loading"} onClick={() => void loadEarlier()}>
+								{earlier === "failed" ? "Earlier messages did not come. Load them again" : "Earlier messages"}
+							</Button>
+						</p>
+					)}
 					<ol className={css.talk} style={{ transform: `translateY(${items[0]?.start ?? 0}px)` }}>
 						{items.map(({ index, key }) => {
 							const line = lines[index];
@@ -135,6 +168,7 @@ export function Lines({ view, names, author, session }: Props) {
 									live={last && active?.state === "running" && line.kind === "step"}
 									found={idOf(line) === found}
 									answer={answer.find((s) => s.messageId) ?? answer[0]}
+									figures={answer.length > 0 && line.run ? view.figures.get(line.run) : undefined}
 									textOfAnswer={textOfAnswer}
 									names={names}
 									author={author}

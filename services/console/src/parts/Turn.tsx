@@ -2,8 +2,8 @@ import { Link } from "@tanstack/react-router";
 import { ArrowLeftRight, ChevronLeft, ChevronRight, Copy, GitBranch, Lightbulb, Link2, Pencil, RotateCcw } from "lucide-react";
 import { createContext, memo, use, useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
-import type { Line, Note, Said, Source, Step } from "../live/conversation.ts";
-import { timeOfDay, tokens } from "../words.ts";
+import type { Figures, Line, Note, Said, Source, Step } from "../live/conversation.ts";
+import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
 import { drafts } from "./Composer.tsx";
 import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
@@ -21,6 +21,8 @@ export interface TurnProps {
 	found: boolean;
 	/** The first step of the answer that ends with this line. */
 	answer: Step | undefined;
+	/** What the answer's run took; undefined if it is not known, or not an answer's end. */
+	figures: Figures | undefined;
 	/** The text of the answer that ends with a line. */
 	textOfAnswer: (index: number) => string;
 	/** Its place among the lines, and who measures it. */
@@ -39,6 +41,7 @@ export const Turn = memo(function Turn({
 	last,
 	found,
 	answer,
+	figures,
 	textOfAnswer,
 	index,
 	measure,
@@ -68,7 +71,9 @@ export const Turn = memo(function Turn({
 			<div className="min-w-0">
 				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} session={session} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
-				{line.kind === "step" && answer && !live && <AnswerFoot step={line} first={answer} copy={() => textOfAnswer(index)} />}
+				{line.kind === "step" && answer && !live && (
+					<AnswerFoot step={line} first={answer} figures={figures} copy={() => textOfAnswer(index)} />
+				)}
 				{line.kind === "note" && <NoteBody note={line} last={last} />}
 			</div>
 		</li>
@@ -138,7 +143,7 @@ function StepBody({ step, session, live }: { step: Step; session: string; live: 
 }
 
 /** What can be done with an answer, and what it took. */
-function AnswerFoot({ step, first, copy }: { step: Step; first: Step; copy: () => string }) {
+function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; figures: Figures | undefined; copy: () => string }) {
 	const deeds = use(DeedsContext);
 	const id = first.messageId;
 	return (
@@ -165,16 +170,21 @@ function AnswerFoot({ step, first, copy }: { step: Step; first: Step; copy: () =
 				/>
 			)}
 			<span className="n ml-2">
-				{[
-					step.simulated ? "Simulated" : step.model,
-					step.tokensIn !== undefined && `${tokens(step.tokensIn)} in`,
-					step.tokensOut !== undefined && `${tokens(step.tokensOut)} out`,
-				]
-					.filter(Boolean)
-					.join(" · ")}
+				{[step.simulated ? "Simulated" : step.model, ...(figures ? tookWords(figures) : [])].filter(Boolean).join(" · ")}
 			</span>
 		</footer>
 	);
+}
+
+/** What a run took: tokens, the list price if it is known, and the time. */
+function tookWords({ usage: u, cost_micros: cost, started_at: began, ended_at: ended }: Figures): string[] {
+	const cached = u.cache_read_tokens > 0 ? ` (${tokens(u.cache_read_tokens)} cached)` : "";
+	return [
+		`${tokens(u.input_tokens)} in${cached}`,
+		`${tokens(u.output_tokens)} out`,
+		...(cost == null || cost === 0 ? [] : [money(cost)]),
+		...(began && ended ? [clock(Date.parse(ended) - Date.parse(began))] : []),
+	];
 }
 
 /** What can be done with a person's message. */

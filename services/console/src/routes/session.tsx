@@ -6,11 +6,11 @@ import { type CSSProperties, type ReactNode, useCallback, useEffect, useMemo, us
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
-import type { File as Attached, Conversation, Line, Said, View } from "../live/conversation.ts";
+import type { File as Attached, Conversation, Said, View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
-import { useConversation, useView } from "../live/useConversation.ts";
+import { useConversation, useEarlier, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
 import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
@@ -44,13 +44,14 @@ const closed = "none";
 function Beside({ id, conversation, doc }: { id: string; conversation: Conversation; doc?: string }) {
 	const { workspace } = useWorkspace();
 	const slug = slugOf(workspace);
-	const { lines } = useView(conversation);
-	const shown = doc === closed ? undefined : (doc ?? lastDocument(lines));
+	const view = useView(conversation);
+	const worked = lastDocument(view);
+	const shown = doc === closed ? undefined : (doc ?? worked);
 	const to = { to: "/w/$slug/s/$id", params: { slug, id } } as const;
 	const navigate = useNavigate();
 	const [page, setPage] = useState<"conversation" | "document">("conversation");
 	const pane = useRef<HTMLElement>(null);
-	const last = doc === closed ? lastDocument(lines) : undefined;
+	const last = doc === closed ? worked : undefined;
 	const ask = () => {
 		const selection = getSelection();
 		const text = selection?.toString().trim().slice(0, 4000);
@@ -124,11 +125,15 @@ function DocumentName({ id }: { id: string }) {
 	return <h2 className="cut flex-1 font-mid">{useDocumentName(id).data ?? ""}</h2>;
 }
 
-/** The id of the document that the agent worked on last, and that is still there. */
-function lastDocument(lines: readonly Line[]): string | undefined {
+/**
+ * The id of the document that the agent worked on last, and that is still there. One that is only
+ * found because the reader has loaded earlier messages does not open.
+ */
+function lastDocument({ lines, prepended }: View): string | undefined {
 	const deleted = new Set<unknown>();
-	for (const l of [...lines].reverse()) {
-		if (l.kind !== "step") continue;
+	for (let i = lines.length - 1; i >= prepended; i--) {
+		const l = lines[i];
+		if (l?.kind !== "step") continue;
 		for (const c of [...l.calls].reverse()) {
 			if (!c.tool.startsWith("doc_") || c.state !== "done") continue;
 			const found = idOf(c.result) ?? idOf(c.args);
@@ -256,9 +261,16 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			return false;
 		}
 	};
-	/** Takes a message back, and sends it again: to the end of the queue, or to the run. */
-	const sendAgain = async (said: Said, mode: Mode) => {
-		if (await takeBack(said)) send(said.text, mode, said.files);
+	/** Moves a message that waits to the end of the queue, or to the run. */
+	const move = async (said: Said, mode: Mode) => {
+		try {
+			const { run } = await unwrap(
+				client.api.PATCH("/api/sessions/{id}/messages/{message_id}", { params: { path: { id, message_id: said.key } }, body: { mode } }),
+			);
+			conversation.moved(said, run.id);
+		} catch (e) {
+			complain(e);
+		}
 	};
 	/** Puts a message that waits, or was refused, into the composer, before what stands there. */
 	const rewrite = async (said: Said) => {
@@ -275,6 +287,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 		void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
 	}, [run]);
 	const suggest = useSuggest();
+	const earlier = useEarlier(id, conversation);
 	const stop = useCallback(() => {
 		conversation.stopping();
 		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
@@ -350,7 +363,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			{pages}
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
 			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
-				<Lines view={view} names={names} author={view.session.created_by} session={id} />
+				<Lines view={view} names={names} author={view.session.created_by} session={id} onEarlier={earlier} />
 			</DeedsContext>
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
@@ -361,8 +374,8 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 							joins={q.run === view.active?.run}
 							may={workspace.role === "viewer" ? "read" : q.by === me ? "change" : "remove"}
 							last={!view.queue.slice(i + 1).some((l) => l.state === "sent")}
-							onSteer={() => void sendAgain(q, "steer")}
-							onLater={() => void sendAgain(q, "queue")}
+							onSteer={() => void move(q, "steer")}
+							onLater={() => void move(q, "queue")}
 							onEdit={() => void rewrite(q)}
 							onRemove={() => void takeBack(q)}
 						/>
