@@ -13,6 +13,7 @@ import { CopyButton } from "../parts/page.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { useDocument } from "./connection.ts";
 import css from "./Document.module.css";
+import type { Draft } from "./draft.ts";
 import { Fresh } from "./fresh.ts";
 import { Margin } from "./Margin.tsx";
 import { schema } from "./schema.ts";
@@ -27,7 +28,7 @@ interface Person {
 }
 
 const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string, text: string]>> = {
-	lost: ["wait", "No connection.", "What you write is kept on this page and merged when the line is back."],
+	lost: ["wait", "No connection.", "What you write is kept in this browser and merged when the line is back."],
 	"signed-out": ["stop", "You are signed out.", "Sign in again to go on; the text stays on this page."],
 	"no-member": ["stop", "You left the workspace.", "The text stays on this page."],
 	deleted: ["stop", "This document was deleted.", "The text stays on this page; copy what you need."],
@@ -36,7 +37,8 @@ const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string
 
 /** A document, live: people and agents write in it at the same time. */
 export default function Document({ id, me, readOnly }: { id: string; me: { id: string; name: string }; readOnly: boolean }) {
-	const { connected, line } = useDocument(id);
+	const { connected, line, draft } = useDocument(id, me.id);
+	useLeaveWarning(draft);
 	const told = words[line];
 	const [typed, setTyped] = useState("");
 	return (
@@ -158,7 +160,6 @@ function Sheet({
 		setEditor(made);
 		return () => made.destroy();
 	}, [connected, me.id, me.name, onTyped]);
-	useLeaveWarning(connected, line);
 	const live = line === "live" || line === "lost";
 	useEffect(() => {
 		editor?.setEditable(live && !readOnly, false);
@@ -197,21 +198,12 @@ function inserted(transaction: Transaction): string {
 }
 
 /** Warns a person who leaves the page while it alone has what they wrote. */
-function useLeaveWarning({ doc, provider }: DocumentConnection, line: DocumentState) {
-	const unsent = useRef(false);
+function useLeaveWarning(draft: Draft | null) {
 	useEffect(() => {
-		if (line === "live") unsent.current = false;
-		const note = (_: Uint8Array, origin: unknown) => {
-			if (line === "lost" && origin !== provider) unsent.current = true;
-		};
-		const warn = (e: BeforeUnloadEvent) => unsent.current && e.preventDefault();
-		doc.on("update", note);
+		const warn = (e: BeforeUnloadEvent) => draft?.lost() && e.preventDefault();
 		addEventListener("beforeunload", warn);
-		return () => {
-			doc.off("update", note);
-			removeEventListener("beforeunload", warn);
-		};
-	}, [doc, provider, line]);
+		return () => removeEventListener("beforeunload", warn);
+	}, [draft]);
 }
 
 /** Takes back what the agent's last run has changed, and keeps what people wrote. */

@@ -1,8 +1,8 @@
 import type { Schemas } from "@signalbox/client";
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { History as HistoryIcon, X } from "lucide-react";
-import { Fragment, type ReactNode, useMemo, useState } from "react";
+import { History as HistoryIcon, Tag as TagIcon, X } from "lucide-react";
+import { type FormEvent, Fragment, type ReactNode, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Button, Face, Icon, IconButton, Notice } from "../parts/controls.tsx";
 import { usePeople } from "../people.ts";
@@ -84,6 +84,7 @@ export function History({ id, chosen, onClose }: { id: string; chosen?: number; 
 									>
 										<Face name={by} id={v.run_id ? undefined : (v.member_id ?? by)} />
 										<span className="min-w-0">
+											{v.label && <b className="block cut font-bold">{v.label}</b>}
 											<span className="font-mid">{by}</span>
 											<span className="block text-small text-ink-3">
 												{did[v.operation] ?? v.operation}
@@ -105,7 +106,9 @@ export function History({ id, chosen, onClose }: { id: string; chosen?: number; 
 						</Button>
 					</p>
 				)}
-				<p className={css.foot}>Older versions get fewer with age. Restoring adds a version; it never removes one.</p>
+				<p className={css.foot}>
+					Older versions get fewer with age; those with a name stay. Restoring adds a version; it never removes one.
+				</p>
 			</div>
 		</aside>
 	);
@@ -138,7 +141,8 @@ export function Compared({ id, version, onClose }: { id: string; version: number
 	const navigate = useNavigate();
 	const queries = useQueryClient();
 	const { nameOf } = usePeople();
-	const [busy, setBusy] = useState<"restore" | "undo">();
+	const [busy, setBusy] = useState<"restore" | "undo" | "label">();
+	const [label, setLabel] = useState<string>();
 	const [told, setTold] = useState<{ tone: "live" | "stop"; text: string }>();
 	const path = { path: { id, version } };
 	const read = useQuery({
@@ -160,7 +164,16 @@ export function Compared({ id, version, onClose }: { id: string; version: number
 			</p>
 		);
 	const v = read.data.version;
-	const act = async (what: "restore" | "undo", run: () => Promise<string>) => {
+	const name = (e: FormEvent) => {
+		e.preventDefault();
+		void act("label", async () => {
+			await unwrap(client.api.PATCH("/api/documents/{id}/versions/{version}", { params: path, body: { label: label?.trim() ?? "" } }));
+			setLabel(undefined);
+			void read.refetch();
+			return "";
+		});
+	};
+	const act = async (what: "restore" | "undo" | "label", run: () => Promise<string>) => {
 		setBusy(what);
 		try {
 			setTold({ tone: "live", text: await run() });
@@ -176,6 +189,7 @@ export function Compared({ id, version, onClose }: { id: string; version: number
 				<Icon of={HistoryIcon} />
 				<p className="min-w-0 flex-1">
 					<b className="font-bold">
+						{v.label && `${v.label}. `}
 						{timeOfDay(v.created_at)}, {v.run_id ? "Signalbox" : nameOf(v.member_id)}
 					</b>{" "}
 					compared with the version before it. <ins>Added</ins> and <del>removed</del>.{" "}
@@ -185,8 +199,27 @@ export function Compared({ id, version, onClose }: { id: string; version: number
 						</Link>
 					)}
 				</p>
-				{workspace.role !== "viewer" && (
+				{workspace.role !== "viewer" && label !== undefined && (
+					<form className={css.label} onSubmit={name}>
+						<input
+							aria-label="Name of this version"
+							placeholder="Name of this version"
+							value={label}
+							autoFocus
+							maxLength={100}
+							onChange={(e) => setLabel(e.target.value)}
+							onKeyDown={(e) => e.key === "Escape" && setLabel(undefined)}
+						/>
+						<Button small type="submit" busy={busy === "label"}>
+							Save
+						</Button>
+					</form>
+				)}
+				{workspace.role !== "viewer" && label === undefined && (
 					<>
+						<Button small icon={TagIcon} disabled={busy !== undefined} onClick={() => setLabel(v.label ?? "")}>
+							{v.label ? "Rename" : "Name"}
+						</Button>
 						{v.run_id && (
 							<Button
 								small

@@ -1,20 +1,36 @@
 import { connectDocument, type DocumentConnection, type DocumentState } from "@signalbox/client/document";
 import { useEffect, useState } from "react";
 import { useWorkspace } from "../client.ts";
+import { type Draft, keepDraft } from "./draft.ts";
+import { placeOf } from "./kept.ts";
 
-/** Connects a document until the page leaves it. */
-export function useDocument(id: string): { connected: DocumentConnection | null; line: DocumentState } {
+/** Connects a document until the page leaves it, and keeps what its member writes without a connection. */
+export function useDocument(
+	id: string,
+	member: string,
+): { connected: DocumentConnection | null; line: DocumentState; draft: Draft | null } {
 	const { workspace } = useWorkspace();
 	const [connected, setConnected] = useState<DocumentConnection | null>(null);
+	const [draft, setDraft] = useState<Draft | null>(null);
 	const [line, setLine] = useState<DocumentState>("connecting");
 	useEffect(() => {
-		const connection = connectDocument(id, { workspace: workspace.id, onState: setLine });
+		const connection = connectDocument(id, {
+			workspace: workspace.id,
+			onState: (state) => {
+				kept.line(state);
+				setLine(state);
+			},
+		});
+		const kept = keepDraft(placeOf(workspace.id, member, id), connection);
 		setLine("connecting");
 		setConnected(connection);
+		setDraft(kept);
 		return () => {
+			kept.close();
 			connection.close();
 			setConnected(null);
+			setDraft(null);
 		};
-	}, [id, workspace.id]);
-	return { connected, line };
+	}, [id, member, workspace.id]);
+	return { connected, line, draft };
 }

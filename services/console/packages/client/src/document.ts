@@ -56,6 +56,9 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 		else void authorize().catch(() => undefined); // the next connection tries with the last token
 		onState?.(end ?? "lost");
 	});
+	// A page learns of a lost network long before the silence tells it.
+	const cut = () => provider.ws?.close();
+	globalThis.addEventListener?.("offline", cut);
 	authorize().then(
 		() => closed || provider.connect(),
 		() => onState?.("signed-out"),
@@ -65,6 +68,7 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 		provider,
 		close() {
 			closed = true;
+			globalThis.removeEventListener?.("offline", cut);
 			provider.destroy();
 			if (!options.doc) doc.destroy();
 		},

@@ -1,0 +1,86 @@
+import type { DocumentConnection } from "@signalbox/client/document";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import * as Y from "yjs";
+import { keepDraft } from "./draft.ts";
+import { entries, forgetAll, placeOf, write } from "./kept.ts";
+
+const place = placeOf("w", "me", "d");
+
+beforeEach(() => {
+	const all = new Map<string, string>();
+	const storage = {
+		getItem: (k: string) => all.get(k) ?? null,
+		setItem: (k: string, v: string) =>
+			void Object.defineProperty(storage, k, { value: v, enumerable: true, configurable: true }) || all.set(k, v),
+		removeItem: (k: string) => delete (storage as Record<string, unknown>)[k] && void all.delete(k),
+	};
+	for (const name of ["getItem", "setItem", "removeItem"]) Object.defineProperty(storage, name, { enumerable: false });
+	vi.stubGlobal("localStorage", storage);
+	vi.stubGlobal("addEventListener", () => undefined);
+	vi.stubGlobal("removeEventListener", () => undefined);
+	vi.useFakeTimers();
+});
+afterEach(() => {
+	vi.useRealTimers();
+	vi.unstubAllGlobals();
+});
+
+/** A page that has the document open. */
+function page() {
+	const doc = new Y.Doc();
+	const connection = { doc, provider: { ws: { bufferedAmount: 0 } } } as unknown as DocumentConnection;
+	const draft = keepDraft(place, connection);
+	const text = doc.getText("t");
+	return { doc, draft, text, type: (s: string) => text.insert(text.length, s) };
+}
+
+test("what two pages wrote without a connection is there for the next one, until the server has it", () => {
+	const server = new Y.Doc();
+	for (const words of ["one ", "two "]) {
+		const p = page();
+		p.draft.line("live");
+		p.draft.line("lost");
+		p.type(words);
+		vi.advanceTimersByTime(1_000);
+		p.draft.close();
+	}
+	expect(entries(place)).toHaveLength(2);
+
+	const next = page();
+	next.doc.on("update", (u: Uint8Array) => Y.applyUpdate(server, u));
+	next.draft.line("live");
+	expect(server.getText("t").toString()).toMatch(/^(one two |two one )$/);
+	expect(entries(place)).toHaveLength(2);
+	vi.advanceTimersByTime(6_000);
+	expect(entries(place)).toHaveLength(0);
+});
+
+test("words of the last seconds before a loss are kept, those before are not", () => {
+	const p = page();
+	p.draft.line("live");
+	p.type("a".repeat(10_000));
+	vi.advanceTimersByTime(6_000);
+	p.type("last");
+	p.draft.line("lost");
+	expect(entries(place)).toHaveLength(1);
+	expect(localStorage.getItem(entries(place)[0] ?? "")?.length).toBeLessThan(500);
+	expect(p.draft.lost()).toBe(false);
+});
+
+test("what has no room is not kept, and the page says so", () => {
+	const p = page();
+	p.draft.line("live");
+	p.draft.line("lost");
+	p.type(Array.from({ length: 1_000_000 }, (_, i) => String.fromCharCode(33 + (i % 90))).join(""));
+	vi.advanceTimersByTime(1_000);
+	expect(p.draft.lost()).toBe(true);
+	expect(entries(place)).toHaveLength(0);
+});
+
+test("a sign-out deletes all of it, for good", () => {
+	write(`${placeOf("w", "me", "other")}1`, new Uint8Array(3));
+	expect(entries("document:")).toHaveLength(1);
+	forgetAll();
+	write(`${place}1`, new Uint8Array(3));
+	expect(entries("document:")).toHaveLength(0);
+});

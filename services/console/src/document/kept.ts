@@ -1,0 +1,74 @@
+/** Updates of documents that the server lacks, in the storage of the browser. They are a member's own, and go at the sign-out. */
+
+/** The most characters of one page, and of all. More is refused, and the page warns before it is left. */
+const most = 1_000_000;
+const mostInAll = 3_000_000;
+/** Entries of documents that nobody has opened for so long are deleted, in ms. */
+const oldest = 30 * 86_400_000;
+
+const prefix = "document:";
+
+interface Entry {
+	at: number;
+	update: string;
+}
+
+/** The names of the entries of a place. */
+export const entries = (place: string): string[] => Object.keys(localStorage).filter((k) => k.startsWith(place));
+
+function entry(key: string): Entry | undefined {
+	try {
+		const e = JSON.parse(localStorage.getItem(key) ?? "") as Entry;
+		return typeof e.at === "number" && typeof e.update === "string" ? e : undefined;
+	} catch {
+		return undefined;
+	}
+}
+
+/** Returns the update of an entry; undefined if it is no longer there. */
+export function read(key: string): Uint8Array | undefined {
+	const e = entry(key);
+	return e && Uint8Array.from(atob(e.update), (c) => c.charCodeAt(0));
+}
+
+/** Stores an update; false if there is no room for it. */
+export function write(key: string, update: Uint8Array): boolean {
+	if (ended) return true;
+	const text = encode(update);
+	let others = 0;
+	for (const k of entries(prefix)) {
+		const e = k === key ? undefined : entry(k);
+		if (e && e.at < Date.now() - oldest) localStorage.removeItem(k);
+		else others += e?.update.length ?? 0;
+	}
+	try {
+		if (text.length > most || others + text.length > mostInAll) throw new Error("too much");
+		localStorage.setItem(key, JSON.stringify({ at: Date.now(), update: text } satisfies Entry));
+		return true;
+	} catch {
+		localStorage.removeItem(key); // half of what was written would look like all of it
+		return false;
+	}
+}
+
+/** Deletes entries. */
+export function forget(keys: readonly string[]): void {
+	for (const k of keys) localStorage.removeItem(k);
+}
+
+/** Deletes all entries, and keeps no more in this page: its member signs out. */
+export function forgetAll(): void {
+	ended = true;
+	forget(entries(prefix));
+}
+
+let ended = false;
+
+/** Names the entries of a member's document. */
+export const placeOf = (workspace: string, member: string, document: string) => `${prefix}${workspace}/${member}/${document}/`;
+
+function encode(bytes: Uint8Array): string {
+	let text = "";
+	for (let i = 0; i < bytes.length; i += 0x8000) text += String.fromCharCode(...bytes.subarray(i, i + 0x8000));
+	return btoa(text);
+}
