@@ -1,8 +1,10 @@
 import type { Schemas } from "@signalbox/client";
 import { type InfiniteData, type UseInfiniteQueryResult, useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import type { ReactNode } from "react";
+import { Download } from "lucide-react";
+import { type ReactNode, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { saveCsv } from "../csv.ts";
 import { Blank, Button, Face, Segments } from "../parts/controls.tsx";
 import { Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/page.tsx";
 import { usePeople } from "../people.ts";
@@ -95,20 +97,31 @@ function useSubjects() {
 function Decisions() {
 	const { client, workspace } = useWorkspace();
 	const about = useSubjects();
+	const { nameOf } = usePeople();
 	const rows = useInfiniteQuery({
 		queryKey: [workspace.id, "audit"],
 		initialPageParam: undefined as string | undefined,
 		queryFn: ({ pageParam }) =>
-			unwrap(client.api.GET("/api/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } })).then((b) => ({
-				rows: b.audit as Schemas["Decision"][],
-				next: b.next_cursor,
-			})),
+			unwrap(client.api.GET("/api/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } })).then(
+				(b) => ({
+					rows: b.audit as Schemas["Decision"][],
+					next: b.next_cursor,
+				}),
+			),
 		getNextPageParam: (p) => p.next ?? undefined,
 	});
 	return (
 		<Log
 			query={rows}
 			label="Decisions"
+			cells={(r) => [
+				r.at,
+				nameOf(r.member_id),
+				decisions[r.action],
+				r.tool ?? ((r.action.startsWith("member") && nameOf(r.subject)) || r.subject),
+				r.detail ?? "",
+				r.session_id ?? "",
+			]}
 			empty="Answers to agents’ questions, and changes of rules, budgets, members, keys and links, will be here."
 		>
 			{(r: Schemas["Decision"]) => {
@@ -134,20 +147,33 @@ const actions: Record<Schemas["AuditRow"]["action"], string> = {
 
 function Credentials() {
 	const { client, workspace } = useWorkspace();
+	const { nameOf } = usePeople();
 	const rows = useInfiniteQuery({
 		queryKey: [workspace.id, "credential-audit"],
 		initialPageParam: undefined as string | undefined,
 		queryFn: ({ pageParam }) =>
-			unwrap(client.api.GET("/api/accounts/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } })).then(
-				(b) => ({
-					rows: b.rows as Schemas["AuditRow"][],
-					next: b.next_cursor,
-				}),
-			),
+			unwrap(
+				client.api.GET("/api/accounts/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }),
+			).then((b) => ({
+				rows: b.rows as Schemas["AuditRow"][],
+				next: b.next_cursor,
+			})),
 		getNextPageParam: (p) => p.next ?? undefined,
 	});
 	return (
-		<Log query={rows} label="Credentials" empty="Each credential that is added, changed, renewed or first used in a session will be here.">
+		<Log
+			query={rows}
+			label="Credentials"
+			empty="Each credential that is added, changed, renewed or first used in a session will be here."
+			cells={(r) => [
+				r.at,
+				nameOf(r.member_id),
+				actions[r.action],
+				r.provider ? providerName(r.provider) : "all providers",
+				[r.detail, r.address ?? r.service].filter(Boolean).join(", "),
+				r.session_id ?? "",
+			]}
+		>
 			{(r: Schemas["AuditRow"]) => (
 				<Row key={r.sequence} at={r.at} member={r.member_id} session={r.session_id} from={r.address ?? r.service}>
 					{actions[r.action]} <b className="font-mid">{r.provider ? providerName(r.provider) : "all providers"}</b>
@@ -167,12 +193,13 @@ const changes: Record<Schemas["McpChange"]["action"], string> = {
 
 function McpServers() {
 	const { client, workspace } = useWorkspace();
+	const { nameOf } = usePeople();
 	const rows = useInfiniteQuery({
 		queryKey: [workspace.id, "mcp-audit"],
 		initialPageParam: undefined as string | undefined,
 		queryFn: ({ pageParam }) =>
 			unwrap(
-				client.api.GET("/api/mcp-servers/audit", { params: { query: { limit: 50, ...(pageParam ? { cursor: pageParam } : {}) } } }),
+				client.api.GET("/api/mcp-servers/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }),
 			).then((b) => ({
 				rows: b.audit as Schemas["McpChange"][],
 				next: b.next_cursor,
@@ -183,6 +210,7 @@ function McpServers() {
 		<Log
 			query={rows}
 			label="MCP servers"
+			cells={(r) => [r.at, nameOf(r.member_id), changes[r.action], r.server_name, r.detail ?? "", ""]}
 			empty="Each MCP server that is added, signed in to or removed, and each approval of its changed tools, will be here."
 		>
 			{(r: Schemas["McpChange"]) => (
@@ -195,21 +223,43 @@ function McpServers() {
 	);
 }
 
+/** A file has at most so many pages of rows; the API gives all. */
+const mostPages = 200;
+
 function Log<T>({
 	query,
 	label,
 	empty,
+	cells,
 	children,
 }: {
 	query: UseInfiniteQueryResult<InfiniteData<{ rows: T[]; next: string | null }>>;
 	label: string;
 	empty: string;
+	/** A row in words, for the search and the file. */
+	cells: (row: T) => [at: string, who: string, what: string, about: string, detail: string, session: string];
 	children: (row: T) => ReactNode;
 }) {
+	const [words, setWords] = useState("");
+	const [saving, setSaving] = useState(false);
+	const save = async () => {
+		setSaving(true);
+		let read: { data?: InfiniteData<{ rows: T[] }> | undefined; hasNextPage: boolean; isError: boolean } = query;
+		while (read.hasNextPage && !read.isError && (read.data?.pages.length ?? 0) < mostPages) read = await query.fetchNextPage();
+		setSaving(false);
+		if (read.isError) return;
+		saveCsv(
+			`${label.toLowerCase().replaceAll(" ", "-")}-${new Date().toISOString().slice(0, 10)}`,
+			["when (UTC)", "who", "what", "about", "detail", "session"],
+			(read.data?.pages ?? []).flatMap((p) => p.rows.map(cells)),
+		);
+	};
 	return (
 		<Loaded query={query}>
 			{({ pages }) => {
 				const rows = pages.flatMap((p) => p.rows);
+				const wanted = words.trim().toLowerCase();
+				const found = wanted ? rows.filter((r) => cells(r).join(" ").toLowerCase().includes(wanted)) : rows;
 				if (rows.length === 0)
 					return (
 						<Blank line="clear" title="Nothing yet">
@@ -218,12 +268,26 @@ function Log<T>({
 					);
 				return (
 					<>
+						<div className={pageCss.tools}>
+							<input
+								type="search"
+								aria-label={`Search ${label}`}
+								placeholder="Search these rows"
+								value={words}
+								maxLength={100}
+								onChange={(e) => setWords(e.target.value)}
+							/>
+							<Button small icon={Download} busy={saving} onClick={() => void save()}>
+								Download all as CSV
+							</Button>
+						</div>
 						<Table label={label} head={["When", "Who", "What", ["From", "wide"]]}>
-							{rows.map(children)}
+							{found.map(children)}
 						</Table>
 						<Refused error={query.error} />
-						<p className="mt-4 flex items-center gap-3 text-small text-ink-3">
-							{rows.length} rows{query.hasNextPage ? "" : ", all there are"}
+						<p className="mt-4 flex items-center gap-3 text-small text-ink-3" role="status">
+							{wanted ? `${found.length} of the ${rows.length} newest rows` : `${rows.length} rows`}
+							{query.hasNextPage ? "" : ", all there are"}
 							{query.hasNextPage && (
 								<Button small busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
 									Older

@@ -1,9 +1,10 @@
 import type { Schemas } from "@signalbox/client";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { Pencil, Plus, Trash2 } from "lucide-react";
+import { Download, Pencil, Plus, Trash2 } from "lucide-react";
 import { type FormEvent, type ReactNode, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { saveCsv } from "../csv.ts";
 import { useSessions } from "../Frame.tsx";
 import { Columns } from "../parts/Columns.tsx";
 import { Blank, Button, Face, IconButton, Segments } from "../parts/controls.tsx";
@@ -197,6 +198,7 @@ function Days({
 					]}
 					onChange={(v) => set({ view: v === "table" ? v : undefined })}
 				/>
+				{usage.length > 0 && <IconButton icon={Download} label="Download as CSV" onClick={() => saveUsage(usage)} />}
 			</header>
 			{usage.length === 0 ? (
 				<Blank line="open" title="Nothing was spent">
@@ -236,6 +238,38 @@ function Days({
 			)}
 			{more && <p className="px-4 pb-3 text-small text-wait">There are more models and days than are shown: choose fewer days.</p>}
 		</section>
+	);
+}
+
+/** Saves what was used by day and model. */
+function saveUsage(usage: readonly Group[]) {
+	saveCsv(
+		`usage-${new Date().toISOString().slice(0, 10)}`,
+		[
+			"day (UTC)",
+			"model",
+			"calls",
+			"input tokens",
+			"of these from cache",
+			"output tokens",
+			"wasted tokens",
+			"list price (USD)",
+			"calls without a known price",
+		],
+		usage.map((u) => {
+			const [day = "", ...model] = u.key.split(" ");
+			return [
+				day,
+				model.join(" "),
+				u.calls,
+				u.input_tokens,
+				u.cache_read_tokens,
+				u.output_tokens,
+				u.wasted_tokens,
+				u.cost_micros / 1_000_000,
+				u.unpriced_calls,
+			];
+		}),
 	);
 }
 
