@@ -38,6 +38,7 @@ export function Ask({
 	session,
 	run,
 	keys = false,
+	place = "",
 	onAnswered,
 }: {
 	call: Call;
@@ -45,6 +46,8 @@ export function Ask({
 	session: string;
 	run: string;
 	keys?: boolean;
+	/** Its place among the questions of a step, such as "1 of 3"; empty for the only one. */
+	place?: string;
 	onAnswered?: () => void;
 }) {
 	const client = useClient();
@@ -205,8 +208,10 @@ export function Ask({
 			)}
 			{slot
 				? createPortal(
-						<div className={css.thumb}>
-							<p className="micro">{name}?</p>
+						<div className={css.thumb} data-answered={given !== undefined || answer.isPending || answer.isSuccess || undefined}>
+							<p className="micro">
+								{name}? {place}
+							</p>
 							{footer}
 						</div>,
 						slot,

@@ -24,10 +24,12 @@ const folded = 6;
 export function Calls({ calls, session, run }: { calls: readonly CallData[]; session: string; run: string }) {
 	const [all, setAll] = useState(false);
 	const shown = all ? calls : calls.slice(0, folded);
+	const asking = calls.filter(asks);
+	const placeOf = (c: CallData) => (asks(c) && asking.length > 1 ? `${asking.indexOf(c) + 1} of ${asking.length}` : "");
 	return (
 		<div className={css.calls}>
 			{shown.map((c) => (
-				<Call key={c.id} call={c} session={session} run={run} />
+				<Call key={c.id} call={c} session={session} run={run} place={placeOf(c)} />
 			))}
 			{shown.length < calls.length && (
 				<button type="button" className={css.fold} onClick={() => setAll(true)}>
@@ -38,13 +40,16 @@ export function Calls({ calls, session, run }: { calls: readonly CallData[]; ses
 	);
 }
 
-const Call = memo(function Call({ call, session, run }: { call: CallData; session: string; run: string }) {
+/** A person's answer is wanted. */
+const asks = (c: CallData) => c.state === "asking" && c.ask !== undefined && !c.ask.decision;
+
+const Call = memo(function Call({ call, session, run, place }: { call: CallData; session: string; run: string; place: string }) {
 	const [touched, setTouched] = useState<boolean>();
 	const open = touched ?? call.state === "failed";
 	if (call.state === "asking" && call.ask && !call.ask.decision)
 		return (
 			<div className={css.call} data-live>
-				<Ask call={call} ask={call.ask} session={session} run={run} keys />
+				<Ask call={call} ask={call.ask} session={session} run={run} place={place} keys />
 			</div>
 		);
 	return (
