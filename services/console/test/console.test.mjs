@@ -290,6 +290,12 @@ test("two people and the agent write in one document", async (t) => {
 	await other.getByRole("button", { name: "Restore this version" }).click();
 	await versions.getByRole("link", { name: /restored a version/ }).waitFor();
 	await sheet.getByText("Typed by one.").waitFor({ state: "detached" });
+	await versions.getByRole("link", { name: /restored a version/ }).click();
+	await other.getByRole("button", { name: "Name", exact: true }).click();
+	await other.getByLabel("Name of this version").fill("Before the meeting");
+	await other.keyboard.press("Enter");
+	await versions.getByRole("link", { name: /Before the meeting/ }).waitFor();
+	await other.getByRole("button", { name: "Back to the document" }).click();
 	await theirs.getByRole("heading", { name: "Maps", exact: true }).waitFor();
 	const text = async (s) =>
 		(await s.evaluate((e) => [...e.children].map((c) => c.textContent).join("\n"))).replaceAll(/Member [0-9a-f]{4}/g, "");
@@ -359,15 +365,31 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	await say(page, "hello");
 	await page.getByText("Hello!").waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	let all;
+	let requests = 0;
+	let gate;
+	/** Answers with the messages before one of them. */
+	const pageBefore = (end, limit) => {
+		const start = Math.max(0, end - limit);
+		return { messages: all.slice(start, end), cursor: start === 0 ? null : String(start) };
+	};
 	await page.route(/\/api\/sessions\/[^/]+$/, async (route) => {
 		const response = await route.fetch();
 		const body = await response.json();
 		const [asked, answered] = body.messages;
-		body.messages = Array.from({ length: 5000 }, (_, i) => [
-			{ ...asked, id: `q${i}`, content: `Question ${i}` },
-			{ ...answered, id: `a${i}`, content: `Answer ${i}. ${"It has **some** text. ".repeat(i % 20)}` },
+		all = Array.from({ length: 5000 }, (_, i) => [
+			{ ...asked, id: `q${i}`, run_id: `r${i}`, content: `Question ${i}` },
+			{ ...answered, id: `a${i}`, run_id: `r${i}`, content: `Answer ${i}. ${"It has **some** text. ".repeat(i % 20)}` },
 		]).flat();
-		await route.fulfill({ response, json: body });
+		const { messages, cursor } = pageBefore(all.length, Number(new URL(route.request().url()).searchParams.get("limit")));
+		await route.fulfill({ response, json: { ...body, messages, messages_cursor: cursor } });
+	});
+	await page.route(/\/api\/sessions\/[^/]+\/messages\?/, async (route) => {
+		requests++;
+		await gate;
+		const query = new URL(route.request().url()).searchParams;
+		const { messages, cursor } = pageBefore(Number(query.get("cursor")), Number(query.get("limit")));
+		await route.fulfill({ json: { messages, runs: [], stopped_runs: [], next_cursor: cursor } });
 	});
 	await page.reload();
 	await page.getByText("Answer 4999.").waitFor();
@@ -375,17 +397,47 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	const state = () =>
 		log.evaluate((b) => ({ lines: b.querySelectorAll("li").length, fromEnd: Math.round(b.scrollHeight - b.scrollTop - b.clientHeight) }));
 	const { lines, fromEnd } = await state();
-	assert.ok(lines < 100, `${lines} lines are in the page`);
+	assert.ok(lines <= 200, `${lines} lines are in the page`);
 	assert.equal(fromEnd, 0, "it opens at the end");
+	const height = await log.evaluate((b) => b.scrollHeight);
 	await log.hover();
 	for (let i = 0; i < 20; i++) await page.mouse.wheel(0, -2000);
 	await page.getByRole("button", { name: "To the end" }).waitFor();
 	await page.keyboard.press("Alt+ArrowUp");
 	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "");
-	await log.evaluate((b) => {
-		b.scrollTop = 0;
+	// Earlier messages come as the reader goes up, and what is read stays where it is.
+	await page.waitForFunction((before) => document.querySelector("[role=log]").scrollHeight > before, height);
+	assert.ok(requests > 0 && requests < 20, `${requests} pages were loaded`);
+	const first = () =>
+		log.evaluate((b) => {
+			const top = b.getBoundingClientRect().top;
+			const line = [...b.querySelectorAll("li")].find((l) => l.getBoundingClientRect().bottom > top + 60);
+			return { id: line.id, at: Math.round(line.getBoundingClientRect().top - top) };
+		});
+	const settled = async () => {
+		for (let before = ""; ; await page.waitForTimeout(300)) {
+			const now = JSON.stringify([requests, await first()]);
+			if (now === before) return JSON.parse(now)[1];
+			before = now;
+		}
+	};
+	await settled();
+	const loaded = requests;
+	let release;
+	gate = new Promise((resolve) => {
+		release = resolve;
 	});
-	await page.getByText("Question 0", { exact: true }).waitFor();
+	await log.evaluate((b) => {
+		b.scrollTop = 900;
+	});
+	const reads = await settled();
+	assert.ok(requests > loaded, "nothing is loaded near the first line");
+	const before = await log.evaluate((b) => b.scrollHeight);
+	release();
+	await page.waitForFunction((was) => document.querySelector("[role=log]").scrollHeight > was + 2000, before);
+	const after = await settled();
+	assert.equal(after.id, reads.id);
+	assert.ok(Math.abs(after.at - reads.at) < 40, `what is read moved from ${reads.at} to ${after.at}`);
 	await page.evaluate(() => {
 		location.hash = "#m-a1234";
 	});
@@ -509,6 +561,45 @@ test("what is written without a connection is kept over a reload, and sent when 
 	await field.press("Enter");
 	assert.match(await field.inputValue(), /^read “Lines” \(document [0-9a-f-]+\) $/);
 	await field.fill("");
+});
+
+test("what is written in a document without a connection is there when the person comes back", async (t) => {
+	const page = await person(t);
+	await page.goto(`${page.url()}/documents`);
+	await page.getByRole("button", { name: "New document" }).click();
+	await page.getByLabel("Name", { exact: true }).fill("Far away");
+	await page.keyboard.press("Enter");
+	await page.getByRole("textbox", { name: "Document" }).click();
+	await page.keyboard.type("Written here. ");
+	await page.context().setOffline(true);
+	await page.getByText("What you write is kept in this browser").waitFor();
+	await page.keyboard.type("Written far away.");
+	const kept = (p) => p.evaluate(() => Object.keys(localStorage).filter((k) => k.startsWith("document:")).length);
+	await page.waitForFunction(() => Object.keys(localStorage).some((k) => k.startsWith("document:")));
+	const address = page.url();
+	const back = await page.context().newPage();
+	back.setDefaultTimeout(20_000);
+	await page.close();
+	await back.context().setOffline(false);
+	await back.goto(address);
+	await back.getByRole("textbox", { name: "Document" }).getByText("Written here. Written far away.").waitFor();
+	const other = await person(t);
+	await other.goto(address);
+	await other.getByRole("textbox", { name: "Document" }).getByText("Written here. Written far away.").waitFor();
+	await back.waitForFunction(() => !Object.keys(localStorage).some((k) => k.startsWith("document:")));
+	// A sign-out leaves nothing of a document in the browser.
+	await back.context().setOffline(true);
+	await back.getByText("What you write is kept in this browser").waitFor();
+	await back.getByRole("textbox", { name: "Document" }).click();
+	await back.keyboard.type("Not for others. ");
+	await back.waitForFunction(() => Object.keys(localStorage).some((k) => k.startsWith("document:")));
+	await back.routeWebSocket("**/ws/**", (ws) => ws.close({ code: 1013 }));
+	await back.context().setOffline(false);
+	await back.goto(`${address.split("/").slice(0, 5).join("/")}/more`);
+	assert.equal(await kept(back), 1);
+	await back.getByRole("button", { name: "Sign out" }).click();
+	await back.getByRole("heading", { name: "Sign in" }).waitFor();
+	assert.equal(await kept(back), 0);
 });
 
 test("a draft survives a reload", async (t) => {

@@ -10,9 +10,14 @@ beforeEach(() => {
 	const all = new Map<string, string>();
 	const storage = {
 		getItem: (k: string) => all.get(k) ?? null,
-		setItem: (k: string, v: string) =>
-			void Object.defineProperty(storage, k, { value: v, enumerable: true, configurable: true }) || all.set(k, v),
-		removeItem: (k: string) => delete (storage as Record<string, unknown>)[k] && void all.delete(k),
+		setItem: (k: string, v: string) => {
+			Object.defineProperty(storage, k, { value: v, enumerable: true, configurable: true });
+			all.set(k, v);
+		},
+		removeItem: (k: string) => {
+			Reflect.deleteProperty(storage, k);
+			all.delete(k);
+		},
 	};
 	for (const name of ["getItem", "setItem", "removeItem"]) Object.defineProperty(storage, name, { enumerable: false });
 	vi.stubGlobal("localStorage", storage);
