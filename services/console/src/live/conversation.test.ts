@@ -1,6 +1,6 @@
 import type { SignalboxEvent } from "@signalbox/client";
 import { expect, test } from "vitest";
-import { answerEndingAt, Conversation, type Said, type Step } from "./conversation.ts";
+import { answerEndingAt, Conversation, type Said, type Step, unavailability } from "./conversation.ts";
 
 const session = {
 	id: "s",
@@ -323,4 +323,23 @@ test("a message that is moved stays in the queue when its old run ends, before o
 		if (late) ends();
 		expect(c.view().queue).toMatchObject([{ key: "m", run: "new" }]);
 	}
+});
+
+test("a call whose tool cannot be used says why, and whether a person can do something", () => {
+	const { apply, steps } = conversation();
+	const call = (id: string, error: string) => [
+		{ type: "tool-call-complete", toolCallId: id, toolName: "notion_read", args: {} },
+		{ type: "tool-result", toolCallId: id, toolName: "notion_read", result: JSON.stringify({ error }), isError: true },
+	];
+	apply(
+		start,
+		...call("a", "notion_read cannot be used: Notion is not connected (a person can connect it at https://s.example/connections)"),
+		...call("b", "notion_read cannot be used: Notion is not set up: no client id"),
+		...call("c", "notion_read did not end in time"),
+	);
+	expect(steps()[0]?.calls.map((c) => [c.state, unavailability(c.result)])).toEqual([
+		["unavailable", { reason: "Notion is not connected", connect: true }],
+		["unavailable", { reason: "Notion is not set up: no client id", connect: false }],
+		["failed", undefined],
+	]);
 });

@@ -32,7 +32,7 @@ export interface Said {
 	progress?: number;
 }
 
-export type CallState = "arriving" | "running" | "asking" | "client" | "done" | "failed" | "refused" | "unknown";
+export type CallState = "arriving" | "running" | "asking" | "client" | "done" | "failed" | "refused" | "unavailable" | "unknown";
 
 /** A tool call. Its arguments are absent while they arrive; `received` counts their characters. */
 export interface Call {
@@ -43,6 +43,8 @@ export interface Call {
 	args?: unknown;
 	result?: unknown;
 	ask?: Ask;
+	/** When a call that waits for a client becomes an error. */
+	until?: string;
 	/** What the tool last said of its progress. It comes from outside. */
 	progress?: { message?: string | undefined; percent?: number | undefined };
 }
@@ -289,7 +291,7 @@ export class Conversation {
 				}));
 				return;
 			case "tool-client-request":
-				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args }));
+				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args, until: e.expiresAt }));
 				return;
 			case "tool-approval-response":
 				this.#call(e.toolCallId, (c) => ({
@@ -614,7 +616,15 @@ function settle(lines: Line[], p: Part): void {
 function ended(c: Call, result: unknown, isError: boolean): Call {
 	const decision = c.ask?.decision?.decision;
 	const refused = decision === "refused" || decision === "expired";
-	return { ...c, state: refused ? "refused" : isError ? "failed" : "done", result };
+	const failed = isError && unavailability(result) ? "unavailable" : "failed";
+	return { ...c, state: refused ? "refused" : isError ? failed : "done", result };
+}
+
+/** Why the tool of a call could not be used, in the words of tool-executor, and whether a person can connect what it lacks. */
+export function unavailability(result: unknown): { reason: string; connect: boolean } | undefined {
+	const said = typeof result === "object" && result !== null && "error" in result ? String(result.error) : "";
+	const found = /^\S+ cannot be used: (.*?)( \(a person can connect it at .*\))?$/s.exec(said);
+	return found?.[1] ? { reason: found[1], connect: found[2] !== undefined } : undefined;
 }
 
 function partsOf(content: unknown): Part[] {

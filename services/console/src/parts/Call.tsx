@@ -1,8 +1,10 @@
+import { Link } from "@tanstack/react-router";
 import { ChevronRight, Copy } from "lucide-react";
 import { memo, useState } from "react";
-import type { Call as CallData, CallState, Ask as Question } from "../live/conversation.ts";
+import { slugOf, useWorkspace } from "../client.ts";
+import { type Call as CallData, type CallState, type Ask as Question, unavailability } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
-import { tellingArgument, toolWords } from "../words.ts";
+import { tellingArgument, toolWords, until } from "../words.ts";
 import { Ask } from "./Ask.tsx";
 import css from "./Call.module.css";
 import { Button, Icon, IconButton } from "./controls.tsx";
@@ -16,6 +18,7 @@ const signals: Record<CallState, SignalName> = {
 	done: "done",
 	failed: "failed",
 	refused: "stopped",
+	unavailable: "stopped",
 	unknown: "unknown",
 };
 const folded = 6;
@@ -45,7 +48,7 @@ const asks = (c: CallData) => c.state === "asking" && c.ask !== undefined && !c.
 
 const Call = memo(function Call({ call, session, run, place }: { call: CallData; session: string; run: string; place: string }) {
 	const [touched, setTouched] = useState<boolean>();
-	const open = touched ?? call.state === "failed";
+	const open = touched ?? (call.state === "failed" || call.state === "unavailable");
 	if (call.state === "asking" && call.ask && !call.ask.decision)
 		return (
 			<div className={css.call} data-live>
@@ -64,6 +67,7 @@ const Call = memo(function Call({ call, session, run, place }: { call: CallData;
 			</button>
 			{open && (
 				<dl className={css.more}>
+					{call.state === "unavailable" && <Unavailable result={call.result} />}
 					{call.ask?.decision && <Decision ask={call.ask} />}
 					{call.args !== undefined && <Json name="Arguments" value={call.args} />}
 					{call.result !== undefined && <Json name="Result" value={call.result} />}
@@ -77,10 +81,31 @@ function summary(c: CallData): string {
 	if (c.state === "arriving") return c.received > 0 ? `${c.received} characters` : "";
 	if (c.state === "running" && c.progress)
 		return [c.progress.percent === undefined ? "" : `${c.progress.percent}%`, c.progress.message].filter(Boolean).join(" · ");
-	if (c.state === "client") return "Waits for the program that has this tool";
+	if (c.state === "client") return `Waits for the program that has this tool${c.until ? `, for ${until(c.until)} at most` : ""}`;
+	if (c.state === "unavailable") return `Cannot be used: ${unavailability(c.result)?.reason}`;
 	if (c.state === "refused") return c.ask?.decision?.reason ? `Refused: ${c.ask.decision.reason}` : "Refused";
 	if (c.state === "failed" && typeof c.result === "object" && c.result !== null && "error" in c.result) return String(c.result.error);
 	return tellingArgument(c.args);
+}
+
+/** Why a tool cannot be used, and where a person does something about it. */
+function Unavailable({ result }: { result: unknown }) {
+	const { workspace } = useWorkspace();
+	const why = unavailability(result);
+	if (!why) return null;
+	return (
+		<>
+			<dt className="micro">Why</dt>
+			<dd className={css.plain}>
+				It cannot be used: {why.reason}. The agent went on without it.{" "}
+				{why.connect && workspace.role !== "viewer" && (
+					<Link to="/w/$slug/connections" params={{ slug: slugOf(workspace) }}>
+						Connect it
+					</Link>
+				)}
+			</dd>
+		</>
+	);
 }
 
 /** Who answered the question about a call, and what. */

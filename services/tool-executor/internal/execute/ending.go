@@ -84,6 +84,7 @@ func (j *job) cancelled() ending {
 	return j.orUnknown(e)
 }
 
+// notAvailable returns the ending of a call whose tool cannot be used. The console recognizes its words.
 func (j *job) notAvailable(a tool.Availability) ending {
 	reason := a.Reason
 	if reason == "" {
