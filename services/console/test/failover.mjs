@@ -1,0 +1,60 @@
+// A person uses the console at an address behind which gateways are. Its first line of input is a
+// token; it says "kill" in the middle of an answer, and goes on when the next line has come.
+import assert from "node:assert/strict";
+import { createInterface } from "node:readline";
+import { startBrowser } from "./signalbox.mjs";
+
+const url = process.argv[2];
+const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const token = (await input.next()).value;
+const browser = await startBrowser();
+try {
+	const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
+	page.setDefaultTimeout(30_000);
+	await page.goto(`${url}/sign-in`);
+	await page.getByLabel("Token").fill(token);
+	await page.getByRole("button", { name: "Sign in" }).click();
+	await page.waitForURL(/\/w\/[^/]+(\/welcome)?$/);
+	if (page.url().endsWith("/welcome")) await page.goto(page.url().replace(/\/welcome$/, ""));
+
+	const say = async (text) => {
+		await page.getByLabel("Message", { exact: true }).fill(text);
+		await page.keyboard.press("Enter");
+	};
+	const idle = () => page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const sheet = page.getByRole("textbox", { name: "Document" });
+	const write = async (text) => {
+		await sheet.getByText("What would make us stop?").click();
+		await page.keyboard.press("End");
+		await page.keyboard.type(text);
+	};
+	await say("create a document about maps");
+	await sheet.getByText("What would make us stop?").waitFor();
+	await page.getByText("Done. I wrote Maps").waitFor();
+	await idle();
+	await write(" Before.");
+	await say("count to 200");
+	await page.getByText(/\b18 19\b/).waitFor();
+	console.log("kill");
+	await write(" While.");
+	await input.next();
+	await write(" After.");
+	const check = async () => {
+		const said = await page
+			.getByRole("log")
+			.getByText(/\b198 199 200\b/)
+			.innerText();
+		assert.equal(said.match(/\d+( \d+)+/)?.[0], Array.from({ length: 200 }, (_, i) => i + 1).join(" "));
+		await sheet.getByText("What would make us stop? Before. While. After.", { exact: true }).waitFor();
+		assert.equal(await page.getByRole("log").getByText("count to 200").count(), 1);
+	};
+	await page.getByText(/\b198 199 200\b/).waitFor();
+	await idle();
+	await page.locator("[role=toolbar]").getByText("Live", { exact: true }).waitFor();
+	await check();
+	await page.reload();
+	await check();
+} finally {
+	await browser.close();
+	process.stdin.destroy();
+}
