@@ -36,6 +36,7 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 	const shown = useRef(lines);
 	shown.current = lines;
 	const box = useRef<HTMLDivElement>(null);
+	const wasAt = useRef(0);
 	const following = useRef(!location.hash.startsWith("#m-"));
 	const [away, setAway] = useState(false);
 	const [found, setFound] = useState<string>();
@@ -60,7 +61,10 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 	const onScroll = () => {
 		const b = box.current;
 		if (!b) return;
-		following.current = b.scrollHeight - b.scrollTop - b.clientHeight < near;
+		// The end moves away by itself while lines are measured: only who goes up has left it.
+		if (b.scrollHeight - b.scrollTop - b.clientHeight < near) following.current = true;
+		else if (b.scrollTop < wasAt.current) following.current = false;
+		wasAt.current = b.scrollTop;
 		setAway(!following.current);
 		if (b.scrollTop < 2 * b.clientHeight && earlier !== "failed") void loadEarlier();
 	};
