@@ -51,3 +51,29 @@ func CheckAdmin(ctx context.Context, adminURL string) (Server, error) {
 	s.Found = fmt.Sprintf("PostgreSQL %d at %s", version, cfg.Host)
 	return s, nil
 }
+
+// OpenAdmin opens a session of an administrator that sees the rows of all tenants, and during
+// which Migrate waits. Values are written in the same form whatever the server's settings are,
+// and no statement is limited in time. The caller closes it.
+func OpenAdmin(ctx context.Context, adminURL string) (*pgx.Conn, error) {
+	cfg, err := parseAdmin(adminURL)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, unreachable(&cfg.Config, err)
+	}
+	_, err = conn.Exec(ctx, `SELECT set_config(name, value, false) FROM (VALUES
+		('signalbox.system', 'on'), ('search_path', ''), ('client_encoding', 'UTF8'), ('timezone', 'UTC'), ('datestyle', 'ISO'),
+		('intervalstyle', 'postgres'), ('extra_float_digits', '3'), ('bytea_output', 'hex'), ('synchronize_seqscans', 'off'),
+		('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0')) AS s (name, value)`)
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", int64(migrationLock))
+	}
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx)) // the first error counts
+		return nil, fmt.Errorf("prepare the session: %w", err)
+	}
+	return conn, nil
+}

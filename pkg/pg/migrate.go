@@ -1,12 +1,14 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -24,16 +26,22 @@ import (
 type Migrations struct {
 	Schema, Role string
 	FS           fs.FS
+	// Through is the number of the last file to apply; 0 applies all.
+	Through int64
 	// AppendOnly lists tables whose rows the role may neither update nor delete.
 	AppendOnly []string
+	// Derived has tables that backups leave out, by their names, and for each of them the trigger
+	// that fills it when rows of another table are inserted.
+	Derived map[string]string
 	// Password makes the role a login with this password (printable ASCII). If it is empty,
 	// the role's login stays as it is. A new role has none, and serves a login that is a
 	// member of it.
 	Password conf.Secret
 }
 
-// versionTable is goose's table, which only the administrator may read.
-const versionTable = "goose_db_version"
+// VersionTable is the table of each schema that has the numbers of the applied files. Only the
+// administrator may read it.
+const VersionTable = "goose_db_version"
 
 // oldest is the oldest supported major version of the server.
 const oldest = 15
@@ -111,11 +119,11 @@ func openAdmin(cfg *pgx.ConnConfig) *sql.DB {
 
 // refuseNewer returns an error if the schema has a newer migration than m.
 func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
-	known, err := lastMigration(m)
+	known, err := m.Last()
 	if err != nil {
 		return err
 	}
-	table := m.Schema + "." + versionTable
+	table := m.Schema + "." + VersionTable
 	var exists bool
 	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil || !exists {
 		return err
@@ -131,8 +139,8 @@ func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
 	return nil
 }
 
-// lastMigration returns the highest number of m's files, 0 if there are none.
-func lastMigration(m Migrations) (last int64, err error) {
+// Last returns the highest number of the files, 0 if there are none.
+func (m Migrations) Last() (last int64, err error) {
 	if m.FS == nil {
 		return 0, nil
 	}
@@ -174,7 +182,7 @@ func migrateOne(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations)
 // provider returns goose for one service. The session's search_path is the service's schema.
 func provider(db *sql.DB, m Migrations) (*goose.Provider, error) {
 	return goose.NewProvider(database.DialectPostgres, db, m.FS,
-		goose.WithTableName(m.Schema+"."+versionTable),
+		goose.WithTableName(m.Schema+"."+VersionTable),
 		goose.WithDisableGlobalRegistry(true),
 		goose.WithSlog(slog.New(slog.DiscardHandler)), // up logs instead
 	)
@@ -188,7 +196,7 @@ func up(ctx context.Context, db *sql.DB, log *slog.Logger, m Migrations) error {
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	applied, err := p.Up(ctx)
+	applied, err := p.UpTo(ctx, cmp.Or(m.Through, math.MaxInt64))
 	partial, failed := errors.AsType[*goose.PartialError](err)
 	if failed {
 		applied = partial.Applied
@@ -221,7 +229,7 @@ func grantSQL(m Migrations) string {
 	schema, role := m.Schema, m.Role
 	var appendOnly strings.Builder
 	for _, table := range m.AppendOnly {
-		fmt.Fprintf(&appendOnly, "REVOKE UPDATE, DELETE ON %s.%s FROM %s;\n", schema, table, role)
+		fmt.Fprintf(&appendOnly, "IF to_regclass('%[1]s.%[2]s') IS NOT NULL THEN REVOKE UPDATE, DELETE ON %[1]s.%[2]s FROM %[3]s; END IF;\n", schema, table, role)
 	}
 	return `
 GRANT USAGE ON SCHEMA ` + schema + ` TO ` + role + `;
@@ -230,12 +238,12 @@ GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA ` + schema + ` TO ` + role + `;
 ALTER DEFAULT PRIVILEGES IN SCHEMA ` + schema + ` GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO ` + role + `;
 ALTER DEFAULT PRIVILEGES IN SCHEMA ` + schema + ` GRANT USAGE, SELECT ON SEQUENCES TO ` + role + `;
 DO $$ BEGIN
-	IF to_regclass('` + schema + `.` + versionTable + `') IS NOT NULL THEN
-		REVOKE ALL ON ` + schema + `.` + versionTable + ` FROM ` + role + `;
-		REVOKE ALL ON SEQUENCE ` + schema + `.` + versionTable + `_id_seq FROM ` + role + `;
+	IF to_regclass('` + schema + `.` + VersionTable + `') IS NOT NULL THEN
+		REVOKE ALL ON ` + schema + `.` + VersionTable + ` FROM ` + role + `;
+		REVOKE ALL ON SEQUENCE ` + schema + `.` + VersionTable + `_id_seq FROM ` + role + `;
 	END IF;
-END $$;
-` + appendOnly.String()
+` + appendOnly.String() + `END $$;
+`
 }
 
 // ensureRole creates the role, lets the administrator become it, and sets its password.

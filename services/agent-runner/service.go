@@ -65,7 +65,7 @@ const (
 
 // Migrations returns the service's database migrations.
 func Migrations() pg.Migrations {
-	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
+	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS, Derived: map[string]string{"message_words": "index_message"}}
 }
 
 // Deps are the service's dependencies. Run closes the listener; the caller closes the
