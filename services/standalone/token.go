@@ -122,15 +122,21 @@ func WithDatabase(ctx context.Context, data string, named conf.Secret, log *slog
 		}
 		return f(named)
 	}
+	return withServer(ctx, dir, log, func(admin conf.Secret) error {
+		if err := pg.Migrate(ctx, admin.Reveal(), log, Migrations()...); err != nil {
+			return err
+		}
+		return f(admin)
+	})
+}
+
+// withServer calls f while it runs the database of a data folder.
+func withServer(ctx context.Context, dir *datadir.Dir, log *slog.Logger, f func(admin conf.Secret) error) error {
 	server, err := OpenDatabase(ctx, dir.Path("postgres"), log)
 	if err != nil {
 		return err
 	}
-	admin := conf.Secret(server.URL(databaseName))
-	err = pg.Migrate(ctx, admin.Reveal(), log, Migrations()...)
-	if err == nil {
-		err = f(admin)
-	}
+	err = f(conf.Secret(server.URL(databaseName)))
 	return errors.Join(err, server.Stop(context.WithoutCancel(ctx)))
 }
 

@@ -349,6 +349,12 @@ func (v *Vault) unwrap(ctx context.Context, ws id.Workspace, k WrappedKey) ([]by
 	return key, nil
 }
 
+// Opens returns an error unless a data key opens.
+func (v *Vault) Opens(ctx context.Context, ws id.Workspace, k WrappedKey) error {
+	_, err := v.unwrap(ctx, ws, k)
+	return err
+}
+
 func (v *Vault) known() string {
 	var ids []string
 	for _, k := range v.keks {

@@ -1,5 +1,5 @@
 // Signalbox is the command line: it runs everything in one process, makes tokens, chats,
-// manages accounts, and prepares databases and buses for a cluster.
+// manages accounts, prepares databases and buses for a cluster, and backs them up.
 package main
 
 import (
@@ -57,7 +57,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return process.Usage("%v (see %s --help)", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(c.up(), c.token(), c.chat(), c.sessions(), c.docs(), c.models(), c.mcp(), c.audit(), c.accounts(), c.doctor(), c.migrate(), c.keygen(), c.simulator(), c.version())
+	cmd.AddCommand(c.up(), c.token(), c.chat(), c.sessions(), c.docs(), c.models(), c.mcp(), c.audit(), c.accounts(), c.doctor(), c.migrate(), c.backup(), c.restore(), c.keygen(), c.simulator(), c.version())
 	strict(cmd)
 	return cmd
 }

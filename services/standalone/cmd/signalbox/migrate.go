@@ -50,11 +50,16 @@ func (c *cli) migrate() *cobra.Command {
 			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error { return c.migrateAll(ctx, &s, log) })
 		},
 	}
+	return c.withVariables(cmd, new(migrateSettings))
+}
+
+// withVariables adds the variables of settings to a command's help.
+func (c *cli) withVariables(cmd *cobra.Command, settings any) *cobra.Command {
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(cmd *cobra.Command, args []string) {
 		help(cmd, args)
 		fmt.Fprintln(c.out, "\nEnvironment:")
-		_ = conf.WriteHelp(c.out, new(migrateSettings)) // the terminal is gone
+		_ = conf.WriteHelp(c.out, settings) // the terminal is gone
 	})
 	return cmd
 }

@@ -182,6 +182,22 @@ func (d *Dir) Identity() (Identity, error) {
 	return fresh, nil
 }
 
+// Adopt makes an identity for an existing workspace and member. If the folder has one already,
+// it must be theirs.
+func (d *Dir) Adopt(ws id.Workspace, member id.Member) error {
+	var known Identity
+	found, err := d.read("identity.json", &known)
+	switch {
+	case err != nil:
+		return err
+	case found && (known.Workspace != ws || known.Member != member):
+		return fmt.Errorf("the data folder %s has been used: choose a new one with --data", d.path)
+	case found:
+		return nil
+	}
+	return d.write("identity.json", Identity{Workspace: ws, Member: member, Secret: rand.Text() + rand.Text()})
+}
+
 // Running says how to reach a running Signalbox.
 type Running struct {
 	PID int    `json:"pid"`
