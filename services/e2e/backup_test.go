@@ -12,6 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/pgd"
 	"signalbox.dev/pkg/pgtest"
@@ -68,12 +72,118 @@ func TestRestoreFromDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	command(t, nil, "", "cp", filepath.Join(w.Dir, "broker.key"), filepath.Join(data, "keys/broker.key"))
-	restored, err := world.StartStandalone(t.Context(), world.Options{
-		Dir: t.TempDir(), DataDir: dir, Programs: bin, Env: func(string, int) []string { return database },
+	restored := startRestored(t, world.Options{DataDir: dir, Env: func(string, int) []string { return database }})
+	saved.check(t, restored, []string{"--data", data}, database)
+}
+
+// TestBackupCommand backs up a cluster while its agents work, and restores it under another name on
+// another server, whose owner is no superuser.
+func TestBackupCommand(t *testing.T) {
+	t.Parallel()
+	w := cluster.up(t).World
+	key := filepath.Join(w.Dir, "broker.key")
+	saved := createUserData(t, w, nil, "DATABASE_URL="+w.Database, "CREDENTIAL_BROKER_KEY_FILE="+key)
+	busy := startTraffic(t, w)
+	dir := t.TempDir()
+	var first, second struct {
+		File    string
+		Schemas []struct {
+			Name      string
+			Migration int
+			Tables    []struct {
+				Name, SHA256 string
+				Rows         int
+			}
+		}
+	}
+	backup := func(from string, into any) {
+		t.Helper()
+		out := command(t, []string{"DATABASE_URL=" + from}, "", filepath.Join(bin, "signalbox"), "backup", "--json", dir)
+		if err := json.Unmarshal(out, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	backup(w.Database, &first)
+	busy.stop(t)
+
+	server, err := pgd.Start(t.Context(), pgd.Config{Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
 	})
-	if restored != nil {
+	root, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close(t.Context())
+	for _, sql := range []string{"CREATE ROLE keeper LOGIN CREATEROLE", "CREATE DATABASE elsewhere OWNER keeper"} {
+		if _, err := root.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	elsewhere := strings.Replace(server.URL("elsewhere"), "postgres@", "keeper@", 1)
+	database := []string{"DATABASE_URL=" + elsewhere}
+	command(t, append(database, "CREDENTIAL_BROKER_KEY_FILE="+key), "", filepath.Join(bin, "signalbox"), "restore", first.File)
+	if err := os.Remove(first.File); err != nil { // the second may have the same name
+		t.Fatal(err)
+	}
+	first.File = ""
+	backup(elsewhere, &second)
+	second.File = ""
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("what was restored differs (-first backup +second)\n%s", diff)
+	}
+
+	data := filepath.Join(dir, "data")
+	if err := os.MkdirAll(filepath.Join(data, "keys"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	command(t, nil, "", "cp", key, filepath.Join(data, "keys/broker.key"))
+	restored := startRestored(t, world.Options{DataDir: dir, Env: func(string, int) []string { return database }})
+	busy.check(t, restored, data, database)
+	saved.check(t, restored, []string{"--data", data}, database)
+}
+
+// TestRestoreEarlier restores a backup of an earlier version, with the key that sealed its account.
+//
+// testdata/backup has both. For a new release, make them with the programs of the one before: run
+// signalbox up, say something with signalbox chat, create a document over HTTP and an account with
+// signalbox accounts add, run signalbox backup, and copy keys/broker.key.
+func TestRestoreEarlier(t *testing.T) {
+	t.Parallel()
+	dir := pgtest.Folder(t)
+	data := filepath.Join(dir, "data")
+	if err := os.MkdirAll(filepath.Join(data, "keys"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	command(t, nil, "", "install", "-m", "600", "testdata/backup/earlier.key", filepath.Join(data, "keys/broker.key"))
+	command(t, nil, "", filepath.Join(bin, "signalbox"), "restore", "--data", data, "testdata/backup/earlier.zip")
+	saved := userData{
+		member:  world.Member{Workspace: "01a21fdd-82e5-7d93-b3e4-415c7c5de2d1", ID: "01a21fdd-82e5-7d95-9930-f985ef1a411b"},
+		session: "01a21fdd-bc37-70d7-ad63-51d9d3d6b416", document: "01a21fdd-cd33-7df8-925c-99956759af13",
+		markdown: "# Kept\n\nThis is to survive.\n", messages: 4, shared: true,
+	}
+	restored := startRestored(t, world.Options{DataDir: dir})
+	saved.check(t, restored, []string{"--data", data}, nil)
+	// A token without --workspace is for the same member as before.
+	var who world.Member
+	if err := json.Unmarshal(command(t, nil, "", filepath.Join(bin, "signalbox"), "token", "--json", "--data", data), &who); err != nil || who.Workspace != saved.member.Workspace {
+		t.Errorf("the folder's workspace is %s, %v, want %s", who.Workspace, err, saved.member.Workspace)
+	}
+}
+
+// startRestored starts a standalone Signalbox, which is stopped with the test.
+func startRestored(t *testing.T, o world.Options) *world.World {
+	t.Helper()
+	o.Dir, o.Programs = t.TempDir(), bin
+	w, err := world.StartStandalone(t.Context(), o)
+	if w != nil {
 		t.Cleanup(func() {
-			if err := restored.Close(); err != nil {
+			if err := w.Close(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -81,7 +191,100 @@ func TestRestoreFromDump(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	saved.check(t, restored, []string{"--data", data}, database)
+	return w
+}
+
+// traffic is a member who keeps sending messages.
+type traffic struct {
+	member  world.Member
+	session string
+	cancel  context.CancelFunc
+	ended   chan error
+}
+
+// startTraffic returns when an answer is under way.
+func startTraffic(t *testing.T, w *world.World) *traffic {
+	t.Helper()
+	member, err := w.NewMember(t.Context(), "", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.Client(0, member)
+	b := &traffic{member: member, ended: make(chan error, 1)}
+	if b.session, err = c.NewSession(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	b.cancel = cancel
+	t.Cleanup(cancel)
+	begun := make(chan struct{}, 100)
+	go func() {
+		for range 100 { // a queue that is longer than the backup takes
+			if _, err := c.Submit(ctx, b.session, world.Sending{Content: "create a document about tea"}); err != nil {
+				b.ended <- err
+				return
+			}
+			begun <- struct{}{}
+		}
+		b.ended <- nil
+	}()
+	for range 3 {
+		select {
+		case <-begun:
+		case err := <-b.ended:
+			t.Fatalf("send messages: %v", err)
+		}
+	}
+	return b
+}
+
+// stop ends the sending, which must not have failed before.
+func (b *traffic) stop(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-b.ended:
+		if err != nil {
+			t.Errorf("send messages during the backup: %v", err)
+		}
+	default:
+		b.cancel()
+		<-b.ended
+	}
+}
+
+// check waits until the agent of another Signalbox has answered every message that it has.
+func (b *traffic) check(t *testing.T, w *world.World, data string, environ []string) {
+	t.Helper()
+	var who world.Member
+	out := command(t, environ, "", filepath.Join(bin, "signalbox"), "token", "--json", "--data", data, "--workspace", b.member.Workspace, "--member", b.member.ID)
+	if err := json.Unmarshal(out, &who); err != nil {
+		t.Fatal(err)
+	}
+	c := w.Client(0, who)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	for {
+		messages, err := c.Messages(ctx, b.session)
+		asked, answered := 0, 0
+		for _, m := range messages {
+			switch m.Role {
+			case "user":
+				asked++
+			case "assistant":
+				if m.Text() != "" {
+					answered++
+				}
+			}
+		}
+		if err == nil && asked > 0 && answered >= asked {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%d of %d messages are answered, %v", answered, asked, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // clientTool returns the path of a PostgreSQL client program: the one next to the server
@@ -112,6 +315,7 @@ type userData struct {
 	member                      world.Member
 	session, document, markdown string
 	messages                    int
+	shared                      bool // the account is of all workspaces
 }
 
 // createUserData creates a member with data; flags and environ are for `signalbox accounts`.
@@ -186,7 +390,7 @@ func (b userData) check(t *testing.T, w *world.World, flags, environ []string) {
 		Accounts []struct{ Label string }
 	}
 	err = c.Call(t.Context(), world.Request{Method: http.MethodGet, Path: "/api/accounts"}, &listed)
-	if err != nil || len(listed.Accounts) != 1 || listed.Accounts[0].Label != "kept" {
+	if !b.shared && (err != nil || len(listed.Accounts) != 1 || listed.Accounts[0].Label != "kept") {
 		t.Errorf("the accounts are %+v, %v", listed.Accounts, err)
 	}
 	// Rotating the keys decrypts each secret first.
