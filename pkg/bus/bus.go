@@ -19,6 +19,8 @@ package bus
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,6 +39,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/subject"
 )
 
@@ -55,6 +58,12 @@ type Config struct {
 	Service  string      // names the connection and the inbox
 	User     string      // defaults to Service
 	Password conf.Secret // empty: no login
+
+	// TLS proves who this service is and, without CAFile, has the authorities that sign the
+	// servers' certificates; nil: no certificate, and the system's authorities. It is used for
+	// tls URLs. CAFile is a PEM file, with which TLS is used for all URLs.
+	TLS    *mtls.Credentials
+	CAFile string
 
 	Conn       []nats.Option                 // applied last, such as natsd's for an in-process connection
 	Log        *slog.Logger                  // required
@@ -121,8 +130,11 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 	}
 	b.tracer = tracers.Tracer("signalbox.dev/pkg/bus")
 
-	var err error
-	if b.nc, err = nats.Connect(cfg.URL, b.options(ctx, cfg)...); err != nil {
+	secure, err := secureOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if b.nc, err = nats.Connect(cfg.URL, append(b.options(ctx, cfg), secure...)...); err != nil {
 		if _, ok := errors.AsType[*url.Error](err); ok { // which quotes the password
 			err = errors.New("NATS_URL does not parse: want nats://127.0.0.1:4222, with special characters of a password percent-encoded")
 		}
@@ -207,6 +219,37 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		opts = append(opts, nats.UserInfo(user, cfg.Password.Reveal()))
 	}
 	return append(opts, cfg.Conn...)
+}
+
+// Secure reports whether the connections of cfg use TLS, whatever the servers say.
+func (c Config) Secure() bool {
+	return c.CAFile != "" || !slices.ContainsFunc(strings.Split(c.URL, ","), func(u string) bool {
+		return !strings.HasPrefix(strings.TrimSpace(u), "tls://")
+	})
+}
+
+// secureOptions returns the options for TLS. The client asks for the certificates whenever it
+// connects.
+func secureOptions(cfg Config) ([]nats.Option, error) {
+	if cfg.CAFile == "" && (cfg.TLS == nil || !strings.Contains(cfg.URL, "tls://")) {
+		return nil, nil // the client knows what tls means
+	}
+	var (
+		certificate nats.TLSCertHandler
+		roots       nats.RootCAsHandler
+	)
+	if cfg.TLS != nil {
+		certificate = func() (tls.Certificate, error) { return cfg.TLS.Certificate(), nil }
+		roots = func() (*x509.CertPool, error) { return cfg.TLS.Roots(), nil }
+	}
+	if cfg.CAFile != "" {
+		own, err := mtls.OpenRoots(cfg.CAFile, cfg.Log)
+		if err != nil {
+			return nil, fmt.Errorf("NATS_CA_FILE: %w", err)
+		}
+		roots = func() (*x509.CertPool, error) { return own.Pool(), nil }
+	}
+	return []nats.Option{nats.ClientTLSConfig(certificate, roots)}, nil
 }
 
 func (b *Bus) setErr(err error) {

@@ -1,6 +1,6 @@
 // Package httpserver runs the HTTP servers of all services: with limits for headers and read
-// times, HTTP/1.1 and HTTP/2 without TLS on one port, pages for health, readiness and metrics,
-// and a graceful shutdown.
+// times, HTTP/1.1 and HTTP/2 on one port, pages for health, readiness and metrics, and a graceful
+// shutdown.
 package httpserver
 
 import (
@@ -164,15 +164,17 @@ type Config struct {
 }
 
 // Serve serves until ctx is done, then drains and returns nil. The end of ctx does not cancel
-// the requests' contexts: the service itself has to end its streams.
+// the requests' contexts: the service itself has to end its streams. Over TLS (mtls.Listen),
+// clients without a certificate get the pages of Ops only.
 func Serve(ctx context.Context, cfg Config) error {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(!cfg.HTTP1)
 	protocols.SetUnencryptedHTTP2(!cfg.HTTP1)
 	headers := cmp.Or(cfg.Headers, 5*time.Second)
 	arrivals := newArrivals(headers * 9 / 10) // earlier than net/http, which responds to some with 400
 	srv := &http.Server{
-		Handler:           BoundBodies(cfg.Handler, cmp.Or(cfg.Body, bodyTimeout)),
+		Handler:           requireCertificate(BoundBodies(cfg.Handler, cmp.Or(cfg.Body, bodyTimeout))),
 		ReadHeaderTimeout: headers,
 		ConnState:         arrivals.note,
 		IdleTimeout:       2 * time.Minute,
@@ -203,6 +205,19 @@ func Serve(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("serve %s: %w", cfg.Listener.Addr(), err)
 	}
 	return nil
+}
+
+// requireCertificate refuses requests over TLS from clients without a certificate, unless they
+// are for a page of Ops: probes and Prometheus have none. The handshake has verified those that
+// were given.
+func requireCertificate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 && r.URL.Path != "/health" && r.URL.Path != "/ready" && r.URL.Path != "/metrics" {
+			http.Error(w, "This service is for other services: call it with a client certificate of the installation's authority.", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Listen opens a TCP listener. The error for a port in use says what to do.

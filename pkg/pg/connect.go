@@ -77,6 +77,34 @@ func parseURL(variable string, secret conf.Secret) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
+// CheckTLS returns an error unless connections are encrypted to a server that has proved its name,
+// whichever of the URLs' servers it is, or are local.
+func (c Config) CheckTLS() error {
+	for _, u := range []struct {
+		variable string
+		url      conf.Secret
+	}{{"DATABASE_URL", c.URL}, {"DATABASE_DIRECT_URL", c.DirectURL}} {
+		if u.url == "" {
+			continue
+		}
+		cfg, err := parseURL(u.variable, u.url)
+		if err != nil {
+			return err
+		}
+		cc := cfg.ConnConfig
+		attempts := append([]*pgconn.FallbackConfig{{Host: cc.Host, Port: cc.Port, TLSConfig: cc.TLSConfig}}, cc.Fallbacks...)
+		for _, a := range attempts {
+			if network, _ := pgconn.NetworkAddress(a.Host, a.Port); network == "unix" {
+				continue
+			}
+			if a.TLSConfig == nil || a.TLSConfig.InsecureSkipVerify {
+				return fmt.Errorf("%s is not encrypted and checked: add sslmode=verify-full, and sslrootcert for an authority of your own", u.variable)
+			}
+		}
+	}
+	return nil
+}
+
 // requireSession makes connections fail that go through a pooler.
 func requireSession(cc *pgx.ConnConfig) {
 	validate := cc.ValidateConnect

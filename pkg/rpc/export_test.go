@@ -1,4 +1,9 @@
 package rpc
 
-// NewHTTPClientOfLife is NewHTTPClient with another life of connections.
-var NewHTTPClientOfLife = newHTTPClient
+import (
+	"net/http"
+	"time"
+)
+
+// NewHTTPClientOfLife is NewHTTPClient with another life of connections, without TLS.
+func NewHTTPClientOfLife(life time.Duration) *http.Client { return newHTTPClient(nil, life) }

@@ -20,6 +20,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/panics"
 	faultv1 "signalbox.dev/proto/signalbox/fault/v1"
 )
@@ -81,18 +82,21 @@ func (c Client) ClientOptions() ([]connect.ClientOption, error) {
 }
 
 // NewHTTPClient returns the client for calls between services: HTTP/2 without TLS for http
-// URLs, a few connections for many calls, which spread over the replicas behind a name, and pings
-// to detect broken connections. It follows no redirects and uses no proxy.
-func NewHTTPClient() *http.Client { return newHTTPClient(spreadLife) }
+// URLs and with the given credentials, which may be nil, for https URLs, a few connections for
+// many calls, which spread over the replicas behind a name, and pings to detect broken
+// connections. It follows no redirects and uses no proxy.
+func NewHTTPClient(secure *mtls.Credentials) *http.Client { return newHTTPClient(secure, spreadLife) }
 
-func newHTTPClient(life time.Duration) *http.Client {
+func newHTTPClient(secure *mtls.Credentials, life time.Duration) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
 	open := func() *http.Transport {
 		return &http.Transport{
 			Protocols:       protocols,
-			DialContext:     (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+			DialContext:     dialer.DialContext,
+			DialTLSContext:  secure.Dialer(dialer, "h2"),
 			IdleConnTimeout: 90 * time.Second,
 			HTTP2:           &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 3 * time.Second},
 		}

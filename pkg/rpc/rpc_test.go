@@ -112,7 +112,7 @@ func (h *house) client(t *testing.T, key identity.Key) documentv1connect.Documen
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := rpc.NewHTTPClient()
+	c := rpc.NewHTTPClient(nil)
 	t.Cleanup(c.CloseIdleConnections)
 	return documentv1connect.NewDocumentServiceClient(c, h.url, options...)
 }
@@ -488,7 +488,7 @@ func TestHTTPClient(t *testing.T) {
 	far.Start()
 	defer far.Close()
 
-	c := rpc.NewHTTPClient()
+	c := rpc.NewHTTPClient(nil)
 	defer c.CloseIdleConnections()
 	var first seen
 	for i, path := range []string{"/", "/redirect", "/"} {
@@ -547,7 +547,7 @@ func BenchmarkCall(b *testing.B) {
 	far.Config.Protocols = protocols
 	far.Start()
 	defer far.Close()
-	httpClient := rpc.NewHTTPClient()
+	httpClient := rpc.NewHTTPClient(nil)
 	defer httpClient.CloseIdleConnections()
 	client := documentv1connect.NewDocumentServiceClient(httpClient, far.URL, clientOptions...)
 	ctx := identity.With(b.Context(), person())

@@ -113,7 +113,7 @@ func TestCallsSpreadOverReplicas(t *testing.T) {
 	t.Parallel()
 	one, two := startReplica(t), startReplica(t)
 	b := startBalancer(t, one, two)
-	c := rpc.NewHTTPClient()
+	c := rpc.NewHTTPClient(nil)
 	defer c.CloseIdleConnections()
 	const calls = 400
 	for range calls {

@@ -2,13 +2,16 @@ package service
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 )
 
@@ -21,11 +24,15 @@ type Options struct {
 	TrustedKeys string      // the keys of services that may call this one
 	Database    pg.Config
 	Bus         bus.Config
+	TLS         mtls.Config
+	Peers       []mtls.Peer // the services that this one calls
+	Public      bool        // Addr is for people: a proxy in front of it has the certificate
 }
 
 // Parts are the opened parts of a service.
 type Parts struct {
-	Listener net.Listener
+	Listener net.Listener      // with TLS, if the settings name a certificate, unless it is public
+	Secure   *mtls.Credentials // nil without a certificate
 	Signer   *identity.Signer
 	Verifier *identity.Verifier
 	DB       *pg.DB
@@ -42,6 +49,15 @@ func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 			p.Close()
 		}
 	}()
+	if err := CheckLinks(o); err != nil {
+		return nil, err
+	}
+	if p.Secure, err = mtls.Open(o.TLS, o.Name, o.Peers, env.Log); err != nil {
+		return nil, err
+	}
+	if p.Secure != nil {
+		env.Registry.MustRegister(p.Secure.Collector())
+	}
 	if o.ServiceKey != "" {
 		if p.Signer, err = identity.OpenSigner(o.Name, o.ServiceKey.Reveal()); err != nil {
 			return nil, fmt.Errorf("SERVICE_KEY: %w", err)
@@ -60,7 +76,7 @@ func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 		env.Registry.MustRegister(p.DB.Collector())
 	}
 	if o.Bus.URL != "" {
-		o.Bus.Service, o.Bus.Log, o.Bus.Metrics = o.Name, env.Log, env.Registry
+		o.Bus.Service, o.Bus.Log, o.Bus.Metrics, o.Bus.TLS = o.Name, env.Log, env.Registry, p.Secure
 		if p.Bus, err = bus.Connect(ctx, o.Bus); err != nil {
 			return nil, err
 		}
@@ -68,8 +84,38 @@ func Open(ctx context.Context, env Env, o Options) (_ *Parts, err error) {
 	if p.Listener, err = httpserver.Listen(ctx, o.Addr); err != nil {
 		return nil, fmt.Errorf("%s: %w", o.AddrSetting, err)
 	}
+	if !o.Public {
+		p.Listener = p.Secure.Listen(p.Listener)
+	}
 	env.Log.InfoContext(ctx, "serving", "address", p.Listener.Addr().String())
 	return p, nil
+}
+
+// CheckLinks names the connections that would not be encrypted, or not be checked, if TLS is
+// required.
+func CheckLinks(o Options) error {
+	if !o.TLS.Required {
+		return nil
+	}
+	var problems []error
+	if !o.TLS.Enabled() {
+		problems = append(problems, errors.New("TLS_CERT_FILE, TLS_KEY_FILE and TLS_CA_FILE are not set"))
+	}
+	for _, peer := range o.Peers {
+		if !strings.HasPrefix(peer.URL, "https://") {
+			problems = append(problems, fmt.Errorf("%s is %q: want https", peer.Setting, peer.URL))
+		}
+	}
+	if o.Bus.URL != "" && !o.Bus.Secure() {
+		problems = append(problems, fmt.Errorf("NATS_URL is not encrypted: want tls://%s", bus.Addresses(o.Bus.URL)))
+	}
+	if o.Database.Role != "" {
+		problems = append(problems, o.Database.CheckTLS())
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("TLS_REQUIRED is set: %w", err)
+	}
+	return nil
 }
 
 // Close closes the listener, unless the service has closed it, and the connections to NATS and

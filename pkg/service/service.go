@@ -16,6 +16,7 @@ import (
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/pkg/telemetry"
 )
@@ -28,10 +29,12 @@ type Command struct {
 	About string
 	// Config is a pointer to the settings, which are loaded before Run.
 	Config any
-	// Telemetry and HealthAddr return parts of the loaded settings: the telemetry, and the
-	// address that serves /health.
+	// Telemetry, HealthAddr and TLS return parts of the loaded settings: the telemetry, the
+	// address that serves /health, and the certificates, with which it then uses TLS. TLS may be
+	// nil.
 	Telemetry  func() telemetry.Config
 	HealthAddr func() string
+	TLS        func() mtls.Config
 	// Run runs the service and returns nil after a drain.
 	Run func(ctx context.Context, env Env) error
 }
@@ -78,7 +81,7 @@ func (c Command) Execute(ctx context.Context, args, environ []string, stdout, st
 	if option == "--healthcheck" {
 		ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 		defer cancel()
-		return httpserver.CheckHealth(ctx, c.HealthAddr())
+		return httpserver.CheckHealth(ctx, c.HealthAddr(), c.TLS != nil && c.TLS().Enabled())
 	}
 	return c.serve(ctx, stderr)
 }

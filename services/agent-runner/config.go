@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/agent-runner/internal/loop"
 )
@@ -19,6 +21,7 @@ type Config struct {
 	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser       string      `env:"NATS_USER" envDefault:"agent-runner" doc:"NATS user, if the servers check permissions."`
 	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
+	NATSCA         string      `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted; empty: those of TLS_CA_FILE, or the system's without that."`
 	ServiceKey     conf.Secret `env:"SERVICE_KEY,required" doc:"agent-runner's private key; the other services trust its public key. Create one with signalbox keygen."`
 	TrustedKeys    string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call agent-runner (gateway): name=key pairs, separated by commas."`
 
@@ -62,7 +65,16 @@ type Config struct {
 	RunLogDelay time.Duration `env:"AGENT_RUNNER_RUN_LOG_DELAY" envDefault:"250ms" doc:"How long events are collected before they are copied from the bus to PostgreSQL; a longer delay makes fewer and larger rows."`
 	RunLogKeep  time.Duration `env:"AGENT_RUNNER_RUN_LOG_KEEP" envDefault:"24h" doc:"How long the copied events are kept; viewers that resume later get the session's messages instead."`
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
+}
+
+// Peers are the services that agent-runner calls.
+func (c *Config) Peers() []mtls.Peer {
+	return []mtls.Peer{
+		{Setting: "TOOL_EXECUTOR_URL", Service: subject.ToolExecutor, URL: c.ToolExecutorURL},
+		{Setting: "CREDENTIAL_BROKER_URL", Service: subject.CredentialBroker, URL: c.CredentialBrokerURL},
+	}
 }
 
 // Validate returns every problem with the settings.

@@ -33,6 +33,7 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
@@ -80,6 +81,7 @@ type Deps struct {
 	Verifier *identity.Verifier
 	// Signer authenticates this service to tool-executor and credential-broker.
 	Signer     *identity.Signer
+	Secure     *mtls.Credentials // for https URLs of these two; may be nil
 	Registerer prometheus.Registerer
 	Gatherer   prometheus.Gatherer // nil: no /metrics page
 }
@@ -157,7 +159,7 @@ func runnerName() string {
 }
 
 func (s *Service) wireLoop(presets *preset.Set) error {
-	internal, egress := rpc.NewHTTPClient(), egressClient()
+	internal, egress := rpc.NewHTTPClient(s.deps.Secure), egressClient(s.deps.Secure)
 	s.clients = []*http.Client{internal, egress}
 	options := func(audience string) ([]connect.ClientOption, error) {
 		return rpc.Client{Signer: s.deps.Signer, Audience: audience}.ClientOptions()
@@ -200,10 +202,12 @@ const maxFruitless = 20
 
 // egressClient returns a client for model streams. It uses HTTP/1.1 so that each stream
 // has its own connection and closing the connection stops the provider's work.
-func egressClient() *http.Client {
+func egressClient(secure *mtls.Credentials) *http.Client {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	return &http.Client{
 		Transport: otelhttp.NewTransport(&http.Transport{
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			DialContext:         dialer.DialContext,
+			DialTLSContext:      secure.Dialer(dialer, "http/1.1"),
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     time.Minute,
 			DisableCompression:  true,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/credential-broker/internal/pool"
@@ -26,6 +27,7 @@ type Config struct {
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas, over which instances share what they learn about accounts. Not used with CREDENTIAL_BROKER_ACCOUNTS_FILE."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"credential-broker" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty if the servers require none."`
+	NATSCA        string      `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted; empty: those of TLS_CA_FILE, or the system's without that."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call (gateway, agent-runner, tool-executor), as name=key pairs separated by commas."`
 	KeyFile       string      `env:"CREDENTIAL_BROKER_KEY_FILE" doc:"File with the key that seals stored credentials; created if it is missing. Keep its backup apart from the database's. Needed unless CREDENTIAL_BROKER_KEY_URL is set."`
 
@@ -57,6 +59,7 @@ type Config struct {
 	MaxRequests       int64         `env:"CREDENTIAL_BROKER_MAX_REQUESTS" envDefault:"4096" doc:"Requests that may be open at once. One workspace may have half of that number open."`
 	MaxBodies         int64         `env:"CREDENTIAL_BROKER_MAX_BODIES" envDefault:"1073741824" doc:"Bytes of request bodies that may be in memory at once. One workspace may use half of them; beyond that, its requests wait briefly."`
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
 }
 

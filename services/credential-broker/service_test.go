@@ -123,7 +123,7 @@ func (b *broker) serve(cfg credentialbroker.Config) *broker {
 		t.Fatal(err)
 	}
 	b.url = "http://" + listener.Addr().String()
-	b.http = rpc.NewHTTPClient()
+	b.http = rpc.NewHTTPClient(nil)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	b.stop = stop
 	go func() { b.done <- b.service.Run(ctx) }()

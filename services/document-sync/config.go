@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/telemetry"
 )
 
@@ -16,6 +17,7 @@ type Config struct {
 	NATSURL       string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser      string      `env:"NATS_USER" envDefault:"document-sync" doc:"User on the bus."`
 	NATSPassword  conf.Secret `env:"NATS_PASSWORD" doc:"Password on the bus; empty if the servers require none."`
+	NATSCA        string      `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted; empty: those of TLS_CA_FILE, or the system's without that."`
 	TrustedKeys   string      `env:"TRUSTED_KEYS,required" doc:"Public keys of the services that may call, gateway and tool-executor, as name=key pairs separated by commas."`
 
 	Drain     time.Duration `env:"DOCUMENT_SYNC_DRAIN" envDefault:"20s" doc:"How long calls in flight may take after SIGTERM."`
@@ -32,5 +34,6 @@ type Config struct {
 	DocumentMB  int `env:"DOCUMENT_SYNC_DOCUMENT_MB" envDefault:"64" doc:"Megabytes of memory for one document; beyond that, only deletions are accepted."`
 	Connections int `env:"DOCUMENT_SYNC_CONNECTIONS" envDefault:"10000" doc:"Maximum concurrent WebSocket connections."`
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
 }

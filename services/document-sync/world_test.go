@@ -98,7 +98,7 @@ func (i *instance) client(t testing.TB) documentv1connect.DocumentServiceClient 
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := rpc.NewHTTPClient()
+	h := rpc.NewHTTPClient(nil)
 	t.Cleanup(h.CloseIdleConnections)
 	return documentv1connect.NewDocumentServiceClient(h, i.url, options...)
 }

@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 
@@ -31,6 +32,7 @@ type Config struct {
 	NATSURL        string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser       string      `env:"NATS_USER" envDefault:"gateway" doc:"NATS user, if the servers check permissions."`
 	NATSPassword   conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
+	NATSCA         string      `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted; empty: those of TLS_CA_FILE, or the system's without that."`
 	NATSPartitions int         `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log; must be the same for all services."`
 
 	AgentRunnerURL  string `env:"AGENT_RUNNER_URL" envDefault:"http://127.0.0.1:8081" doc:"URL of agent-runner."`
@@ -71,6 +73,7 @@ type Config struct {
 	DrainWindow time.Duration `env:"GATEWAY_DRAIN_WINDOW" envDefault:"5s" doc:"On shutdown, streams and sockets are closed spread over this time."`
 	DrainLimit  time.Duration `env:"GATEWAY_DRAIN_LIMIT" envDefault:"25s" doc:"On shutdown, the maximum time for open requests to finish."`
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
 
 	// Feed and Relay are for tests.
@@ -226,6 +229,16 @@ func (c OIDCConfig) domains() (all []store.Domain, err error) {
 }
 
 var domainForm = regexp.MustCompile(`^([a-z0-9-]+\.)+[a-z0-9-]+$`)
+
+// Peers are the services that the gateway calls.
+func (c Config) Peers() []mtls.Peer {
+	return []mtls.Peer{
+		{Setting: "AGENT_RUNNER_URL", Service: subject.AgentRunner, URL: c.AgentRunnerURL},
+		{Setting: "TOOL_EXECUTOR_URL", Service: subject.ToolExecutor, URL: c.ToolExecutorURL},
+		{Setting: "DOCUMENT_SYNC_URL", Service: subject.DocumentSync, URL: c.DocumentSyncURL},
+		{Setting: "CREDENTIAL_BROKER_URL", Service: subject.CredentialBroker, URL: c.credentialBroker()},
+	}
+}
 
 // credentialBroker returns the URL of credential-broker.
 func (c Config) credentialBroker() string {

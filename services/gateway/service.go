@@ -40,6 +40,7 @@ import (
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/process"
@@ -91,10 +92,11 @@ func Migrations() pg.Migrations {
 // Deps are the gateway's dependencies. The caller closes them after Run.
 type Deps struct {
 	Log    *slog.Logger
-	DB     *pg.DB           // opened with the role and schema of Migrations
-	Bus    *bus.Bus         // connected as subject.Gateway
-	Signer *identity.Signer // of this service
-	HTTP   *http.Client     // for calls to other services: rpc.NewHTTPClient
+	DB     *pg.DB            // opened with the role and schema of Migrations
+	Bus    *bus.Bus          // connected as subject.Gateway
+	Signer *identity.Signer  // of this service
+	HTTP   *http.Client      // for calls to other services: rpc.NewHTTPClient
+	Secure *mtls.Credentials // of HTTP, for sockets to document-sync; may be nil
 	Public net.Listener
 	Ops    net.Listener // nil if the operators' pages are served elsewhere
 	// Console serves the web console's pages; nil for none.
@@ -169,7 +171,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		PerWorkspace: limit.Rate{PerMinute: cfg.WorkspacePerMinute, Burst: cfg.WorkspaceBurst},
 	})
 	s.proxy, err = docproxy.New(docproxy.Config{
-		Authenticator: authenticator, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Log: deps.Log, Metrics: deps.Registerer,
+		Authenticator: authenticator, Streams: s.sockets, Signer: deps.Signer, URL: cfg.DocumentSyncURL, Secure: deps.Secure, Log: deps.Log, Metrics: deps.Registerer,
 		Origins: cfg.origins(), Max: cfg.Sockets, WriteTimeout: cfg.WriteTimeout, DrainWindow: cfg.DrainWindow,
 		TokenWait: cfg.Relay.TokenWait,
 	})

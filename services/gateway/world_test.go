@@ -212,7 +212,7 @@ func (w *world) gateway(t *testing.T, change ...func(*gateway.Config)) *instance
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	calls := rpc.NewHTTPClient()
+	calls := rpc.NewHTTPClient(nil)
 	in := &instance{w: w, url: "http://" + public.Addr().String(), ops: "http://" + ops.Addr().String(), log: &lockedBuffer{}}
 	in.bus = natstest.Bus(t, w.nats, subject.Gateway)
 	s, err := gateway.New(cfg, gateway.Deps{

@@ -74,7 +74,7 @@ type resources struct {
 
 // open opens a service's resources, which are closed with the stack.
 func (s *stack) open(ctx context.Context, service string, m pg.Migrations) (*resources, error) {
-	r := &resources{signer: identity.NewSigner(service, s.keys[service]), metrics: s.metrics(service), client: rpc.NewHTTPClient()}
+	r := &resources{signer: identity.NewSigner(service, s.keys[service]), metrics: s.metrics(service), client: rpc.NewHTTPClient(nil)}
 	trusted := map[string]string{}
 	for _, caller := range Callers(service) {
 		trusted[caller] = s.keys[caller].Public()

@@ -15,6 +15,7 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/proto/signalbox/browser/v1/browserv1connect"
@@ -33,6 +34,7 @@ type BrowserConfig struct {
 
 	Browser browser.Settings
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
 }
 

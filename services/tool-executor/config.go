@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
+	"signalbox.dev/pkg/subject"
 	"signalbox.dev/pkg/telemetry"
 	"signalbox.dev/services/tool-executor/internal/browser"
 	"signalbox.dev/services/tool-executor/internal/tools"
@@ -20,6 +22,7 @@ type Config struct {
 	NATSURL         string      `env:"NATS_URL" envDefault:"nats://127.0.0.1:4222" doc:"NATS servers, separated by commas."`
 	NATSUser        string      `env:"NATS_USER" envDefault:"tool-executor" doc:"NATS user, if the servers check permissions."`
 	NATSPassword    conf.Secret `env:"NATS_PASSWORD" doc:"NATS password; empty: no login."`
+	NATSCA          string      `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted; empty: those of TLS_CA_FILE, or the system's without that."`
 	Replicas        int         `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of the JetStream stream that is created again after the NATS servers lost it; must be as at the migration."`
 	DocumentSyncURL string      `env:"DOCUMENT_SYNC_URL" envDefault:"http://127.0.0.1:8083" doc:"URL of document-sync."`
 	BrokerURL       string      `env:"CREDENTIAL_BROKER_URL" envDefault:"http://127.0.0.1:8084" doc:"URL of credential-broker, through which tools reach the services that workspaces have connected."`
@@ -42,7 +45,23 @@ type Config struct {
 	MCPServers   string `env:"TOOL_EXECUTOR_MCP_SERVERS" doc:"Path of a JSON file with MCP servers that tool-executor starts itself, in a sandbox, and offers to workspaces; see operate.md. Empty: none."`
 	MCPProcesses int    `env:"TOOL_EXECUTOR_MCP_PROCESSES" envDefault:"32" doc:"Processes of such MCP servers that may run at the same time, one for each server and workspace. Idle ones give way to new ones."`
 
+	TLS       mtls.Config
 	Telemetry telemetry.Config
+}
+
+// Peers are the services that tool-executor calls.
+func (c *Config) Peers() []mtls.Peer {
+	all := []mtls.Peer{
+		{Setting: "DOCUMENT_SYNC_URL", Service: subject.DocumentSync, URL: c.DocumentSyncURL},
+		{Setting: "CREDENTIAL_BROKER_URL", Service: subject.CredentialBroker, URL: c.BrokerURL},
+	}
+	if c.Browser != "" && c.Browser != localBrowser {
+		urls, _ := browserURLs(c.Browser) // Validate has checked them
+		for _, u := range urls {
+			all = append(all, mtls.Peer{Setting: "TOOL_EXECUTOR_BROWSER", Service: BrowserName, URL: u})
+		}
+	}
+	return all
 }
 
 // Validate says what is wrong, and what would be right.

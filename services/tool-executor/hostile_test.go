@@ -76,7 +76,7 @@ func (i *instance) addServer(t *testing.T, name, url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := rpc.NewHTTPClient()
+	h := rpc.NewHTTPClient(nil)
 	t.Cleanup(h.CloseIdleConnections)
 	owner := i.w.actor
 	owner.Role = identity.Owner

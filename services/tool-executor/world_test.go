@@ -106,7 +106,7 @@ func (w *world) start(t testing.TB, cfg toolexecutor.Config) *instance {
 		t.Fatal(err)
 	}
 	cfg.DocumentSyncURL, cfg.BrokerURL = w.docsURL, w.brokerAt
-	client := rpc.NewHTTPClient()
+	client := rpc.NewHTTPClient(nil)
 	s, err := toolexecutor.New(cfg, toolexecutor.Deps{
 		Log: natstest.Log(t), DB: w.db.Open(t, toolexecutor.Migrations()), Bus: natstest.Bus(t, w.nats, subject.ToolExecutor), Listener: l,
 		Verifier: verifier, Signer: identity.NewSigner(subject.ToolExecutor, w.key), HTTP: client, Tools: w.tools,
@@ -142,7 +142,7 @@ func (i *instance) client(t testing.TB) toolv1connect.ToolServiceClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := rpc.NewHTTPClient()
+	h := rpc.NewHTTPClient(nil)
 	t.Cleanup(h.CloseIdleConnections)
 	return toolv1connect.NewToolServiceClient(h, i.url, options...)
 }

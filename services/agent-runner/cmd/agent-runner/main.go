@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
@@ -22,6 +23,7 @@ func main() {
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
 		HealthAddr: func() string { return cfg.Addr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
@@ -29,15 +31,16 @@ func main() {
 func run(ctx context.Context, cfg agentrunner.Config, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
 		Name: subject.AgentRunner, Addr: cfg.Addr, AddrSetting: "AGENT_RUNNER_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
+		TLS: cfg.TLS, Peers: cfg.Peers(),
 		Database: pg.Config{URL: cfg.DatabaseURL, DirectURL: cfg.DatabaseDirect, Role: agentrunner.Role, Schema: agentrunner.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
-		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword, CAFile: cfg.NATSCA},
 	})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
 	s, err := agentrunner.New(cfg, agentrunner.Deps{
-		Log: env.Log, DB: p.DB, Bus: p.Bus, Listener: p.Listener, Verifier: p.Verifier, Signer: p.Signer, Registerer: env.Registry, Gatherer: env.Registry,
+		Log: env.Log, DB: p.DB, Bus: p.Bus, Listener: p.Listener, Verifier: p.Verifier, Signer: p.Signer, Secure: p.Secure, Registerer: env.Registry, Gatherer: env.Registry,
 	})
 	if err != nil {
 		return err

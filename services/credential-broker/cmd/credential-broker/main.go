@@ -11,6 +11,7 @@ import (
 	"runtime"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
@@ -30,6 +31,7 @@ func main() {
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
 		HealthAddr: func() string { return cfg.Addr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
@@ -42,13 +44,13 @@ func run(ctx context.Context, cfg credentialbroker.Config, env service.Env) erro
 	if cfg.Procs > 0 && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(cfg.Procs)
 	}
-	o := service.Options{Name: subject.CredentialBroker, Addr: cfg.Addr, AddrSetting: "CREDENTIAL_BROKER_ADDR", TrustedKeys: cfg.TrustedKeys}
+	o := service.Options{Name: subject.CredentialBroker, Addr: cfg.Addr, AddrSetting: "CREDENTIAL_BROKER_ADDR", TrustedKeys: cfg.TrustedKeys, TLS: cfg.TLS}
 	if cfg.AccountsFile == "" {
 		o.Database = pg.Config{
 			URL: cfg.DatabaseURL, Role: credentialbroker.Role, Schema: credentialbroker.Schema, MaxConns: cfg.DatabaseConns,
 			Tracer: cfg.Telemetry.QueryTracer(),
 		}
-		o.Bus = bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword}
+		o.Bus = bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword, CAFile: cfg.NATSCA}
 	}
 	p, err := service.Open(ctx, env, o)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
@@ -22,15 +23,16 @@ func main() {
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
 		HealthAddr: func() string { return cfg.Addr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
 
 func run(ctx context.Context, cfg documentsync.Config, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
-		Name: subject.DocumentSync, Addr: cfg.Addr, AddrSetting: "DOCUMENT_SYNC_ADDR", TrustedKeys: cfg.TrustedKeys,
+		Name: subject.DocumentSync, Addr: cfg.Addr, AddrSetting: "DOCUMENT_SYNC_ADDR", TrustedKeys: cfg.TrustedKeys, TLS: cfg.TLS,
 		Database: pg.Config{URL: cfg.DatabaseURL, Role: documentsync.Role, Schema: documentsync.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
-		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword, CAFile: cfg.NATSCA},
 	})
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func run(ctx context.Context, cfg config, env service.Env) error {
 		return err
 	}
 	defer p.Close()
-	client := rpc.NewHTTPClient()
+	client := rpc.NewHTTPClient(nil)
 	defer client.CloseIdleConnections()
 	far := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: cfg.Slots}}
 	defer far.CloseIdleConnections()

@@ -9,6 +9,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/httpserver"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/service"
@@ -24,7 +25,8 @@ func main() {
 		About:      "serves Signalbox' public API",
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
-		HealthAddr: func() string { return cfg.HTTPAddr },
+		HealthAddr: func() string { return cfg.OpsAddr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
@@ -33,8 +35,9 @@ func run(ctx context.Context, cfg gateway.Config, env service.Env) error {
 	m := gateway.Migrations()
 	p, err := service.Open(ctx, env, service.Options{
 		Name: gateway.Name, Addr: cfg.HTTPAddr, AddrSetting: "GATEWAY_HTTP_ADDR", ServiceKey: cfg.ServiceKey,
+		TLS: cfg.TLS, Peers: cfg.Peers(), Public: true,
 		Database: pg.Config{URL: cfg.DatabaseURL, Role: m.Role, Schema: m.Schema, MaxConns: cfg.DatabaseMax, Tracer: cfg.Telemetry.QueryTracer()},
-		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword, CAFile: cfg.NATSCA},
 	})
 	if err != nil {
 		return err
@@ -49,7 +52,7 @@ func run(ctx context.Context, cfg gateway.Config, env service.Env) error {
 		return err
 	}
 	s, err := gateway.New(cfg, gateway.Deps{
-		Log: env.Log, DB: p.DB, Bus: p.Bus, Signer: p.Signer, HTTP: rpc.NewHTTPClient(), Public: p.Listener, Ops: ops,
+		Log: env.Log, DB: p.DB, Bus: p.Bus, Signer: p.Signer, HTTP: rpc.NewHTTPClient(p.Secure), Secure: p.Secure, Public: p.Listener, Ops: p.Secure.Listen(ops),
 		Registerer: env.Registry, Gatherer: env.Registry, Console: pages,
 	})
 	if err != nil {

@@ -65,22 +65,20 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, []byte, error) {
 // connect opens a connection to document-sync.
 func (p *Proxy) connect(ctx context.Context) (net.Conn, error) {
 	d := &net.Dialer{KeepAliveConfig: keepAlive}
-	conn, err := d.DialContext(ctx, "tcp", hostPort(p.target))
-	if err != nil || p.target.Scheme != "https" {
-		return conn, err
+	dial := d.DialContext
+	if p.target.Scheme == "https" {
+		dial = p.cfg.Secure.Dialer(d, "http/1.1")
+		if dial == nil { // the system's authorities
+			dial = (&tls.Dialer{NetDialer: d, Config: &tls.Config{NextProtos: []string{"http/1.1"}}}).DialContext
+		}
 	}
-	secure := tls.Client(conn, &tls.Config{ServerName: p.target.Hostname(), NextProtos: []string{"http/1.1"}})
-	if err := secure.HandshakeContext(ctx); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return secure, nil
+	return dial(ctx, "tcp", hostPort(p.target))
 }
 
 func hostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
-		port = u.Scheme // net resolves its name
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
 	return net.JoinHostPort(u.Hostname(), port)
 }

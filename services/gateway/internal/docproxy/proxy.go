@@ -20,6 +20,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/mux"
 	"signalbox.dev/pkg/panics"
 
@@ -33,7 +34,8 @@ type Config struct {
 	Authenticator *auth.Authenticator
 	Streams       *auth.Streams // limits sockets by member and workspace, and ends them
 	Signer        *identity.Signer
-	URL           string // of document-sync
+	URL           string            // of document-sync
+	Secure        *mtls.Credentials // for an https URL; may be nil
 	Log           *slog.Logger
 	Metrics       prometheus.Registerer // nil: none
 	// Origins may open sockets from their pages, like the gateway's own origin; * for all.

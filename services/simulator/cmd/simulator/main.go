@@ -51,7 +51,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if cfg.healthcheck {
 		ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 		defer cancel()
-		return httpserver.CheckHealth(ctx, cfg.Addr)
+		return httpserver.CheckHealth(ctx, cfg.Addr, false)
 	}
 	log, err := telemetry.NewLogger(stderr, telemetry.Config{LogLevel: cfg.LogLevel, LogFormat: cfg.LogFormat}, "simulator")
 	if err != nil {

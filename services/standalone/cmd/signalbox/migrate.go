@@ -10,7 +10,9 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/services/standalone"
 )
@@ -23,6 +25,7 @@ type migrateSettings struct {
 	NATSURL      string        `env:"NATS_URL" doc:"NATS servers; if empty, streams are not changed."`
 	NATSUser     string        `env:"NATS_USER" envDefault:"admin" doc:"The NATS user that administers streams."`
 	NATSPassword conf.Secret   `env:"NATS_PASSWORD" doc:"Password of that user; empty if the servers require none."`
+	NATSCA       string        `env:"NATS_CA_FILE" doc:"PEM file with the authorities that sign the NATS servers' certificates. With it, or with tls:// in NATS_URL, the connection is encrypted."`
 	Partitions   int           `env:"EVENT_PARTITIONS" envDefault:"4" doc:"Partitions of the run log: the same number for all services. It cannot be lowered later."`
 	Replicas     int           `env:"EVENT_REPLICAS" envDefault:"1" doc:"Replicas of each stream: 1 on a single server, 3 in a cluster."`
 
@@ -31,6 +34,8 @@ type migrateSettings struct {
 	Tools       conf.Secret `env:"TOOL_EXECUTOR_DB_PASSWORD" doc:"The same for signalbox_tools."`
 	Documents   conf.Secret `env:"DOCUMENT_SYNC_DB_PASSWORD" doc:"The same for signalbox_documents."`
 	Credentials conf.Secret `env:"CREDENTIAL_BROKER_DB_PASSWORD" doc:"The same for signalbox_credentials."`
+
+	TLS mtls.Config
 }
 
 // passwords returns the passwords by schema.
@@ -73,6 +78,11 @@ func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logg
 	if url == "" {
 		variable, url = "DATABASE_URL", s.DatabaseURL
 	}
+	if err := service.CheckLinks(service.Options{
+		TLS: s.TLS, Bus: bus.Config{URL: s.NATSURL, CAFile: s.NATSCA}, Database: pg.Config{Role: "migrate", URL: s.DatabaseURL, DirectURL: s.DirectURL},
+	}); err != nil {
+		return err
+	}
 	if err := pg.Await(ctx, url.Reveal(), s.Wait, log); err != nil {
 		return fmt.Errorf("%s: %w", variable, err)
 	}
@@ -84,11 +94,15 @@ func (c *cli) migrateAll(ctx context.Context, s *migrateSettings, log *slog.Logg
 		fmt.Fprintln(c.out, "streams: not changed (NATS_URL is not set)")
 		return nil
 	}
+	secure, err := mtls.Open(s.TLS, "", nil, log)
+	if err != nil {
+		return err
+	}
 	topology, err := subject.NewTopology(subject.Options{Partitions: s.Partitions, Replicas: s.Replicas})
 	if err != nil {
 		return fmt.Errorf("EVENT_PARTITIONS, EVENT_REPLICAS: %w", err)
 	}
-	admin, err := bus.Connect(ctx, bus.Config{URL: s.NATSURL, Service: subject.Admin, User: s.NATSUser, Password: s.NATSPassword, Log: log})
+	admin, err := bus.Connect(ctx, bus.Config{URL: s.NATSURL, Service: subject.Admin, User: s.NATSUser, Password: s.NATSPassword, CAFile: s.NATSCA, TLS: secure, Log: log})
 	if err != nil {
 		return err
 	}

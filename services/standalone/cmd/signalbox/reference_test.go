@@ -23,6 +23,8 @@ import (
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
+	"signalbox.dev/pkg/mtls/mtlstest"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/subject"
@@ -223,6 +225,11 @@ func assemble(t *testing.T, service string, m pg.Migrations) assembly {
 	}
 	t.Cleanup(a.db.Close)
 	a.metrics.MustRegister(a.db.Collector())
+	secure, err := mtls.Open(mtlstest.NewAuthority(t).Files(t, t.TempDir(), mtlstest.Certificate{Names: []string{service}}), service, nil, a.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.metrics.MustRegister(secure.Collector())
 	if a.bus, err = bus.Connect(t.Context(), bus.Config{URL: "nats://127.0.0.1:1", Service: service, Log: a.log, Metrics: a.metrics}); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +275,7 @@ func TestMetricsReference(t *testing.T) {
 			var cfg gatewayservice.Config
 			load(&cfg)
 			a := assemble(t, name, gatewayservice.Migrations())
-			_, err := gatewayservice.New(cfg, gatewayservice.Deps{Log: a.log, DB: a.db, Bus: a.bus, Public: a.listener, Signer: a.signer, HTTP: rpc.NewHTTPClient(), Registerer: a.metrics})
+			_, err := gatewayservice.New(cfg, gatewayservice.Deps{Log: a.log, DB: a.db, Bus: a.bus, Public: a.listener, Signer: a.signer, HTTP: rpc.NewHTTPClient(nil), Registerer: a.metrics})
 			return a.metrics, err
 		case subject.AgentRunner:
 			var cfg agentrunner.Config
@@ -280,7 +287,7 @@ func TestMetricsReference(t *testing.T) {
 			var cfg toolexecutor.Config
 			load(&cfg)
 			a := assemble(t, name, toolexecutor.Migrations())
-			_, err := toolexecutor.New(cfg, toolexecutor.Deps{Log: a.log, DB: a.db, Bus: a.bus, Listener: a.listener, Verifier: a.verifier, Signer: a.signer, HTTP: rpc.NewHTTPClient(), Registerer: a.metrics})
+			_, err := toolexecutor.New(cfg, toolexecutor.Deps{Log: a.log, DB: a.db, Bus: a.bus, Listener: a.listener, Verifier: a.verifier, Signer: a.signer, HTTP: rpc.NewHTTPClient(nil), Registerer: a.metrics})
 			return a.metrics, err
 		case subject.DocumentSync:
 			var cfg documentsync.Config

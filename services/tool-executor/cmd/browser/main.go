@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/service"
 	"signalbox.dev/pkg/telemetry"
 	toolexecutor "signalbox.dev/services/tool-executor"
@@ -20,13 +21,14 @@ func main() {
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
 		HealthAddr: func() string { return cfg.Addr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
 
 func run(ctx context.Context, cfg toolexecutor.BrowserConfig, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
-		Name: toolexecutor.BrowserName, Addr: cfg.Addr, AddrSetting: "BROWSER_ADDR", TrustedKeys: cfg.TrustedKeys,
+		Name: toolexecutor.BrowserName, Addr: cfg.Addr, AddrSetting: "BROWSER_ADDR", TrustedKeys: cfg.TrustedKeys, TLS: cfg.TLS,
 	})
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ func Start(t testing.TB, s *Service) documentv1connect.DocumentServiceClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := rpc.NewHTTPClient()
+	h := rpc.NewHTTPClient(nil)
 	t.Cleanup(h.CloseIdleConnections)
 	return documentv1connect.NewDocumentServiceClient(h, url, options...)
 }

@@ -81,7 +81,7 @@ func (w *world) egress(t testing.TB) *egress.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := rpc.NewHTTPClient()
+	h := rpc.NewHTTPClient(nil)
 	t.Cleanup(h.CloseIdleConnections)
 	return egress.New(url, h, signer, credentialv1connect.NewConnectionServiceClient(h, url, options...))
 }
