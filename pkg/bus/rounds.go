@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -12,13 +13,17 @@ import (
 
 // Rounds shares the rounds of periodic work among the replicas of a service, if it does not matter
 // which of them does a round. A replica announces each round that it has done, and the others
-// then put off theirs. So one replica does them all, until it is silent for longer than an interval
-// and up to two: then another one goes on. Nobody is elected. A lost announcement, or a bus that
+// then put off theirs. So one replica does them all, until it is silent for one and a half to two
+// intervals: then another one goes on. If several begin at the same time, the one with the smallest
+// name does. Nobody is elected. A lost announcement, or a bus that
 // is away, only makes several replicas do the same round.
 type Rounds struct {
 	every time.Duration
 	timer *time.Timer
 	tell  func(ctx context.Context) error
+
+	mu    sync.Mutex // guards began
+	began time.Time  // the last round here
 }
 
 // Core is the part of *Bus that Rounds needs.
@@ -46,8 +51,11 @@ func NewRounds(b Core, cfg RoundsConfig) (*Rounds, error) {
 	r := RoundsAlone(cfg.Every)
 	r.tell = func(ctx context.Context) error { return b.Nudge(ctx, cfg.Subject, wrapperspb.String(cfg.Self)) }
 	if _, err := b.Subscribe(cfg.Subject, func(_ context.Context, m *Message) {
-		if by, err := Decode[*wrapperspb.StringValue](m); err == nil && by.GetValue() != cfg.Self {
-			r.timer.Reset(cfg.Every + cfg.Jitter(cfg.Every))
+		by, err := Decode[*wrapperspb.StringValue](m)
+		if err == nil && by.GetValue() != cfg.Self && (by.GetValue() < cfg.Self || !r.active()) {
+			// A head start of half an interval for the one that announces: its rounds do not
+			// all take the same time, and among many replicas one has hardly any jitter.
+			r.timer.Reset(cfg.Every + cfg.Every/2 + cfg.Jitter(cfg.Every/2))
 		}
 	}); err != nil {
 		return nil, fmt.Errorf("share rounds: %w", err)
@@ -64,7 +72,19 @@ func RoundsAlone(every time.Duration) *Rounds {
 func (r *Rounds) Due() <-chan time.Time { return r.timer.C }
 
 // Begin begins a round: the next one is due an interval later.
-func (r *Rounds) Begin() { r.timer.Reset(r.every) }
+func (r *Rounds) Begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.began = time.Now()
+	r.timer.Reset(r.every)
+}
+
+// active reports whether this replica has begun the last round that was due, or one since then.
+func (r *Rounds) active() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.began.IsZero() && time.Since(r.began) <= r.every
+}
 
 // Done tells the other replicas that a round was done. It must not be called for one that failed.
 // If the bus is away, they do not hear of it and go on themselves.

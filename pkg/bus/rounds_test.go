@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -71,6 +72,7 @@ func TestRounds(t *testing.T) {
 					did[i]++
 					longest, last = max(longest, time.Since(last)), time.Now()
 					mu.Unlock()
+					<-time.After(rand.N(every / 4)) // a round takes a while, and not always the same
 					r.Done(ctx)
 				}
 			})
