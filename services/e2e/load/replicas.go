@@ -41,7 +41,7 @@ func replicas(ctx context.Context, b *bench) error {
 }
 
 func (b *bench) idleReplicas(ctx context.Context, n int) error {
-	w, err := b.world(ctx, world.Options{Replicas: n, Statements: true})
+	w, err := b.world(ctx, world.Options{Replicas: n, Partitions: stagePartitions, Statements: true})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ type copier struct {
 	log    *slog.Logger
 
 	at      position      // the last known position of the copy
+	known   bool          // the position was read since the last failure
 	active  bool          // the last batch was written here
 	seenAt  position      // the position at the last check
 	pending bool          // the stream had more than the copy at the last check
@@ -65,7 +66,7 @@ func (c *copier) pass(ctx context.Context) time.Duration {
 			c.log.WarnContext(ctx, "run log not copied, trying again", "error", err)
 		}
 		// The batch may have been written or not: read the position first.
-		c.failing, c.active, c.pending = true, false, false
+		c.failing, c.active, c.pending, c.known = true, false, false, false
 	} else if b != nil && c.failing {
 		c.failing = false
 		c.log.InfoContext(ctx, "run log is copied again")
@@ -114,6 +115,7 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 		if c.at, err = c.readPosition(ctx); err != nil {
 			return nil, err
 		}
+		c.known = true
 	}
 	from, lost, uncertain := c.begin(state)
 	if uncertain || from.Sequence >= state.Last && from == c.at {
@@ -147,7 +149,7 @@ func (c *copier) next(ctx context.Context) (*batch, error) {
 // complete reports whether the copy was complete at the last check and the stream has not changed
 // since then, so that replicas that do not copy leave Postgres alone while nothing happens.
 func (c *copier) complete(state bus.StreamState) bool {
-	return !c.failing && !c.shorter && c.at == position{state.Created.UnixNano(), state.Last}
+	return c.known && !c.shorter && c.at == position{state.Created.UnixNano(), state.Last}
 }
 
 // state returns the stream's state.
