@@ -38,7 +38,7 @@ AT_ONCE := -p 4
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
-.PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-yjs
+.PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -99,7 +99,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests use the programs that were just built.
-test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams bench-load: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -265,8 +265,11 @@ bench: bench-go bench-mux bench-oracle bench-peers bench-yjs bench-load ## Measu
 bench-go: setup ## Run the Go benchmarks (BENCH=. COUNT=1)
 	@$(WITHPG) go test -run '^$$' -bench '$(or $(BENCH),.)' -count $(or $(COUNT),1) $(UNITS)
 
-bench-load: setup build-e2e ## Put load on a running system (ARGS="ttft live idle failover steps stops tools fairness documents", --help)
+bench-load: setup build-e2e ## Put load on a running system (ARGS="ttft live idle replicas wide failover steps stops tools fairness documents", --help)
 	@go run ./services/e2e/load $(ARGS)
+
+bench-scale: setup build-e2e ## Measure what each unit of work costs, and verify predictions (docs/scale.md; ARGS=--json)
+	@go run ./services/e2e/load $(ARGS) scale
 
 bench-oracle: ## The model codec beside the official SDKs
 	@cd bench/oracle && GOWORK=off go test -run '^$$' -bench . -count $(or $(COUNT),1)
