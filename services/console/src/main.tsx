@@ -3,11 +3,6 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-// What opens over any page has its styles from the start: a browser that lost its network while it
-// fetched them in advance does not ask for them again.
-import "./parts/Dialog.module.css";
-import "./parts/Keys.module.css";
-import "./parts/Palette.module.css";
 import { createConsole } from "./router.tsx";
 import "./styles/base.css";
 import { applyTheme } from "./theme.ts";

@@ -5,7 +5,6 @@ import { everywhere, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
-import { InboxPage } from "./routes/inbox.tsx";
 import { NewPage } from "./routes/new.tsx";
 import type { RunSearch } from "./routes/run.tsx";
 import type { RunsSearch } from "./routes/runs.tsx";
@@ -117,7 +116,11 @@ export function createConsole(queries: QueryClient) {
 			return <LazySessions search={sessions.useSearch()} />;
 		},
 	});
-	const inbox = createRoute({ getParentRoute: () => workspace, path: "/inbox", component: InboxPage });
+	const inbox = createRoute({
+		getParentRoute: () => workspace,
+		path: "/inbox",
+		component: lazyRouteComponent(() => import("./routes/inbox.tsx"), "InboxPage"),
+	});
 	const documents = createRoute({
 		getParentRoute: () => workspace,
 		path: "/documents",

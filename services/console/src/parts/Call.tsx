@@ -1,14 +1,16 @@
 import { Link } from "@tanstack/react-router";
 import { ChevronRight, Copy } from "lucide-react";
-import { memo, useState } from "react";
+import { lazy, memo, Suspense, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { type Call as CallData, type CallState, type Ask as Question, unavailability } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
 import { tellingArgument, toolWords, until } from "../words.ts";
-import { Ask } from "./Ask.tsx";
 import css from "./Call.module.css";
 import { Button, Icon, IconButton } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
+
+/** Fetched when there is a question. */
+const Ask = lazy(() => import("./Ask.tsx").then((m) => ({ default: m.Ask })));
 
 const signals: Record<CallState, SignalName> = {
 	arriving: "queued",
@@ -52,7 +54,9 @@ const Call = memo(function Call({ call, session, run, place }: { call: CallData;
 	if (call.state === "asking" && call.ask && !call.ask.decision)
 		return (
 			<div className={css.call} data-live>
-				<Ask call={call} ask={call.ask} session={session} run={run} place={place} keys />
+				<Suspense fallback={null}>
+					<Ask call={call} ask={call.ask} session={session} run={run} place={place} keys />
+				</Suspense>
 			</div>
 		);
 	return (
