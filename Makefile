@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 5m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
@@ -233,6 +233,9 @@ e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and
 
 e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
+
+e2e-compose: setup build-e2e ## Compose with a real Docker engine: kills, backup, Prometheus (ARGS="--help")
+	@deploy/e2e/compose/run.sh $(ARGS)
 
 e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 EXPIRIES=60)
 	@go test -count=1 -timeout 40m -run '^TestProcesses$$' -v ./services/credential-broker/internal/oauth \

@@ -41,13 +41,22 @@ func settings(t *testing.T) map[string]string {
 
 // load reads docker-compose.yml as `docker compose --profile …` would.
 func load(env map[string]string, profiles ...string) (*types.Project, error) {
+	return loadFiles(env, []string{"docker-compose.yml"}, profiles...)
+}
+
+// loadFiles is load for COMPOSE_FILE.
+func loadFiles(env map[string]string, files []string, profiles ...string) (*types.Project, error) {
 	dir, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
 	}
+	var configs []types.ConfigFile
+	for _, f := range files {
+		configs = append(configs, types.ConfigFile{Filename: filepath.Join(dir, f)})
+	}
 	return loader.LoadWithContext(context.Background(), types.ConfigDetails{
 		WorkingDir:  dir,
-		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(dir, "docker-compose.yml")}},
+		ConfigFiles: configs,
 		Environment: env,
 	}, func(o *loader.Options) { o.Profiles = profiles })
 }
@@ -230,15 +239,17 @@ func TestRequired(t *testing.T) {
 
 var variable = regexp.MustCompile(`\$\{([A-Z_]+)`)
 
-// TestExample sees that .env.example tells of all variables of docker-compose.yml
-// and of no other.
+// TestExample sees that .env.example tells of all variables of docker-compose.yml and the files
+// beside it, and of no other.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
-	for _, m := range variable.FindAllStringSubmatch(read(t, "docker-compose.yml"), -1) {
-		used[m[1]] = true
+	for _, file := range composeFiles {
+		for _, m := range variable.FindAllStringSubmatch(read(t, file), -1) {
+			used[m[1]] = true
+		}
 	}
-	used["COMPOSE_PROFILES"] = true // by Compose itself
+	used["COMPOSE_PROFILES"], used["COMPOSE_FILE"] = true, true // by Compose itself
 	told := map[string]bool{}
 	for line := range strings.Lines(read(t, "deploy/.env.example")) {
 		name, _, ok := strings.Cut(strings.TrimPrefix(line, "# "), "=")
@@ -253,7 +264,7 @@ func TestExample(t *testing.T) {
 	}
 	for name := range told {
 		if !used[name] {
-			t.Errorf("docker-compose.yml does not use %s of deploy/.env.example", name)
+			t.Errorf("no file of Compose uses %s of deploy/.env.example", name)
 		}
 	}
 }

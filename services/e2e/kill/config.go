@@ -4,13 +4,21 @@ import (
 	"cmp"
 	"io"
 	"time"
+
+	"signalbox.dev/services/e2e/world"
 )
 
-// Config configures a run. Programs and Dir are required.
+// Config configures a run. Dir is required, and either Programs or World.
 type Config struct {
 	// Programs is a folder that world.Build has filled; Dir is for logs.
 	Programs, Dir string
-	Seed          uint64
+	// World is an installation whose parts have the environment that Environment returns, and
+	// tool-executor-farends as the tool executor. Nil starts a cluster. Run does not close it.
+	World *world.World
+	// FarEnd is the address at which to listen as the far end; "" is one that is free on this
+	// machine.
+	FarEnd string
+	Seed   uint64
 	// Kills is the number of kills; 0 means 140.
 	Kills int
 	// Least and Most are the pause between kills; 0 means 1 s and 2 s.

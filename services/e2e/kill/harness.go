@@ -1,6 +1,7 @@
 package kill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,14 +65,9 @@ func (h *harness) close() error {
 	return errors.Join(errs...)
 }
 
-// start starts the world, with limits high enough for the load.
+// start starts the far end and the world.
 func (h *harness) start(ctx context.Context) error {
-	scripts := filepath.Join(h.cfg.Dir, "scripts")
-	err := errors.Join(os.MkdirAll(scripts, 0o755), os.WriteFile(filepath.Join(scripts, scriptName+".yaml"), script, 0o600))
-	if err != nil {
-		return err
-	}
-	far, err := httpserver.Listen(ctx, "127.0.0.1:0")
+	far, err := httpserver.Listen(ctx, cmp.Or(h.cfg.FarEnd, "127.0.0.1:0"))
 	if err != nil {
 		return err
 	}
@@ -79,6 +75,22 @@ func (h *harness) start(ctx context.Context) error {
 	web := &http.Server{Handler: h.far, ReadHeaderTimeout: world.Timeout}
 	go func() { _ = web.Serve(far) }() // it ends with Close
 	h.closers = append(h.closers, func() error { h.far.Close(); return web.Close() })
+	if h.world = h.cfg.World; h.world == nil {
+		if err := h.startWorld(ctx, "http://"+far.Addr().String()); err != nil {
+			return err
+		}
+	}
+	h.members, err = h.world.NewMembers(ctx, "", "owner", workspaces)
+	return err
+}
+
+// startWorld starts a cluster.
+func (h *harness) startWorld(ctx context.Context, far string) error {
+	scripts := filepath.Join(h.cfg.Dir, "scripts")
+	err := WriteScript(scripts)
+	if err != nil {
+		return err
+	}
 	h.world, err = world.Start(ctx, world.Options{
 		Dir: h.cfg.Dir, Programs: h.cfg.Programs, Durable: true,
 		Program: func(service string, _ int) string {
@@ -87,32 +99,37 @@ func (h *harness) start(ctx context.Context) error {
 			}
 			return ""
 		},
-		Env: func(service string, _ int) []string {
-			switch service {
-			case subject.ToolExecutor:
-				return []string{"FAR_END_URL=http://" + far.Addr().String()}
-			case subject.AgentRunner:
-				return []string{"AGENT_RUNNER_APPROVAL_TIME=" + patience.String()}
-			case world.SimulatorName:
-				return []string{"SIMULATOR_SCRIPT=" + scripts}
-			case subject.Gateway:
-				return []string{
-					"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=1000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000",
-					"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE=1000000", "GATEWAY_WORKSPACE_REQUESTS_BURST=1000000",
-					"GATEWAY_MEMBER_STREAMS=10000", "GATEWAY_WORKSPACE_STREAMS=10000",
-				}
-			}
-			return nil
-		},
+		Env: func(service string, _ int) []string { return Environment(service, far, scripts) },
 	})
 	if h.world != nil {
 		h.closers = append(h.closers, h.world.Close)
 	}
-	if err != nil {
-		return err
-	}
-	h.members, err = h.world.NewMembers(ctx, "", "owner", workspaces)
 	return err
+}
+
+// WriteScript writes the simulated provider's script into a new folder.
+func WriteScript(dir string) error {
+	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, scriptName+".yaml"), script, 0o644))
+}
+
+// Environment returns a service's additional settings: limits that are high enough for the load,
+// the URL of the far end, and the folder with the script.
+func Environment(service, far, scripts string) []string {
+	switch service {
+	case subject.ToolExecutor:
+		return []string{"FAR_END_URL=" + far}
+	case subject.AgentRunner:
+		return []string{"AGENT_RUNNER_APPROVAL_TIME=" + patience.String()}
+	case world.SimulatorName:
+		return []string{"SIMULATOR_SCRIPT=" + scripts}
+	case subject.Gateway:
+		return []string{
+			"GATEWAY_MEMBER_REQUESTS_PER_MINUTE=1000000", "GATEWAY_MEMBER_REQUESTS_BURST=1000000",
+			"GATEWAY_WORKSPACE_REQUESTS_PER_MINUTE=1000000", "GATEWAY_WORKSPACE_REQUESTS_BURST=1000000",
+			"GATEWAY_MEMBER_STREAMS=10000", "GATEWAY_WORKSPACE_STREAMS=10000",
+		}
+	}
+	return nil
 }
 
 // storm is the time between the start and the end of the world.

@@ -57,8 +57,11 @@ type maker struct {
 }
 
 // Start runs a cluster and returns when all parts are ready. The caller closes the world, even
-// after an error.
+// after an error. With the environment variable Attached it uses an installation that is there.
 func Start(ctx context.Context, o Options) (*World, error) {
+	if file := os.Getenv(Attached); file != "" {
+		return attach(file, o)
+	}
 	w, err := newWorld(o)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,8 @@
 //
 // A World is started by Start (a cluster with replicas of each service) or by StartStandalone
 // (`signalbox up`). Each of its parts is a Part that can be killed and restarted with the same
-// address, environment and log file. Options.Via inserts proxies between parts.
+// address, environment and log file. Options.Via inserts proxies between parts. Attach makes a World
+// of an installation that runs already.
 //
 // # Who owns what
 //

@@ -107,6 +107,8 @@ type World struct {
 	own     *os.File // the lock on the folder of our own, nil without one
 	migrate func(context.Context) error
 	bus     func(service string) bus.Config
+	// attached are the parts of an installation that is not ours.
+	attached []Part
 
 	mu    sync.Mutex // guards what follows
 	procs []*Proc    // in the order of their start
@@ -120,10 +122,7 @@ func newWorld(o Options) (*World, error) {
 	o.Pooler = o.Pooler || os.Getenv("SIGNALBOX_E2E_POOLER") != ""
 	w := &World{
 		Dir: o.Dir, opts: o,
-		HTTP: &http.Client{
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		HTTP: newHTTPClient(),
 	}
 	if o.DataDir == "" {
 		if err := w.makeOwnFolder(); err != nil {
@@ -132,6 +131,13 @@ func newWorld(o Options) (*World, error) {
 	}
 	w.natsDir = cmp.Or(o.NATSDir, filepath.Join(w.opts.DataDir, "nats"))
 	return w, nil
+}
+
+func newHTTPClient() *http.Client {
+	return &http.Client{
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 30 * time.Second},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 }
 
 // ownPrefix is the prefix of worlds' own folders.
@@ -178,7 +184,7 @@ func (w *World) Parts() []Part {
 	for _, p := range w.Procs() {
 		out = append(out, p)
 	}
-	return out
+	return append(out, w.attached...)
 }
 
 // Procs returns the programs in start order.
@@ -226,7 +232,7 @@ func (w *World) WipeNATS(ctx context.Context) error {
 // Bus connects to NATS with the rights of a service. The caller closes the bus.
 func (w *World) Bus(ctx context.Context, service string) (*bus.Bus, error) {
 	if w.bus == nil {
-		return nil, errors.New("connect to NATS: standalone accepts no other connections")
+		return nil, errors.New("connect to NATS: this world accepts no other connections")
 	}
 	return bus.Connect(ctx, w.bus(service))
 }
