@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	}
 	w.migrate, w.secret = m.runMigrate, devSecret
 	w.bus = func(service string) bus.Config {
-		return bus.Config{URL: "nats://" + m.natsAddr, Service: service, Password: conf.Secret(m.nats[service]), Log: slog.New(slog.DiscardHandler)}
+		return bus.Config{URL: m.scheme("nats", "tls") + m.natsAddr, Service: service, Password: conf.Secret(m.nats[service]), Log: slog.New(slog.DiscardHandler)}
 	}
 	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), w.opts); err != nil {
 		return w, err
@@ -146,7 +146,12 @@ func (m *maker) startNATS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config := fmt.Sprintf("listen: %s\nhttp: %s\nmax_payload: %d\njetstream { store_dir: %q, max_file_store: 8G, sync_interval: \"100ms\" }\ninclude ./accounts.conf\n",
+	secure := ""
+	if m.opts.TLS != "" {
+		at := func(file string) string { return filepath.Join(m.opts.TLS, NATSName, file) }
+		secure = fmt.Sprintf("tls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n", at("tls.crt"), at("tls.key"), at("ca.crt"))
+	}
+	config := secure + fmt.Sprintf("listen: %s\nhttp: %s\nmax_payload: %d\njetstream { store_dir: %q, max_file_store: 8G, sync_interval: \"100ms\" }\ninclude ./accounts.conf\n",
 		m.natsAddr, m.natsMonitor, subject.MaxMessage, m.natsDir)
 	file := filepath.Join(m.Dir, "nats.conf")
 	if err := errors.Join(os.WriteFile(filepath.Join(m.Dir, "accounts.conf"), accounts, 0o600), os.WriteFile(file, []byte(config), 0o600)); err != nil {
@@ -191,9 +196,10 @@ func (m *maker) startPooler(ctx context.Context) error {
 
 func (m *maker) runMigrate(context.Context) error {
 	env := []string{
-		"DATABASE_URL=" + m.Database, "NATS_URL=nats://" + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
+		"DATABASE_URL=" + m.Database, "NATS_URL=" + m.scheme("nats", "tls") + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
 		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions),
 	}
+	env = append(env, m.certificates(subject.Gateway)...) // any of them: only NATS is called
 	for _, s := range cluster {
 		env = append(env, variable(s.name)+"_DB_PASSWORD="+m.logins[s.role])
 	}
@@ -220,7 +226,7 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 	if err != nil {
 		return err
 	}
-	ops, addrVariable := addr, variable(s.name)+"_ADDR"
+	ops, addrVariable, scheme := addr, variable(s.name)+"_ADDR", m.scheme("http", "https")
 	if s.name == subject.Gateway {
 		addrVariable = "GATEWAY_HTTP_ADDR"
 		if ops, err = freeport.Addr(); err != nil {
@@ -228,9 +234,10 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 		}
 		env = append(env, "GATEWAY_OPS_ADDR="+ops)
 		m.Gateways = append(m.Gateways, "http://"+addr)
+		scheme = "http://" // its public listener
 	}
 	_, err = m.start(ctx, spec{
-		name: name, service: s.name, replica: replica + 1, addr: addr, ops: "http://" + ops, health: "http://" + addr + "/ready",
+		name: name, service: s.name, replica: replica + 1, addr: addr, ops: m.scheme("http", "https") + ops, health: scheme + addr + "/ready",
 		env: append(env, addrVariable+"="+addr),
 	})
 	return err
@@ -247,7 +254,7 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 		return nil, err
 	}
 	env := []string{
-		"DATABASE_URL=" + through, "DATABASE_DIRECT_URL=" + direct, "NATS_URL=nats://" + nats, "NATS_PASSWORD=" + m.nats[s.name],
+		"DATABASE_URL=" + through, "DATABASE_DIRECT_URL=" + direct, "NATS_URL=" + m.scheme("nats", "tls") + nats, "NATS_PASSWORD=" + m.nats[s.name],
 		"SERVICE_KEY=" + m.keys[s.name].Encode(), "TRUSTED_KEYS=" + m.trusted,
 		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions), "LOG_LEVEL=" + m.opts.LogLevel,
 	}
@@ -275,9 +282,26 @@ func (m *maker) environment(s service, replica int, name string) ([]string, erro
 		if err != nil {
 			return nil, err
 		}
-		env = append(env, variable+"=http://"+addr)
+		env = append(env, variable+"="+m.scheme("http", "https")+addr)
 	}
-	return env, nil
+	return append(env, m.certificates(s.name)...), nil
+}
+
+// scheme returns one of the two schemes, for connections without and with TLS.
+func (m *maker) scheme(plain, secure string) string {
+	if m.opts.TLS == "" {
+		return plain + "://"
+	}
+	return secure + "://"
+}
+
+// certificates returns the settings of a service's TLS.
+func (m *maker) certificates(service string) []string {
+	if m.opts.TLS == "" {
+		return nil
+	}
+	at := func(file string) string { return filepath.Join(m.opts.TLS, service, file) }
+	return []string{"TLS_CERT_FILE=" + at("tls.crt"), "TLS_KEY_FILE=" + at("tls.key"), "TLS_CA_FILE=" + at("ca.crt"), "TLS_REQUIRED=true"}
 }
 
 func (m *maker) via(l Link) (string, error) {

@@ -68,6 +68,10 @@ type Options struct {
 	// Pooler puts a PgBouncer in transaction mode between the services of a cluster and
 	// PostgreSQL. The environment variable SIGNALBOX_E2E_POOLER does the same for all worlds.
 	Pooler bool
+	// TLS is a folder with a folder for each service of a cluster, and for nats, that has
+	// tls.crt, tls.key and ca.crt. With it, all connections between them use TLS. PostgreSQL is
+	// at a Unix socket.
+	TLS string
 	// DataDir has the data of PostgreSQL and, unless NATSDir is set, of NATS. The default is a
 	// folder of the world's own, in memory if there is room, which Close removes. The path must
 	// be short (80 bytes).

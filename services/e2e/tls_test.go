@@ -1,0 +1,73 @@
+package e2e_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"signalbox.dev/pkg/mtls/mtlstest"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// All services with TLS, which is required: a document and a run, watched live, before and after all
+// certificates were replaced.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	ca := mtlstest.NewAuthority(t)
+	folder := t.TempDir()
+	issue := func() {
+		for _, name := range append(world.Services(), world.NATSName) {
+			dir := filepath.Join(folder, name)
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			ca.Files(t, dir, mtlstest.Certificate{Names: []string{name}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}})
+		}
+	}
+	issue()
+	w, err := world.Start(t.Context(), world.Options{Dir: t.TempDir(), Programs: bin, Replicas: 1, Partitions: 1, TLS: folder})
+	if w != nil {
+		t.Cleanup(func() {
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := w.NewMember(t.Context(), "", "owner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := w.Client(0, who)
+	for _, when := range []string{"before", "after the certificates were replaced"} {
+		if err := c.Call(t.Context(), world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]any{"name": "Plan"}}, nil); err != nil {
+			t.Errorf("%s: make a document: %v", when, err)
+		}
+		session, err := c.NewSession(t.Context(), "")
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		s, err := c.Send(t.Context(), session, world.Sending{Content: "hello"})
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		for err == nil {
+			_, err = s.Next()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%s: the stream ends with %v", when, err)
+		}
+		run, err := c.Run(t.Context(), s.Run)
+		if err != nil || run.State != "done" {
+			t.Errorf("%s: the run is %+v, %v, want done", when, run, err)
+		}
+		issue()
+	}
+}
