@@ -394,6 +394,21 @@ func TestFork(t *testing.T) {
 	if asked := string(w.model.asked()[4]); !strings.Contains(asked, "not undone: write (document "+aDocument+")") {
 		t.Errorf("the model was not told of the original's call: %s", asked)
 	}
+	// The answer of a run, into the archive.
+	first := w.look(session).GetMessages()[0].GetRunId()
+	res, err = w.conversations.ForkSession(w.as(identity.Editor), &agentv1.ForkSessionRequest{SessionId: session, RunId: first, Archived: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !res.GetSession().GetArchived() {
+		t.Error("the fork is not in the archive")
+	}
+	w.wantPath(res.GetSession().GetId(), "Write it", "tool ", "tool ", "text Done.")
+	// A message for a session that has gone on.
+	_, err = w.conversations.Submit(w.as(identity.Editor), &agentv1.SubmitRequest{SessionId: session, ContentJson: `"x"`, LastOrdinal: new(int64(0))})
+	if fault.From(err).Code != "NOT_THE_LAST" {
+		t.Errorf("a message after the first run of two = %v", err)
+	}
 	// A message of the user alone, and everything.
 	for message, want := range map[string]int{next: 5, "": 6} {
 		res, err := w.conversations.ForkSession(w.as(identity.Editor), &agentv1.ForkSessionRequest{SessionId: session, MessageId: message, Title: "T"})

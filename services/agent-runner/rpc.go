@@ -175,7 +175,7 @@ func (c *conversations) Submit(ctx context.Context, req *agentv1.SubmitRequest) 
 	in := conversation.NewMessage{
 		Session: session, Content: json.RawMessage(req.GetContentJson()), Model: req.GetModel(), Provider: req.GetProvider(),
 		Tools: conversation.Selection(req.GetTools()), CollectToolStats: req.GetCollectToolStats(), IdempotencyKey: req.GetIdempotencyKey(), ResponseSchema: req.GetResponseSchemaJson(),
-		ClientTools: req.GetClientTools(), Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(),
+		ClientTools: req.GetClientTools(), Mode: modeOf(req.GetMode()), Timezone: req.GetTimezone(), Last: req.LastOrdinal,
 	}
 	if err := branches(req, &in); err != nil {
 		return nil, err
@@ -242,14 +242,19 @@ func (c *conversations) ForkSession(ctx context.Context, req *agentv1.ForkSessio
 	if err != nil {
 		return nil, err
 	}
-	fork := conversation.Fork{Session: session, Title: req.GetTitle(), IdempotencyKey: req.GetIdempotencyKey()}
-	if req.GetMessageId() != "" {
-		of, err := conversation.RefOf(&agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}})
-		if err != nil {
-			return nil, err
-		}
-		fork.Message = of.Message
+	fork := conversation.Fork{Session: session, Title: req.GetTitle(), Archived: req.GetArchived(), IdempotencyKey: req.GetIdempotencyKey()}
+	var of agentv1.MessageRef
+	switch {
+	case req.GetMessageId() != "":
+		of.By = &agentv1.MessageRef_MessageId{MessageId: req.GetMessageId()}
+	case req.GetRunId() != "":
+		of.By = &agentv1.MessageRef_RunId{RunId: req.GetRunId()}
 	}
+	ref, err := conversation.RefOf(&of)
+	if err != nil {
+		return nil, err
+	}
+	fork.Message, fork.Run = ref.Message, ref.Run
 	s, err := c.store.Fork(ctx, actor, fork)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,8 @@ await run(async () => {
   assert.ok(seen.choices[0].message.content);
   const session = response.headers.get('x-session-id');
   await client.chat.completions.create({ model, messages: [user('what time is it?')] }, { headers: { 'x-session-id': session } });
-  const stored = await (await fetch(`${gateway}/api/sessions/${session}`, { headers: { authorization: `Bearer ${apiKey}` } })).json();
+  const sessionOf = async (response) => (await fetch(`${gateway}/api/sessions/${response.headers.get('x-session-id')}`, { headers: { authorization: `Bearer ${apiKey}` } })).json();
+  const stored = await sessionOf(response);
   assert.deepEqual(stored.messages.map((m) => m.role), ['user', 'assistant', 'user', 'assistant', 'tool', 'assistant']);
   assert.equal(stored.messages[0].content[1].mediaType, 'image/png');
   did('sends pictures');
@@ -107,10 +108,10 @@ await run(async () => {
   }
   did('stops when it leaves');
 
-  await responses({ client, model, did, fails, where, parameters });
+  await responses({ client, model, did, fails, where, parameters, sessionOf });
 });
 
-async function responses({ client, model, did, fails, where, parameters }) {
+async function responses({ client, model, did, fails, where, parameters, sessionOf }) {
   // Whole, streamed, and continued.
   const first = await client.responses.create({ model, input: 'what time is it?', instructions: 'Be brief.' });
   assert.match(first.output_text, /^It is /);
@@ -122,7 +123,16 @@ async function responses({ client, model, did, fails, where, parameters }) {
   stream.on('response.output_text.delta', (e) => (text += e.delta));
   const second = await stream.finalResponse();
   assert.equal(text, second.output_text);
-  await fails(409, 'invalid_request_error', client.responses.create({ model, input: 'what time is it?', previous_response_id: first.id }));
+  // An older response has a second continuation, in a copy of the session. Repeated, it is the same.
+  const older = () => client.responses.create({ model, input: 'hello', previous_response_id: first.id }, { headers: { 'idempotency-key': 'older' } }).withResponse();
+  const [{ data: aside, response }, { data: repeated }] = [await older(), await older()];
+  assert.equal(repeated.id, aside.id);
+  const copy = await sessionOf(response);
+  assert.deepEqual(copy.messages.filter((m) => m.role === 'user').map((m) => m.content), ['what time is it?', 'hello']);
+  // So has one with other instructions: a session keeps its own.
+  const { response: otherwise } = await client.responses.create({ model, input: 'hello', instructions: 'Be long.', previous_response_id: aside.id }).withResponse();
+  assert.notEqual(otherwise.headers.get('x-session-id'), response.headers.get('x-session-id'));
+  assert.equal((await sessionOf(response)).messages.length, copy.messages.length);
   await fails(404, 'invalid_request_error', client.responses.retrieve('resp_1'));
   did('responds');
 

@@ -1684,7 +1684,10 @@ type SubmitRequest struct {
 	Edit *Edit `protobuf:"bytes,12,opt,name=edit,proto3" json:"edit,omitempty"`
 	// Instead of content_json: the run answers an earlier message again. It is a CONFLICT while a run
 	// of the session is active or queued.
-	Regenerate    *Regenerate `protobuf:"bytes,13,opt,name=regenerate,proto3" json:"regenerate,omitempty"`
+	Regenerate *Regenerate `protobuf:"bytes,13,opt,name=regenerate,proto3" json:"regenerate,omitempty"`
+	// The ordinal of the session's newest run, as the caller knows it. If another one came since, the
+	// message is refused with CONFLICT and the code NOT_THE_LAST.
+	LastOrdinal   *int64 `protobuf:"varint,14,opt,name=last_ordinal,json=lastOrdinal,proto3,oneof" json:"last_ordinal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1808,6 +1811,13 @@ func (x *SubmitRequest) GetRegenerate() *Regenerate {
 		return x.Regenerate
 	}
 	return nil
+}
+
+func (x *SubmitRequest) GetLastOrdinal() int64 {
+	if x != nil && x.LastOrdinal != nil {
+		return *x.LastOrdinal
+	}
+	return 0
 }
 
 // An edited message. It has the content itself, so that a server which does not know edits refuses
@@ -2119,8 +2129,12 @@ type ForkSessionRequest struct {
 	// Empty for the session's.
 	Title          string `protobuf:"bytes,3,opt,name=title,proto3" json:"title,omitempty"`
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Instead of message_id: the answer that this run of the session gave.
+	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The copy begins in the archive.
+	Archived      bool `protobuf:"varint,6,opt,name=archived,proto3" json:"archived,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ForkSessionRequest) Reset() {
@@ -2179,6 +2193,20 @@ func (x *ForkSessionRequest) GetIdempotencyKey() string {
 		return x.IdempotencyKey
 	}
 	return ""
+}
+
+func (x *ForkSessionRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *ForkSessionRequest) GetArchived() bool {
+	if x != nil {
+		return x.Archived
+	}
+	return false
 }
 
 type ForkSessionResponse struct {
@@ -2910,7 +2938,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x15DeleteSessionResponse\"'\n" +
 	"\x15CompactSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\x18\n" +
-	"\x16CompactSessionResponse\"\xc7\x04\n" +
+	"\x16CompactSessionResponse\"\x80\x05\n" +
 	"\rSubmitRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12!\n" +
@@ -2928,7 +2956,9 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x04edit\x18\f \x01(\v2\x18.signalbox.agent.v1.EditR\x04edit\x12>\n" +
 	"\n" +
 	"regenerate\x18\r \x01(\v2\x1e.signalbox.agent.v1.RegenerateR\n" +
-	"regenerate\"Y\n" +
+	"regenerate\x12&\n" +
+	"\flast_ordinal\x18\x0e \x01(\x03H\x00R\vlastOrdinal\x88\x01\x01B\x0f\n" +
+	"\r_last_ordinal\"Y\n" +
 	"\x04Edit\x12.\n" +
 	"\x02of\x18\x01 \x01(\v2\x1e.signalbox.agent.v1.MessageRefR\x02of\x12!\n" +
 	"\fcontent_json\x18\x02 \x01(\tR\vcontentJson\"<\n" +
@@ -2948,14 +2978,16 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\"\x16\n" +
-	"\x14SwitchBranchResponse\"\x91\x01\n" +
+	"\x14SwitchBranchResponse\"\xc4\x01\n" +
 	"\x12ForkSessionRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x14\n" +
 	"\x05title\x18\x03 \x01(\tR\x05title\x12'\n" +
-	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\"L\n" +
+	"\x0fidempotency_key\x18\x04 \x01(\tR\x0eidempotencyKey\x12\x15\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12\x1a\n" +
+	"\barchived\x18\x06 \x01(\bR\barchived\"L\n" +
 	"\x13ForkSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"t\n" +
 	"\x0eSubmitResponse\x12)\n" +
@@ -3162,6 +3194,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[15].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[21].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[24].OneofWrappers = []any{
 		(*MessageRef_MessageId)(nil),
 		(*MessageRef_RunId)(nil),

@@ -123,8 +123,11 @@ type Fork struct {
 	Session id.Session
 	// Message is the last one to copy, with the whole answer that it belongs to. Zero: the last one
 	// of the current branch.
-	Message        id.Message
+	Message id.Message
+	// Run stands for the last message of its answer.
+	Run            id.Run
 	Title          string // empty: the session's
+	Archived       bool
 	IdempotencyKey string
 }
 
@@ -139,7 +142,11 @@ func (s *Store) Fork(ctx context.Context, a identity.Actor, f Fork) (*Session, e
 	}
 	var hash []byte
 	if f.IdempotencyKey != "" {
-		sum := sha256.Sum256(fmt.Appendf(nil, "fork %s %s %s", f.Session, f.Message, f.Title))
+		of := f.Message.String()
+		if !id.IsZero(f.Run) {
+			of = f.Run.String()
+		}
+		sum := sha256.Sum256(fmt.Appendf(nil, "fork %s %s %s", f.Session, of, f.Title))
 		hash = sum[:]
 	}
 	var out Session
@@ -164,16 +171,16 @@ func fork(ctx context.Context, tx pgx.Tx, a identity.Actor, f Fork, hash []byte)
 	}
 	var target []branch.Target
 	b := &pgx.Batch{}
-	branch.QueueTarget(b, a.Workspace, f.Session, branch.Ref{Message: f.Message}, &target)
+	branch.QueueTarget(b, a.Workspace, f.Session, branch.Ref{Message: f.Message, Run: f.Run}, &target)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return Session{}, fmt.Errorf("look the message up: %w", err)
 	}
 	args := pg.Args{
 		"workspace": a.Workspace, "session": f.Session, "new": id.New[id.Session](), "member": a.Member, "title": f.Title,
-		"key": orNil(f.IdempotencyKey), "hash": hash, "at": 0,
+		"key": orNil(f.IdempotencyKey), "hash": hash, "at": 0, "archived": f.Archived,
 	}
 	switch {
-	case len(target) == 0 && !id.IsZero(f.Message):
+	case len(target) == 0 && (!id.IsZero(f.Message) || !id.IsZero(f.Run)):
 		return Session{}, noMessage()
 	case len(target) > 0:
 		at, err := endOfAnswer(ctx, tx, a, f.Session, &target[0])
@@ -187,9 +194,9 @@ func fork(ctx context.Context, tx pgx.Tx, a identity.Actor, f Fork, hash []byte)
 			SELECT greatest(clock_timestamp(), (
 				SELECT max(created_at) + interval '1 microsecond' FROM sessions WHERE workspace_id = @workspace)) AS at)
 		INSERT INTO sessions (id, workspace_id, created_by, title, title_source, model, provider, system_prompt, preset, tools,
-			max_steps, client_tools, idempotency_key, request_hash, forked_from, next_position, created_at, updated_at)
+			max_steps, client_tools, archived, idempotency_key, request_hash, forked_from, next_position, created_at, updated_at)
 		SELECT @new, workspace_id, @member, CASE @title WHEN '' THEN title ELSE @title END, CASE @title WHEN '' THEN title_source ELSE 'person' END,
-			model, provider, system_prompt, preset, tools, max_steps, client_tools, @key, @hash, id, (
+			model, provider, system_prompt, preset, tools, max_steps, client_tools, @archived, @key, @hash, id, (
 				SELECT count(*) + 1 FROM messages WHERE workspace_id = @workspace AND session_id = @session AND position <@ (SELECT path_to(@workspace, @session, @at))),
 			moment.at, moment.at
 		FROM sessions, moment WHERE workspace_id = @workspace AND id = @session

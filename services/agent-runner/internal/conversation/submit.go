@@ -50,6 +50,9 @@ type NewMessage struct {
 	// earlier message again: the one that it names or, if that is not the user's, the user's newest
 	// before it. Either switches the branch, whatever Mode says, and is without PreClaim.
 	Edit, Regenerate *branch.Ref
+	// Last is the ordinal of the session's newest run as the sender knows it. The message is refused
+	// if there is a newer one. Nil: any.
+	Last *int64
 	// PreClaim, if it is not nil, claims the new run in the transaction that creates it,
 	// provided that no other run of the session comes first.
 	PreClaim *run.PreClaim
@@ -132,6 +135,9 @@ func (s *Store) submit(ctx context.Context, b *pgx.Batch, a identity.Actor, n Ne
 	}
 	if n.Edit != nil && n.Edit.Current && len(found.target) > 0 && found.target[0].Same {
 		return sameAgain(b, a, n, found.target[0].ID), nil
+	}
+	if n.Last != nil && found.session[0].NextOrdinal != *n.Last+1 {
+		return nil, fault.Coded(fault.Conflict, "NOT_THE_LAST", "the session has gone on since: read it and send the message again, or fork the session")
 	}
 	if n.branches() && len(found.open) > 0 {
 		return nil, runActive()

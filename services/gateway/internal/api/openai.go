@@ -412,6 +412,9 @@ type openAIRequest struct {
 	stream  bool
 	// background lets the run go on if the client leaves.
 	background bool
+	// previous is the run that the message follows; nil for the session's last one.
+	previous     *agentv1.Run
+	instructions string // with previous
 }
 
 // answerOpenAI answers the last message of a conversation.
@@ -438,14 +441,10 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 	if req.SessionId, err = a.openAISession(ctx, r, t); err != nil {
 		return nil, err
 	}
-	if r.background && !r.stream {
-		res, err := a.cfg.Conversations.Submit(ctx, req)
-		if err != nil {
-			return nil, err
-		}
+	s, res, err := a.submitOpenAI(ctx, r, req)
+	if err == nil && s == nil {
 		return a.responseNow(ctx, res.GetRun(), 1, false)
 	}
-	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
 		if !r.background {
 			a.stopIfLeft(ctx, res)
@@ -459,6 +458,27 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 		err = s.replay(f)
 	}
 	return s.answerOpenAI(r, err)
+}
+
+// submitOpenAI submits the message and, unless nobody waits for the answer, opens a stream. If the
+// session has gone on since the previous response, the message goes to a copy.
+func (a *API) submitOpenAI(ctx context.Context, r *openAIRequest, req *agentv1.SubmitRequest) (s *stream, res *agentv1.SubmitResponse, err error) {
+	if r.previous != nil {
+		req.LastOrdinal, req.Mode = new(r.previous.GetOrdinal()), agentv1.SubmitMode_SUBMIT_MODE_REJECT
+	}
+	if r.background && !r.stream {
+		res, err = a.cfg.Conversations.Submit(ctx, req)
+	} else {
+		s, res, err = a.submitAsStream(ctx, req)
+	}
+	if err == nil || req.LastOrdinal == nil || fault.From(err).Code != "NOT_THE_LAST" {
+		return s, res, err
+	}
+	if err := a.fork(ctx, r); err != nil {
+		return nil, nil, err
+	}
+	req.SessionId, req.LastOrdinal = r.session, nil
+	return a.submitOpenAI(ctx, r, req)
 }
 
 // openAISession returns the session that a request names, or creates one with the conversation

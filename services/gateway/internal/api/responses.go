@@ -19,7 +19,7 @@ import (
 func (a *API) responses() {
 	const tag = "OpenAI"
 	register(a, op("openai-respond", "POST /v1/responses", tag, "Create a response", maxBody(limitMessage), answers(openAIAnswer("The response, or with stream its events.")),
-		about("previous_response_id continues that response's session, whose last response it has to be. Without background the run is stopped if the client disconnects.")),
+		about("previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. Without background the run is stopped if the client disconnects.")),
 		editors.openAI(), a.respond)
 	register(a, op("openai-get-response", "GET /v1/responses/{id}", tag, "Read a response, or watch it from its beginning or after an event", answers(openAIAnswer("The response, or with stream its events.")),
 		about("Events have the same bytes and the same sequence numbers in every answer.")), viewers.openAI(), a.getResponse)
@@ -170,20 +170,29 @@ func (a *API) continueFrom(ctx context.Context, r *openAIRequest, b *CreateRespo
 		return err
 	}
 	session := found.GetSession()
-	switch {
-	case b.Model != "" && b.Model != session.GetPreset():
+	if b.Model != "" && b.Model != session.GetPreset() {
 		return invalid("model: the session's is %s; leave model out, or start without the earlier response", session.GetPreset())
-	case previous == nil:
-	case found.GetActiveRun() != nil:
-		return fault.Coded(fault.Conflict, "RUN_ACTIVE", "a response of this conversation is in progress: wait for its end, or cancel it")
-	case found.GetLastEvent().GetRunOrdinal() > previous.GetOrdinal():
-		return fault.Coded(fault.Conflict, "NOT_THE_LAST", "previous_response_id: the conversation has gone on since; name its last response")
 	}
+	r.previous, r.instructions = previous, b.Instructions
 	if previous != nil && b.Instructions != session.GetSystemPrompt() {
-		if err := checkSessionFields(nil, nil, nil, &b.Instructions, nil); err != nil {
-			return err
-		}
-		_, err = a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: r.session, SystemPrompt: &b.Instructions})
+		return a.fork(ctx, r) // the session keeps its own
+	}
+	return nil
+}
+
+// fork makes the request one to a copy of the session up to the previous response. Repeated with the
+// same idempotency key, it finds the same copy.
+func (a *API) fork(ctx context.Context, r *openAIRequest) error {
+	if err := checkSessionFields(nil, nil, nil, &r.instructions, nil); err != nil {
+		return err
+	}
+	res, err := a.cfg.Conversations.ForkSession(ctx, &agentv1.ForkSessionRequest{SessionId: r.session, RunId: r.previous.GetId(), Archived: true, IdempotencyKey: r.key})
+	if err != nil {
+		return err
+	}
+	r.session, r.previous = res.GetSession().GetId(), nil
+	if r.instructions != res.GetSession().GetSystemPrompt() {
+		_, err = a.cfg.Conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: r.session, SystemPrompt: &r.instructions})
 	}
 	return err
 }
