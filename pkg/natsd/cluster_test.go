@@ -3,6 +3,7 @@ package natsd_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,5 +43,43 @@ func TestCluster(t *testing.T) {
 	t.Logf("a new leader took a message after %v", time.Since(begin))
 	if last, err := b.Last(ctx, subject.EventStream(0), "ev.00.w.s"); err != nil || last.ID != "3" {
 		t.Errorf("Last = %+v, %v, want id 3", last, err)
+	}
+}
+
+// From one replica to three, as `signalbox migrate` does it with EVENT_REPLICAS=3: the leader, which
+// had everything, is lost afterwards, and nothing else is.
+func TestReplicasFromOneToThree(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("three servers")
+	}
+	c := natstest.NewClusterWith(t, subject.Options{Partitions: 1, Replicas: 1})
+	b := c.Bus("anybody")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const events = 50
+	for i := range events {
+		if _, err := b.Publish(ctx, "ev.00.w.s", fmt.Sprint(i), wrapperspb.String(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Publish(ctx, "work.run.0", "run", wrapperspb.String("run")); err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(subject.Options{Partitions: 1, Replicas: 3})
+	c.AwaitReplicas(subject.EventStream(0))
+	c.AwaitReplicas(subject.Runs)
+	c.StopLeader(subject.EventStream(0))
+	for _, want := range []struct {
+		stream string
+		last   uint64
+	}{{subject.EventStream(0), events}, {subject.Runs, 1}} {
+		state, err := b.Stream(ctx, want.stream)
+		for ; err != nil && ctx.Err() == nil; state, err = b.Stream(ctx, want.stream) { // no leader yet
+			<-time.After(50 * time.Millisecond)
+		}
+		if err != nil || state.Last != want.last {
+			t.Errorf("stream %s after the loss = %+v, %v, want %d messages", want.stream, state, err, want.last)
+		}
 	}
 }

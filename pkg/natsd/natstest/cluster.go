@@ -31,6 +31,12 @@ type Cluster struct {
 // with the test.
 func NewCluster(t testing.TB, partitions int) *Cluster {
 	t.Helper()
+	return NewClusterWith(t, subject.Options{Partitions: partitions, Replicas: 3})
+}
+
+// NewClusterWith is NewCluster with other options, such as one replica of each stream.
+func NewClusterWith(t testing.TB, o subject.Options) *Cluster {
+	t.Helper()
 	c := &Cluster{t: t}
 	ports, addrs := make([]int, 3), make([]string, 3)
 	for i := range ports {
@@ -63,16 +69,37 @@ func NewCluster(t testing.TB, partitions int) *Cluster {
 		})
 		c.servers = append(c.servers, srv)
 	}
-	top, err := subject.NewTopology(subject.Options{Partitions: partitions, Replicas: len(ports)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := bus.Apply(ctx, c.Bus("admin"), top); err != nil { // waits for the cluster to elect a leader
-		t.Fatal(err)
-	}
+	c.Apply(o) // waits for the cluster to elect a leader
 	return c
+}
+
+// Apply changes the streams to a topology.
+func (c *Cluster) Apply(o subject.Options) {
+	c.t.Helper()
+	top, err := subject.NewTopology(o)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
+	defer cancel()
+	if err := bus.Apply(ctx, c.Bus("admin"), top); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// AwaitReplicas returns when every server has all of a stream.
+func (c *Cluster) AwaitReplicas(stream string) {
+	c.t.Helper()
+	deadline := time.After(time.Minute)
+	for _, s := range c.servers {
+		for !s.JetStreamIsStreamCurrent("$G", stream) {
+			select {
+			case <-deadline:
+				c.t.Fatalf("a replica of %s is not current", stream)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
 }
 
 // Bus returns a connection to any of the servers, which is closed with the test.
