@@ -51,7 +51,7 @@ func TestImpostor(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer b.Close()
-			for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // the client connects by itself
 				if err = b.Ready(t.Context()); err == nil || strings.Contains(err.Error(), tt.want) {
 					break
 				}

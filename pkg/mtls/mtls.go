@@ -338,12 +338,12 @@ func (f *files[T]) state() (value T, refused error) {
 	}
 	if err != nil {
 		if f.refused == nil || f.refused.Error() != err.Error() {
-			f.log.Error("certificates not reloaded: the previous ones stay in use", "files", f.paths, "error", err)
+			f.log.ErrorContext(context.Background(), "certificates not reloaded: the previous ones stay in use", "files", f.paths, "error", err)
 		}
 		f.refused = err
 		return f.value, err
 	}
-	f.log.Info("certificates reloaded", "files", f.paths)
+	f.log.InfoContext(context.Background(), "certificates reloaded", "files", f.paths)
 	f.contents, f.value, f.refused = contents, value, nil
 	return value, nil
 }

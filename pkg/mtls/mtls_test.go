@@ -137,7 +137,7 @@ func (p *party) serial(t *testing.T) string {
 
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) { //nolint:forbidigo // files are read by the clock
 		if time.Now().After(end) {
 			t.Fatalf("not within 10 s: %s", what)
 		}
@@ -168,7 +168,7 @@ signalbox_tls_files_refused `+want+"\n"), "signalbox_tls_files_refused") == nil
 	mtlstest.Replace(t, filepath.Join(p.dir, "tls.key"), []byte("broken"))
 	until(t, "the metric reports the broken key", func() bool { return refused("1") })
 	for range 3 {
-		time.Sleep(400 * time.Millisecond) // longer than files are cached, all in all
+		time.Sleep(400 * time.Millisecond) //nolint:forbidigo // longer than files are cached, all in all
 		if got := p.serial(t); got != next {
 			t.Fatalf("with a broken key, the certificate is %s, want %s", got, next)
 		}

@@ -614,7 +614,7 @@ func authorize(ctx context.Context, least identity.Role, session string) (identi
 }
 
 func figuresOf(r conversation.RunOf) *agentv1.RunFigures {
-	out := &agentv1.RunFigures{RunId: r.ID.String(), Usage: r.Usage.Proto(), CostMicros: r.CostMicros}
+	out := &agentv1.RunFigures{RunId: r.ID.String(), Usage: r.Proto(), CostMicros: r.CostMicros}
 	if r.StartedAt != nil {
 		out.StartedAt = timestamppb.New(*r.StartedAt)
 	}

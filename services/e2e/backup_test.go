@@ -248,7 +248,7 @@ func (b *traffic) stop(t *testing.T) {
 		}
 	default:
 		b.cancel()
-		<-b.ended
+		<-b.ended //nolint:errcheck // of the cancellation
 	}
 }
 

@@ -31,9 +31,9 @@ func TestIdleReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	measure := func() map[string]int {
-		time.Sleep(settle)
+		time.Sleep(settle) //nolint:forbidigo // what is measured is what happens by itself
 		before := transactions(t, w)
-		time.Sleep(watched)
+		time.Sleep(watched) //nolint:forbidigo // as above
 		rise := transactions(t, w)
 		for service := range rise {
 			rise[service] -= before[service]

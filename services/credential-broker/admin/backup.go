@@ -45,7 +45,7 @@ func (k *Keys) OpensAll(ctx context.Context, tx pgx.Tx, file string) error {
 	if err != nil {
 		return err
 	}
-	defer ring.Close()
+	defer func() { _ = ring.Close() }() // it was only read
 	rows, err := tx.Query(ctx, "SELECT workspace_id, version, kek, wrapped FROM credentials.data_keys ORDER BY workspace_id, version")
 	if err != nil {
 		return fmt.Errorf("read the keys of credentials: %w", err)

@@ -40,9 +40,9 @@ func (r *rig) say(format string, args ...any) {
 }
 
 // output runs a command in the checkout and returns what it prints. The error has both outputs.
-func (r *rig) output(ctx context.Context, stdin io.Reader, env []string, name string, args ...string) ([]byte, error) {
+func (r *rig) output(ctx context.Context, stdin io.Reader, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdin, cmd.Env = r.root, stdin, append(os.Environ(), env...)
+	cmd.Dir, cmd.Stdin = r.root, stdin
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -53,13 +53,13 @@ func (r *rig) output(ctx context.Context, stdin io.Reader, env []string, name st
 }
 
 func (r *rig) docker(ctx context.Context, args ...string) error {
-	_, err := r.output(ctx, nil, nil, "docker", args...)
+	_, err := r.output(ctx, nil, "docker", args...)
 	return err
 }
 
 // inspect returns a property of a container, an image and so on.
 func (r *rig) inspect(ctx context.Context, name, format string) (string, error) {
-	b, err := r.output(ctx, nil, nil, "docker", "inspect", "--format", format, name)
+	b, err := r.output(ctx, nil, "docker", "inspect", "--format", format, name)
 	return strings.TrimSpace(string(b)), err
 }
 
@@ -73,7 +73,7 @@ func (r *rig) composeArgs(args ...string) []string {
 
 // compose runs `docker compose`.
 func (r *rig) compose(ctx context.Context, args ...string) ([]byte, error) {
-	return r.output(ctx, nil, nil, "docker", r.composeArgs(args...)...)
+	return r.output(ctx, nil, "docker", r.composeArgs(args...)...)
 }
 
 func (r *rig) file(name string) string { return filepath.Join(r.dir, name) }
@@ -110,7 +110,7 @@ func (r *rig) writeEnv(ctx context.Context) error {
 	if err := os.Remove(env); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := r.output(ctx, nil, nil, "sh", "deploy/make-env.sh", "--development", env); err != nil {
+	if _, err := r.output(ctx, nil, "sh", "deploy/make-env.sh", "--development", env); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(env)
@@ -205,7 +205,7 @@ func (r *rig) down(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range [][]string{{"ps", "--all"}, {"volume", "ls"}, {"network", "ls"}} {
-		b, err := r.output(ctx, nil, nil, "docker", append(kind, "--quiet", "--filter", "label=com.docker.compose.project="+project)...)
+		b, err := r.output(ctx, nil, "docker", append(kind, "--quiet", "--filter", "label=com.docker.compose.project="+project)...)
 		if err != nil {
 			return err
 		}

@@ -457,7 +457,8 @@ func wide(ctx context.Context, b *bench) error {
 				}
 			}
 		}
-		per, unit := "", 1.0
+		per := ""
+		var unit float64
 		switch m.name {
 		case "step":
 			unit = float64(rounds * m.runs * m.steps)

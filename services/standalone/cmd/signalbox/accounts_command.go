@@ -124,8 +124,8 @@ func none(cmd *cobra.Command, args []string) error {
 	return process.Usage("%s takes no argument", cmd.CommandPath())
 }
 
-// exactly accepts n arguments.
-func exactly(n int, what string) cobra.PositionalArgs { return between(n, n, what) }
+// one accepts one argument; what says which.
+func one(what string) cobra.PositionalArgs { return between(1, 1, what) }
 
 // between accepts a range of numbers of arguments; what says which.
 func between(least, most int, what string) cobra.PositionalArgs {
@@ -137,13 +137,13 @@ func between(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
-// oneAccount accepts exactly one account.
-var oneAccount = exactly(1, "one account: the ID that list shows, or its beginning or end, or the label")
+// oneAccount accepts one account.
+var oneAccount = one("one account: the ID that list shows, or its beginning or end, or the label")
 
-// oneProvider accepts exactly one provider, beside a --label.
+// oneProvider accepts one provider, beside a --label.
 func oneProvider(label *string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := exactly(1, "one provider, such as anthropic")(cmd, args); err != nil {
+		if err := one("one provider, such as anthropic")(cmd, args); err != nil {
 			return err
 		}
 		if err := checkProvider(args[0]); err != nil || !likeKey(*label) {

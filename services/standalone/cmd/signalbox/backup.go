@@ -46,7 +46,7 @@ DATABASE_URL names, else of the data folder. Services keep running; an upgrade's
 Only you may read the file. It has people's conversations, documents and addresses: keep
 it encrypted. It does not have the key that seals stored credentials: without a copy of that key
 they are lost. Keep that copy elsewhere.`,
-		Args: exactly(1, "the file to write, or a folder"),
+		Args: one("the file to write, or a folder"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
 				s.into(&o)
@@ -85,7 +85,7 @@ key does not open the stored credentials. Before, put your copy of the key where
 broker finds it (CREDENTIAL_BROKER_KEY_FILE, or keys/broker.key in the data folder).
 After it, run signalbox migrate for a deployment, which sets passwords and makes the streams,
 and start the services.`,
-		Args: exactly(1, "the file of a backup"),
+		Args: one("the file of a backup"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
 				s.Database.into(&o)

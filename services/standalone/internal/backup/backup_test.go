@@ -108,9 +108,9 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return c
 }
 
-func run(t *testing.T, c *pgx.Conn, sql string, args ...any) {
+func run(t *testing.T, c *pgx.Conn, sql string) {
 	t.Helper()
-	if _, err := c.Exec(t.Context(), sql, args...); err != nil {
+	if _, err := c.Exec(t.Context(), sql); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -297,7 +297,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := owned(t, left, right)
-	for _, tt := range []struct {
+	for _, tt := range []struct { //nolint:paralleltest // they share a database
 		name  string
 		bytes func() []byte
 		known []pg.Migrations // what the program knows
@@ -314,8 +314,10 @@ func TestRestoreRefuses(t *testing.T) {
 		{name: "an edited row", bytes: func() []byte { return repack(t, whole, "lefts/items.copy", "tab", "tap") }, want: "lefts/items.copy: it has another SHA-256"},
 		{name: "an edited manifest", bytes: func() []byte { return repack(t, whole, "manifest.json", `"rows": 2`, `"rows": 3`) }, want: "manifest.json has another SHA-256"},
 		{name: "a table missing", bytes: func() []byte { return repack(t, whole, "lefts/items.copy", "", "") }, want: "lefts/items.copy: it is missing"},
-		{name: "newer than the program", known: []pg.Migrations{{Schema: "lefts", Role: left.Role, FS: fstest.MapFS{"00001_shop.sql": left.FS.(fstest.MapFS)["00001_shop.sql"]}}, right},
-			want: "this program knows migrations up to 1"},
+		{
+			name: "newer than the program", known: []pg.Migrations{{Schema: "lefts", Role: left.Role, FS: fstest.MapFS{"00001_shop.sql": left.FS.(fstest.MapFS)["00001_shop.sql"]}}, right},
+			want: "this program knows migrations up to 1",
+		},
 		{name: "a service that the program lacks", known: []pg.Migrations{left}, want: "knows migrations up to 0"},
 		{name: "a wrong key", check: errors.New("wrong key"), want: "wrong key"},
 	} {
