@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -219,11 +220,20 @@ func startTraffic(t *testing.T, w *world.World) *traffic {
 	t.Cleanup(cancel)
 	begun := make(chan struct{}, 100)
 	go func() {
-		for range 100 { // a queue that is longer than the backup takes
-			if _, err := c.Submit(ctx, b.session, world.Sending{Content: "create a document about tea"}); err != nil {
+		for sent := 0; sent < 100; { // a queue that is longer than the backup takes
+			_, err := c.Submit(ctx, b.session, world.Sending{Content: "create a document about tea"})
+			if refused := (*world.Refused)(nil); errors.As(err, &refused) && refused.Temporary() { // the queue is full
+				select {
+				case <-time.After(100 * time.Millisecond):
+				case <-ctx.Done():
+				}
+				continue
+			}
+			if err != nil {
 				b.ended <- err
 				return
 			}
+			sent++
 			begun <- struct{}{}
 		}
 		b.ended <- nil

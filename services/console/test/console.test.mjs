@@ -116,9 +116,12 @@ test("an agent answers, calls a tool, and the page survives a reload", async (t)
 	await page.getByText("Done. I wrote Tea").waitFor();
 	assert.match(await page.title(), /create a document about tea · Signalbox/);
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const foot = page.getByText(/^Simulated · .* out · /); // comes after the end
+	await foot.waitFor();
 	const text = await page.getByRole("log").innerText();
 	await page.reload();
 	await page.getByText("Done. I wrote Tea").waitFor();
+	await foot.waitFor();
 	const again = await page.getByRole("log").innerText();
 	assert.equal(again.replaceAll(/Thought( for \d+ s)?/g, "Thought"), text.replaceAll(/Thought( for \d+ s)?/g, "Thought"));
 });
@@ -149,6 +152,7 @@ test("two pages see the same, and a message that is sent meanwhile waits in the 
 	for (const p of [page, other]) {
 		await p.getByText("Hello!").waitFor();
 		await p.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+		await p.getByText(/^Simulated · .* out · /).nth(1).waitFor(); // comes after the end
 	}
 	const [a, b] = await Promise.all([page, other].map((p) => p.getByRole("log").innerText()));
 	assert.equal(b.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""), a.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""));
