@@ -5,4 +5,6 @@
 // program, drive.mjs, which opens pages (page.mjs) in a browser and executes the tests' commands,
 // such as typing keys. A page counts what its own editor writes into the shared document, so that
 // the tests notice an editor that repairs an agent's changes.
+//
+// TestConsoleFailover is about a person who uses the console, with a program of the console's tests.
 package browser

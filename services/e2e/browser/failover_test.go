@@ -1,4 +1,4 @@
-package e2e_test
+package browser_test
 
 import (
 	"bufio"
@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"signalbox.dev/services/e2e/world"
 )
@@ -23,10 +24,9 @@ import (
 // Behind the same address there is another one: nothing is lost, and nothing comes twice.
 func TestConsoleFailover(t *testing.T) {
 	t.Parallel()
-	needNode(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	w, err := world.Start(ctx, world.Options{Dir: t.TempDir(), Programs: bin, Partitions: 1})
+	w, err := world.Start(ctx, world.Options{Dir: t.TempDir(), Programs: programs, Partitions: 1})
 	if w != nil {
 		t.Cleanup(func() { _ = w.Close() })
 	}
@@ -40,7 +40,7 @@ func TestConsoleFailover(t *testing.T) {
 	front := httptest.NewServer(inFrontOf(w.Gateways))
 	defer front.Close()
 
-	cmd := exec.CommandContext(ctx, "node", "../console/test/failover.mjs", front.URL)
+	cmd := exec.CommandContext(ctx, "node", "../../console/test/failover.mjs", front.URL)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
