@@ -152,7 +152,10 @@ test("two pages see the same, and a message that is sent meanwhile waits in the 
 	for (const p of [page, other]) {
 		await p.getByText("Hello!").waitFor();
 		await p.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
-		await p.getByText(/^Simulated · .* out · /).nth(1).waitFor(); // comes after the end
+		await p
+			.getByText(/^Simulated · .* out · /)
+			.nth(1)
+			.waitFor(); // comes after the end
 	}
 	const [a, b] = await Promise.all([page, other].map((p) => p.getByRole("log").innerText()));
 	assert.equal(b.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""), a.replaceAll(/\d\d:\d\d( [AP]M)?/g, ""));
