@@ -148,7 +148,7 @@ func TestCallsReachNewReplicas(t *testing.T) {
 		get(t, c, b.url)
 		if before.calls.Load() > old {
 			last = -1
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) //nolint:forbidigo // connections are replaced by the clock
 		}
 	}
 	close(before.slow)

@@ -147,7 +147,7 @@ func TestSecureService(t *testing.T) {
 				if err := send(&documentv1.SubscribeResponse{}); err != nil {
 					return err
 				}
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(50 * time.Millisecond) //nolint:forbidigo // a stream that lasts
 			}
 			return nil
 		},
@@ -255,7 +255,7 @@ func TestRotation(t *testing.T) {
 		})
 	}
 	server := mtlstest.Certificate{Names: []string{"document-sync"}}
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) //nolint:forbidigo // calls run before, between and after
 	for _, step := range []func(){
 		func() { before.Files(t, s.dir, server, after); before.Files(t, dir, gatewayCertificate, after) }, // both trusted
 		func() { after.Files(t, s.dir, server, before) },                                                  // one by one
@@ -264,7 +264,7 @@ func TestRotation(t *testing.T) {
 	} {
 		step()
 		n := calls.Load()
-		time.Sleep(1200 * time.Millisecond) // files are read once a second
+		time.Sleep(1200 * time.Millisecond) //nolint:forbidigo // files are read once a second
 		if calls.Load() == n {
 			t.Error("no calls were made in a step of the rotation")
 		}
