@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -226,6 +228,50 @@ func TestChartVariables(t *testing.T) {
 	}
 }
 
+// TestChartTLS starts the programs with what the chart gives them: with TLS, they find no connection
+// that is not encrypted, and the next thing that they ask for is their certificate. Probes use TLS then.
+func TestChartTLS(t *testing.T) {
+	t.Parallel()
+	r := decode(t, "everything", false)
+	for component, pod := range r.pods {
+		command := []string{component}
+		if component == "migrate" {
+			command = []string{"signalbox", "migrate"}
+		} else if programs[component] == "" || component == "simulator" {
+			continue
+		}
+		c := pod.Spec.Containers[0]
+		t.Run(component, func(t *testing.T) {
+			t.Parallel()
+			// The authority of PostgreSQL is not here.
+			placeholders := strings.NewReplacer("$(DB_PASSWORD)", "x", "&sslrootcert=/etc/signalbox/postgres/ca.crt", "")
+			env := []string{}
+			for _, e := range c.Env {
+				value := placeholders.Replace(e.Value)
+				if e.ValueFrom != nil {
+					value = strings.Repeat("x", 64)
+				}
+				env = append(env, e.Name+"="+value)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", command[0]), command[1:]...)
+			cmd.Env = append(env, "MIGRATE_WAIT=1ms")
+			out, err := cmd.CombinedOutput()
+			want := "/etc/signalbox/tls/tls.crt"
+			if component == "migrate" { // it asks for PostgreSQL first
+				want = "DATABASE_DIRECT_URL: "
+			}
+			if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "TLS_REQUIRED") {
+				t.Errorf("%q: %v, want an error about %s:\n%s", command, err, want, out)
+			}
+			for what, p := range map[string]*corev1.Probe{"startup": c.StartupProbe, "liveness": c.LivenessProbe, "readiness": c.ReadinessProbe} {
+				if p != nil && p.HTTPGet.Scheme != corev1.URISchemeHTTPS {
+					t.Errorf("its %s probe does not use TLS", what)
+				}
+			}
+		})
+	}
+}
+
 // component returns whose pods a peer or policy selects.
 func component(s *metav1.LabelSelector) string { return s.MatchLabels["app.kubernetes.io/component"] }
 
@@ -339,6 +385,47 @@ func TestChartHooks(t *testing.T) {
 		if !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s, upgrade %t: Jobs %v, want %v", tt.shape, tt.upgrade, got, tt.want)
 		}
+	}
+}
+
+// TestChartCertificates sees that the certificates of the example have the Secrets that pods mount, and
+// the names that callers check.
+func TestChartCertificates(t *testing.T) {
+	t.Parallel()
+	names := map[string]string{} // by Secret
+	for _, text := range separator.Split(read(t, "deploy/helm/signalbox/examples/cert-manager.yaml"), -1) {
+		var c struct {
+			Spec struct {
+				SecretName string   `json:"secretName"`
+				DNSNames   []string `json:"dnsNames"`
+				Usages     []string `json:"usages"`
+			} `json:"spec"`
+		}
+		if err := sigsyaml.Unmarshal([]byte(text), &c); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Spec.DNSNames) == 0 {
+			continue
+		}
+		names[c.Spec.SecretName] = c.Spec.DNSNames[0]
+		if !slices.Contains(c.Spec.Usages, "server auth") || !slices.Contains(c.Spec.Usages, "client auth") {
+			t.Errorf("the certificate in %s is not for servers and clients: %q", c.Spec.SecretName, c.Spec.Usages)
+		}
+	}
+	mounted := 0
+	for component, pod := range decode(t, "tls", false).pods {
+		for _, v := range pod.Spec.Volumes {
+			if v.Name != "tls" {
+				continue
+			}
+			mounted++
+			if got := names[v.Secret.SecretName]; got != component {
+				t.Errorf("%s mounts the Secret %s, whose certificate is for %q", component, v.Secret.SecretName, got)
+			}
+		}
+	}
+	if mounted != 6 {
+		t.Errorf("%d pods mount certificates, want 5 services and migrate", mounted)
 	}
 }
 

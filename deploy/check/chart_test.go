@@ -76,12 +76,21 @@ func render(v values, upgrade bool) (map[string]string, error) {
 	return out, nil
 }
 
+// valuesOf returns the values of a shape, or of "tls": production with examples/tls.yaml.
+func valuesOf(t *testing.T, shape string) values {
+	t.Helper()
+	if shape == "tls" {
+		return chartutil.MergeTables(parse(t, read(t, "deploy/helm/signalbox/examples/tls.yaml")), valuesOf(t, "production"))
+	}
+	return parse(t, read(t, absolute(t, shapes[shape])))
+}
+
 var separator = regexp.MustCompile(`(?m)^---\n`)
 
 // objects returns the objects of a shape, as YAML, in a fixed order.
 func objects(t *testing.T, shape string, upgrade bool) []string {
 	t.Helper()
-	files, err := render(parse(t, read(t, absolute(t, shapes[shape]))), upgrade)
+	files, err := render(valuesOf(t, shape), upgrade)
 	if err != nil {
 		t.Fatalf("%s: %v", shape, err)
 	}
@@ -208,6 +217,14 @@ func TestChartRefuses(t *testing.T) {
 		{"gateway: {autoscaling: {enabled: true, targetCPU: 0}}", "neither targetCPU nor metrics"},
 		{"documentSync: {keda: {enabled: true}}", "at '/documentSync': additional properties 'keda' not allowed"},
 		{"credentialBroker: {sealKey: false}", "stored credentials could not be sealed"},
+		{"tls: {enabled: true}", "tls.required is true, and nats.url is not encrypted"},
+		{"{tls: {enabled: true}, nats: {url: 'tls://a:4222,nats://b:4222'}}", "tls.required is true, and nats.url is not encrypted"},
+		{"{tls: {enabled: true}, nats: {url: 'tls://nats:4222'}, database: {parameters: sslmode=require}}", "want sslmode=verify-full"},
+		{"{tls: {enabled: true}, local: {enabled: true}, database: {hosts: '', caSecret: '', parameters: sslmode=disable}, nats: {url: ''}, events: {replicas: 1}}", "tls.required cannot be true with local.enabled"},
+		{"tls: {enabled: yes please}", "at '/tls/enabled': got string, want boolean"},
+		{"tls: {secrets: {agent-runner: a}}", "at '/tls/secrets': additional properties 'agent-runner' not allowed"},
+		{"tls: {secrets: {gateway: A_B}}", "at '/tls/secrets/gateway'"},
+		{"agentRunner: {settings: {TLS_CERT_FILE: /a}}", "additional properties 'TLS_CERT_FILE' not allowed"},
 		{"browser: {seccompProfile: /var/lib/kubelet/seccomp/a.json}", "at '/browser/seccompProfile'"},
 	} {
 		_, err := render(chartutil.MergeTables(parse(t, tt.wrong), parse(t, base)), false)
@@ -241,6 +258,7 @@ var chartSets = map[string]bool{
 	"CREDENTIAL_BROKER_ADDR": true, "BROWSER_ADDR": true, "SIMULATOR_ADDR": true,
 	"GATEWAY_DRAIN_LIMIT": true, "AGENT_RUNNER_DRAIN": true, "TOOL_EXECUTOR_DRAIN": true, "DOCUMENT_SYNC_DRAIN": true,
 	"CREDENTIAL_BROKER_DRAIN": true, "BROWSER_DRAIN": true,
+	"TLS_CERT_FILE": true, "TLS_KEY_FILE": true, "TLS_CA_FILE": true, "TLS_REQUIRED": true, "NATS_CA_FILE": true,
 	"GATEWAY_DEV_SECRET": true, "CREDENTIAL_BROKER_KEY_FILE": true, "CREDENTIAL_BROKER_ACCOUNTS_FILE": true,
 	"SIMULATOR_URL": true, "SIMULATED_SERVICES": true, "SIMULATOR_SERVICES": true,
 	"TOOL_EXECUTOR_BROWSER": true, "BROWSER_ALLOW_PRIVATE": true, "BROWSER_NO_SANDBOX": true,
@@ -488,7 +506,7 @@ func change(v values, path []string, node *yaml.Node) {
 		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},
 		"egress": []any{values{"ports": []any{values{"port": 7}}}}, "tolerations": []any{values{"key": "other"}}, "metrics": []any{values{"type": "Pods"}},
 		"to": []any{values{"podSelector": values{"matchLabels": values{"app": "other"}}}}, "clients": []any{values{"podSelector": values{}}},
-		"dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
+		"secrets": values{"gateway": "other"}, "dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
 	}
 	if strings.Join(path, ".") == "networkPolicy.monitoring" {
 		v[last] = []any{values{"podSelector": values{}}}

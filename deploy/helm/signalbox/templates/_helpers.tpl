@@ -30,8 +30,13 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- first $parts }}{{ range rest $parts }}{{ title . }}{{ end -}}
 {{- end -}}
 
+{{- /* http or https, by whether a program has a certificate: (dict "root" $ "name" "gateway"). */ -}}
+{{- define "signalbox.scheme" -}}
+{{ ternary "https" "http" (and .root.Values.tls.enabled (ne .name "simulator")) }}
+{{- end -}}
+
 {{- define "signalbox.url" -}}
-http://{{ include "signalbox.fullname" .root }}-{{ .name }}:{{ .port }}
+{{ include "signalbox.scheme" . }}://{{ include "signalbox.fullname" .root }}-{{ .name }}:{{ .port }}
 {{- end -}}
 
 {{- /* The image of a program. */ -}}
@@ -112,5 +117,44 @@ imagePullSecrets:
 {{- with .Values.database.caSecret }}
 - name: postgres-ca
   secret: { secretName: {{ . }}, items: [{ key: ca.crt, path: ca.crt }] }
+{{- end }}
+{{- end -}}
+
+{{- /* TLS of a program: its certificate, and the authority of NATS: (dict "root" $ "name" "gateway"). */ -}}
+{{- define "signalbox.tlsSecret" -}}
+{{- index .root.Values.tls.secrets (include "signalbox.key" .name) | default (printf "%s-%s-tls" (include "signalbox.fullname" .root) .name) -}}
+{{- end -}}
+
+{{- define "signalbox.tlsEnv" -}}
+{{- with .root.Values.tls }}
+{{- if .enabled }}
+- { name: TLS_CERT_FILE, value: /etc/signalbox/tls/tls.crt }
+- { name: TLS_KEY_FILE, value: /etc/signalbox/tls/tls.key }
+- { name: TLS_CA_FILE, value: /etc/signalbox/tls/ca.crt }
+- { name: TLS_REQUIRED, value: {{ .required | quote }} }
+{{- end }}
+{{- end }}
+{{- if and .root.Values.nats.caSecret (ne .name "browser") }}
+- { name: NATS_CA_FILE, value: /etc/signalbox/nats/ca.crt }
+{{- end }}
+{{- end -}}
+
+{{- define "signalbox.tlsMount" -}}
+{{- if .root.Values.tls.enabled }}
+- { name: tls, mountPath: /etc/signalbox/tls, readOnly: true }
+{{- end }}
+{{- if and .root.Values.nats.caSecret (ne .name "browser") }}
+- { name: nats-ca, mountPath: /etc/signalbox/nats, readOnly: true }
+{{- end }}
+{{- end -}}
+
+{{- define "signalbox.tlsVolume" -}}
+{{- if .root.Values.tls.enabled }}
+- name: tls
+  secret: { secretName: {{ include "signalbox.tlsSecret" . }}, defaultMode: 0440, items: [{ key: tls.crt, path: tls.crt }, { key: tls.key, path: tls.key }, { key: ca.crt, path: ca.crt }] }
+{{- end }}
+{{- if and .root.Values.nats.caSecret (ne .name "browser") }}
+- name: nats-ca
+  secret: { secretName: {{ .root.Values.nats.caSecret }}, items: [{ key: ca.crt, path: ca.crt }] }
 {{- end }}
 {{- end -}}

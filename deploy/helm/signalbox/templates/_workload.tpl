@@ -37,6 +37,7 @@ A program with its ServiceAccount, Service, pods, PodDisruptionBudget and autosc
 {{- $pod := merge (pick $v "nodeSelector" "tolerations" "affinity" "topologySpread" "priorityClassName" "podAnnotations" "podLabels") $root.Values.podDefaults -}}
 {{- $full := printf "%s-%s" (include "signalbox.fullname" $root) .name -}}
 {{- $one := dict "root" $root "name" .name -}}
+{{- $scheme := include "signalbox.scheme" $one | upper -}}
 {{- $kind := .kind | default "Deployment" -}}
 {{- $scaling := $v.autoscaling | default dict -}}
 {{- $keda := $v.keda | default dict -}}
@@ -61,7 +62,7 @@ spec:
   {{- end }}
   selector: {{ include "signalbox.match" $one }}
   ports:
-    - { name: http, port: {{ .port }}, targetPort: http, {{ if ne .name "gateway" }}appProtocol: kubernetes.io/h2c{{ else }}appProtocol: http{{ end }} }
+    - { name: http, port: {{ .port }}, targetPort: http, appProtocol: {{ if eq .name "gateway" }}http{{ else if eq $scheme "HTTPS" }}https{{ else }}kubernetes.io/h2c{{ end }} }
     {{- if ne (int .port) (int .opsPort) }}
     - { name: ops, port: {{ .opsPort }}, targetPort: ops }
     {{- end }}
@@ -133,6 +134,9 @@ spec:
             {{- end }}
           env:
             {{- .env | trim | nindent 12 }}
+            {{- if ne .name "simulator" }}
+            {{- with include "signalbox.tlsEnv" $one | trim }}{{ . | nindent 12 }}{{ end }}
+            {{- end }}
             {{- with .drain }}
             - { name: {{ . }}, value: {{ printf "%ds" (int $v.drainSeconds) }} }
             {{- end }}
@@ -147,10 +151,10 @@ spec:
             - { name: {{ $name }}, valueFrom: { secretKeyRef: { name: {{ $from.secret }}, key: {{ $from.key }} } } }
             {{- end }}
           # A program starts within seconds; the rest is for a slow node.
-          startupProbe: { httpGet: { path: /health, port: {{ .opsPort }} }, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 60 }
+          startupProbe: { httpGet: { path: /health, port: {{ .opsPort }}{{ if eq $scheme "HTTPS" }}, scheme: HTTPS{{ end }} }, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 60 }
           # /health is about the process alone: a restart mends nothing while PostgreSQL is down.
-          livenessProbe: { httpGet: { path: /health, port: {{ .opsPort }} }, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6 }
-          readinessProbe: { httpGet: { path: {{ .ready | default "/ready" }}, port: {{ .opsPort }} }, periodSeconds: 3, timeoutSeconds: 5, failureThreshold: 2 }
+          livenessProbe: { httpGet: { path: /health, port: {{ .opsPort }}{{ if eq $scheme "HTTPS" }}, scheme: HTTPS{{ end }} }, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6 }
+          readinessProbe: { httpGet: { path: {{ .ready | default "/ready" }}, port: {{ .opsPort }}{{ if eq $scheme "HTTPS" }}, scheme: HTTPS{{ end }} }, periodSeconds: 3, timeoutSeconds: 5, failureThreshold: 2 }
           # Until every node has taken the pod out of the Service.
           lifecycle: { preStop: { sleep: { seconds: {{ $root.Values.preStopSeconds }} } } }
           {{- with $v.resources }}
@@ -164,6 +168,9 @@ spec:
           volumeMounts:
             {{- with .mounts }}{{ . | trim | nindent 12 }}{{ end }}
             {{- with .role }}{{ include "signalbox.databaseMount" $root | trim | nindent 12 }}{{ end }}
+            {{- if ne .name "simulator" }}
+            {{- with include "signalbox.tlsMount" $one | trim }}{{ . | nindent 12 }}{{ end }}
+            {{- end }}
             - { name: tmp, mountPath: /tmp }
             {{- range $v.files }}
             - { name: {{ printf "file-%s" .name }}, mountPath: {{ .mountPath | quote }}, readOnly: true }
@@ -171,6 +178,9 @@ spec:
       volumes:
         {{- with .volumes }}{{ . | trim | nindent 8 }}{{ end }}
         {{- with .role }}{{ include "signalbox.databaseVolume" $root | trim | nindent 8 }}{{ end }}
+        {{- if ne .name "simulator" }}
+        {{- with include "signalbox.tlsVolume" $one | trim }}{{ . | nindent 8 }}{{ end }}
+        {{- end }}
         - { name: tmp, emptyDir: { sizeLimit: {{ .tmpSize | default "64Mi" }} } }
         {{- range $v.files }}
         - name: {{ printf "file-%s" .name }}
