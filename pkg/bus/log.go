@@ -118,6 +118,9 @@ func (b *Bus) read(ctx context.Context, stream string, get directGet, through ui
 	if after >= through {
 		return nil
 	}
+	if err := ctx.Err(); err != nil {
+		return err // an answer could come before it is noticed
+	}
 	ctx, release := b.inSession(ctx)
 	defer release()
 	inbox, answers := b.nc.NewInbox(), make(chan *nats.Msg, 2*readBatch) // SubscribeSync takes half a megabyte
