@@ -261,6 +261,14 @@ func (b *Bus) setErr(err error) {
 	b.lastErr = err
 }
 
+// cause returns why there is no connection. The client calls no handler when a server takes the
+// connection and TLS or the login then fails, and keeps that error itself.
+func (b *Bus) cause() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return cmp.Or(b.nc.LastError(), b.lastErr)
+}
+
 // OnReconnect calls fn after each reconnect: messages sent on core subjects in between were
 // missed. All subscriptions are restored before fn is called. fn runs on a goroutine of the
 // client and must not block. After stop, only a call that has begun goes on.
@@ -291,10 +299,8 @@ func (b *Bus) Connected() bool { return b.nc.IsConnected() }
 // Ready returns nil if the server replies, within two seconds unless ctx has a deadline.
 func (b *Bus) Ready(ctx context.Context) error {
 	if !b.nc.IsConnected() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.lastErr != nil {
-			return fmt.Errorf("not connected to NATS: %w", b.lastErr)
+		if err := b.cause(); err != nil {
+			return fmt.Errorf("not connected to NATS: %w", err)
 		}
 		return errors.New("not connected to NATS")
 	}
@@ -350,10 +356,7 @@ func (b *Bus) awaitFirst(ctx context.Context) error {
 	case <-b.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		b.mu.Lock()
-		cause := b.lastErr
-		b.mu.Unlock()
-		return fmt.Errorf("no NATS server answers at %s: %w (%w)", Addresses(b.cfg.URL), cmp.Or(cause, errors.New("none took the connection")), ctx.Err())
+		return fmt.Errorf("no NATS server answers at %s: %w (%w)", Addresses(b.cfg.URL), cmp.Or(b.cause(), errors.New("none took the connection")), ctx.Err())
 	}
 }
 
