@@ -72,6 +72,8 @@ type Config struct {
 	Fast bool
 	// MaxConnections of 0 means 100, or 300 with Fast.
 	MaxConnections int
+	// Settings are further settings of the server, as name=value: for tests.
+	Settings []string
 	// Password is the superuser's, of letters and digits. It may differ at each start. With it
 	// every role needs a password to connect. Without it, for tests, the server trusts
 	// everybody who can reach the socket.
@@ -312,7 +314,7 @@ func settings(cfg Config, socket string) []string {
 		all = append(all, "fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off",
 			"wal_level=minimal", "max_wal_senders=0", "max_wal_size=256MB", "shared_buffers=64MB")
 	}
-	return all
+	return append(all, cfg.Settings...)
 }
 
 // environment returns Postgres's environment, without PG* variables, which could redirect it.
