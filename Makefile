@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 10m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-kube e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
@@ -230,6 +230,12 @@ e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and a minute of k
 
 e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
+
+e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and upgrade it under load (LONG=1; needs root)
+	@mkdir -p bin/kube-next && go build -ldflags "-X signalbox.dev/pkg/process.version=next" -o bin/kube-next/ $(COMMANDS) $(HELPERS)
+	@go build -o bin/e2e-kube ./services/e2e/kube
+	@deploy/e2e/kube/build.sh && deploy/e2e/kube/build.sh images bin && TAG=next deploy/e2e/kube/build.sh images bin/kube-next
+	@trap 'deploy/e2e/kube/node.sh down' EXIT; deploy/e2e/kube/node.sh up && deploy/e2e/kube/node.sh exec bin/e2e-kube $(if $(LONG),-long) -json bin/kube.json
 
 e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing

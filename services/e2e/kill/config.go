@@ -2,6 +2,7 @@ package kill
 
 import (
 	"cmp"
+	"context"
 	"io"
 	"time"
 
@@ -30,9 +31,15 @@ type Config struct {
 	Talkers int
 	// Only lists prefixes of the names of parts to kill; empty means all.
 	Only []string
+	// Disturb breaks things, instead of the killer, and returns when the system is whole again.
+	// It calls Died when it breaks something.
+	Disturb func(ctx context.Context, died Died) error
 	// Out gets progress reports.
 	Out io.Writer
 }
+
+// Died records that a part is broken from now on: later pauses count as its.
+type Died func(part string)
 
 const (
 	// stuckAfter is the time without progress after which a run is stuck.

@@ -149,7 +149,11 @@ func (h *harness) storm(ctx context.Context) error {
 	others.Go(func() { killer.supervise(background) })
 	others.Go(func() { h.progress(background) })
 	others.Go(func() { h.offer(offering) })
-	killer.run(ctx)
+	if h.cfg.Disturb == nil {
+		killer.run(ctx)
+	} else if err := h.cfg.Disturb(ctx, h.died); err != nil {
+		h.fatal(err)
+	}
 	h.count(func(r *Report) { r.Storm = time.Since(h.begun) })
 	h.say("that was the last kill; %d runs are to come to their end", h.active())
 	enough()
@@ -158,6 +162,13 @@ func (h *harness) storm(ctx context.Context) error {
 	others.Wait()
 	h.recount()
 	return context.Cause(ctx)
+}
+
+// died records what Disturb breaks.
+func (h *harness) died(part string) {
+	h.pauses.died(&death{part: part, at: time.Now()})
+	h.count(func(r *Report) { r.Kills[part]++ })
+	h.say("broken: %s", part)
 }
 
 // recount looks for effects that occurred a second time after their session was checked.

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"time"
+
+	"signalbox.dev/services/e2e/world"
+)
+
+// scenario is a part of the test. Scenarios run in order, each after the system has become whole
+// again.
+type scenario struct {
+	name   string
+	always bool // the others need it
+	run    func(ctx context.Context, s *suite, r *result) error
+}
+
+var scenarios = []scenario{
+	{"trial", false, trial},
+	{"install", true, install},
+	{"quiet", false, quiet},
+	{"policies", false, policies},
+	{"rolling restart", false, rollingRestart},
+	{"upgrade and rollback", false, upgrade},
+	{"pods killed", false, podsKilled},
+	{"kubelet stopped", false, kubeletStopped},
+	{"NATS servers lost", false, natsLost},
+	{"PostgreSQL failed over", false, postgresFailover},
+}
+
+// prepare makes the namespace, in which Pod Security "restricted" is enforced, and loads images.
+func (s *suite) prepare(ctx context.Context) error {
+	if err := s.loadImages(ctx, "postgres.tar", "nats.tar", "*-dev.tar"); err != nil {
+		return err
+	}
+	return s.apply(ctx, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "`+namespace+`", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`)
+}
+
+// trial installs the chart as a trial, measures the time until the first answer, and removes it.
+func trial(ctx context.Context, s *suite, r *result) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	begun := time.Now()
+	err := s.helm(ctx, "install", "signalbox", "deploy/helm/signalbox", "-f", "deploy/helm/signalbox/values-local.yaml", "--wait", "--timeout", patience.String(),
+		"--set", "image.tag=dev,image.pullPolicy=Never,local.storage.enabled=false,local.postgres.image=localhost/postgres:1,local.postgres.user=65532,local.nats.image=localhost/nats:1")
+	if err != nil {
+		return err
+	}
+	ready := time.Since(begun)
+	database, err := s.address(ctx, "signalbox-postgres")
+	if err != nil {
+		return err
+	}
+	password, err := s.secret(ctx, "signalbox-secrets", "POSTGRES_PASSWORD")
+	if err != nil {
+		return err
+	}
+	if s.world, err = s.reach(ctx, fmt.Sprintf("postgres://signalbox:%s@%s:5432/signalbox?sslmode=disable", password, database)); err != nil {
+		return err
+	}
+	if err := s.answer(ctx); err != nil {
+		return err
+	}
+	total := time.Since(begun)
+	r.Figures = append(r.Figures, figure{"everything ready", ready.Seconds(), "s"}, figure{"first answer", total.Seconds(), "s"})
+	if total > time.Minute {
+		r.Broken = append(r.Broken, fmt.Sprintf("the first answer came after %s; the goal is 60 s", total.Round(time.Second)))
+	}
+	if err := s.helm(ctx, "uninstall", "signalbox", "--wait", "--timeout", patience.String()); err != nil {
+		return err
+	}
+	_, err = s.do(ctx, "", "kubectl", "delete", "namespace", namespace, "--timeout", patience.String())
+	return err
+}
+
+// install installs the servers and the chart.
+func install(ctx context.Context, s *suite, r *result) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	password := rand.Text()
+	begun := time.Now()
+	for _, args := range [][]string{
+		{"create", "secret", "generic", "postgres-admin", "--from-literal=password=" + password},
+		{"create", "configmap", "nats-accounts", "--from-file=deploy/nats/accounts.conf"},
+		{"create", "configmap", "kill-script", "--from-file=kill.yaml=services/e2e/kill/script.yaml"},
+		{"apply", "-f", "deploy/e2e/kube/manifests/servers.yaml"},
+	} {
+		if _, err := s.kubectl(ctx, args...); err != nil {
+			return err
+		}
+	}
+	if err := s.helm(ctx, "install", "signalbox", "deploy/helm/signalbox", "-f", "deploy/e2e/kube/values.yaml", "--wait", "--timeout", patience.String()); err != nil {
+		return err
+	}
+	r.Figures = append(r.Figures, figure{"everything ready", time.Since(begun).Seconds(), "s"})
+	a, err := s.address(ctx, "postgres-a")
+	if err != nil {
+		return err
+	}
+	b, err := s.address(ctx, "postgres-b")
+	if err != nil {
+		return err
+	}
+	if s.world, err = s.reach(ctx, fmt.Sprintf("postgres://postgres:%s@%s:5432,%s:5432/signalbox?sslmode=disable&target_session_attrs=read-write", password, a, b)); err != nil {
+		return err
+	}
+	return s.answer(ctx)
+}
+
+// reach returns a client's view of the release.
+func (s *suite) reach(ctx context.Context, database string) (*world.World, error) {
+	secret, err := s.secret(ctx, "signalbox-secrets", "GATEWAY_DEV_SECRET")
+	if err != nil {
+		return nil, err
+	}
+	gateway, err := s.address(ctx, "signalbox-gateway")
+	if err != nil {
+		return nil, err
+	}
+	simulator, err := s.address(ctx, "signalbox-simulator")
+	if err != nil {
+		return nil, err
+	}
+	return world.Attach(world.Installation{
+		Gateways: []string{"http://" + gateway + ":8080"}, Simulator: "http://" + simulator + ":8089", Database: database, Secret: secret,
+	})
+}
+
+// answer sends a message and waits for its answer.
+func (s *suite) answer(ctx context.Context) error {
+	who, err := s.world.NewMember(ctx, "", "owner")
+	if err != nil {
+		return err
+	}
+	c := s.world.Client(0, who)
+	session, err := c.NewSession(ctx, "")
+	if err != nil {
+		return err
+	}
+	stream, err := c.Send(ctx, session, world.Sending{Content: "what time is it in Tokyo"})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }() // nothing was written
+	for {
+		ev, err := stream.Next()
+		if err != nil {
+			return fmt.Errorf("wait for the answer: %w", err)
+		}
+		if ev.Type == "done" {
+			return nil
+		}
+		if ev.Type == "error" {
+			return fmt.Errorf("the run ended with an error: %s", ev.Data)
+		}
+	}
+}
+
+// healthy waits until the gateway serves requests again.
+func (s *suite) healthy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.world.Gateways[0]+"/ready", nil)
+		if err != nil {
+			return err
+		}
+		if res, err := s.world.HTTP.Do(req); err == nil {
+			_ = res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if err := sleep(ctx, 200*time.Millisecond); err != nil {
+			return fmt.Errorf("the gateway is not ready: %w", err)
+		}
+	}
+}
