@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -8,14 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/mtls/mtlstest"
 
+	"signalbox.dev/services/e2e/editing"
 	"signalbox.dev/services/e2e/world"
 )
 
-// All services with TLS, which is required: a document and a run, watched live, before and after all
-// certificates were replaced.
+// All services with TLS, which is required: a document that two people edit and a run, watched live,
+// before and after all certificates were replaced.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	ca := mtlstest.NewAuthority(t)
@@ -47,8 +52,11 @@ func TestTLS(t *testing.T) {
 	}
 	c := w.Client(0, who)
 	for _, when := range []string{"before", "after the certificates were replaced"} {
-		if err := c.Call(t.Context(), world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]any{"name": "Plan"}}, nil); err != nil {
+		var made struct{ Document struct{ ID string } }
+		if err := c.Call(t.Context(), world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]any{"name": "Plan"}}, &made); err != nil {
 			t.Errorf("%s: make a document: %v", when, err)
+		} else {
+			editTogether(t, func() string { return editing.Place(w, 0, who, made.Document.ID) })
 		}
 		session, err := c.NewSession(t.Context(), "")
 		if err != nil {
@@ -69,5 +77,36 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: the run is %+v, %v, want done", when, run, err)
 		}
 		issue()
+	}
+}
+
+// editTogether lets two editors of a document see an edit of one of them.
+func editTogether(t *testing.T, place func() string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	a, b := editing.NewEditor("a", 1, place), editing.NewEditor("b", 2, place)
+	var running errgroup.Group
+	for _, e := range []*editing.Editor{a, b} {
+		running.Go(func() error { return e.Run(ctx) })
+	}
+	await := func(what string, ok func() bool) {
+		t.Helper()
+		for !ok() {
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s did not happen", what)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	await("a socket of each editor", func() bool { return a.Synced() && b.Synced() })
+	if err := a.Edit(); err != nil {
+		t.Fatal(err)
+	}
+	await("the other's edit", func() bool { return b.Seen()[a.ClientID()] > 0 })
+	cancel()
+	if err := running.Wait(); err != nil {
+		t.Error(err)
 	}
 }

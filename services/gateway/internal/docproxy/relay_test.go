@@ -23,6 +23,8 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/mtls"
+	"signalbox.dev/pkg/mtls/mtlstest"
 	"signalbox.dev/pkg/mux"
 
 	"signalbox.dev/services/gateway/internal/auth"
@@ -55,8 +57,9 @@ func (everybody) UseLink(context.Context, conf.Secret) (id.Member, error) {
 
 func (everybody) Ended(context.Context, []store.Grant) ([]store.Grant, error) { return nil, nil }
 
-// serve runs a proxy in front of document-sync at a URL, over TLS or not.
-func serve(t testing.TB, url string, secure bool) *httptest.Server {
+// serve runs a proxy in front of document-sync at a URL, over TLS or not, with credentials for
+// document-sync.
+func serve(t testing.TB, url string, secure bool, own *mtls.Credentials) *httptest.Server {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	key, err := identity.NewKey()
@@ -67,7 +70,7 @@ func serve(t testing.TB, url string, secure bool) *httptest.Server {
 	p, err := docproxy.New(docproxy.Config{
 		Authenticator: auth.New(auth.Config{Members: everybody{}, Log: log, PerMember: much, PerWorkspace: much}),
 		Streams:       auth.NewStreams(auth.StreamsConfig{Grants: everybody{}, Log: log, PerMember: 1e6, PerWorkspace: 1e6}),
-		Signer:        identity.NewSigner("gateway", key), URL: url, Log: log, Max: 1e6, WriteTimeout: 10 * time.Second, DrainWindow: time.Millisecond,
+		Signer:        identity.NewSigner("gateway", key), URL: url, Secure: own, Log: log, Max: 1e6, WriteTimeout: 10 * time.Second, DrainWindow: time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +104,7 @@ type peer struct {
 	got     chan []byte
 }
 
-func newPeer(t testing.TB, secure bool) *peer {
+func newPeer(t testing.TB, own *mtls.Credentials) *peer {
 	t.Helper()
 	p := &peer{streams: make(chan *mux.ServerStream, 3000), got: make(chan []byte, 1000)}
 	p.mux.Accept = func(s *mux.ServerStream, _ mux.OpenRequest) mux.Session {
@@ -114,11 +117,8 @@ func newPeer(t testing.TB, secure bool) *peer {
 			_ = p.mux.Serve(conn, first) // returns when the gateway closes the connection
 		}
 	}))
-	if secure {
-		p.StartTLS()
-	} else {
-		p.Start()
-	}
+	p.Listener = own.Listen(p.Listener)
+	p.Start()
 	t.Cleanup(func() {
 		p.mux.Close(time.After(10 * time.Second))
 		p.Close()
@@ -185,8 +185,8 @@ func memory() uint64 {
 //nolint:paralleltest // other tests would be counted
 func TestIdleMemory(t *testing.T) {
 	const n, most = 1000, 9 << 10
-	p := newPeer(t, false)
-	srv := serve(t, p.URL, false)
+	p := newPeer(t, nil)
+	srv := serve(t, p.URL, false, nil)
 	msg := append([]byte{0x82, 100}, make([]byte, 100)...)
 	per := func(talk bool) int {
 		var all []net.Conn
@@ -224,11 +224,22 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-// TestOverTLS checks that connections other than plain sockets work too.
+// TestOverTLS checks that connections other than plain sockets work too: a client's with TLS, and
+// the one to document-sync with the certificates of both.
 func TestOverTLS(t *testing.T) {
 	t.Parallel()
-	p := newPeer(t, false)
-	srv := serve(t, p.URL, true)
+	ca := mtlstest.NewAuthority(t)
+	credentials := func(name string, peers ...mtls.Peer) *mtls.Credentials {
+		t.Helper()
+		own, err := mtls.Open(ca.Files(t, t.TempDir(), mtlstest.Certificate{Names: []string{name}}), name, peers, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return own
+	}
+	p := newPeer(t, credentials("document-sync"))
+	url := "https" + strings.TrimPrefix(p.URL, "http")
+	srv := serve(t, url, true, credentials("gateway", mtls.Peer{Setting: "DOCUMENT_SYNC_URL", Service: "document-sync", URL: url}))
 	roots := srv.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	c, res, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(srv.URL, "https")+"/ws/documents/"+uuid.NewString(), http.Header{"Authorization": {"Bearer sb_x"}})
@@ -237,7 +248,12 @@ func TestOverTLS(t *testing.T) {
 	}
 	res.Body.Close()
 	defer c.Close()
-	stream := <-p.streams
+	var stream *mux.ServerStream
+	select {
+	case stream = <-p.streams:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no stream to document-sync was opened")
+	}
 	for _, n := range []int{1, 5000, 1 << 20} {
 		msg := strings.Repeat("x", n)
 		if err := c.WriteMessage(websocket.BinaryMessage, []byte(msg)); err != nil {
@@ -262,8 +278,8 @@ func TestOverTLS(t *testing.T) {
 // buffers require.
 func BenchmarkDeliver(b *testing.B) {
 	const n = 200
-	p := newPeer(b, false)
-	srv := serve(b, p.URL, false)
+	p := newPeer(b, nil)
+	srv := serve(b, p.URL, false, nil)
 	msg := append([]byte{0x82, 100}, make([]byte, 100)...)
 	var streams []*mux.ServerStream
 	var clients []net.Conn
