@@ -12,7 +12,6 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/llm"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
-	"signalbox.dev/services/agent-runner/internal/preset"
 	"signalbox.dev/services/agent-runner/internal/prompt"
 	"signalbox.dev/services/agent-runner/internal/run"
 	"signalbox.dev/services/agent-runner/internal/structured"
@@ -105,10 +104,9 @@ func (a *answering) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	selected := preset.Resolve(a.claim.Run.Tools, a.session.Tools)
 	client := a.clientTools(catalogue)
 	a.catalogue = append(slices.Clip(catalogue), client...)
-	a.tools = append(prompt.Tools(catalogue, selected, a.preset), client...)
+	a.tools = append(prompt.Tools(catalogue, a.claim.Run.Tools, a.session.Tools, a.preset), client...)
 	a.dialect, a.model, err = a.Models.For(ctx, a.claim.Run.Provider)
 	return err
 }

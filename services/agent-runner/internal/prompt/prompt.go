@@ -17,13 +17,12 @@ import (
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
-// Tools returns the enabled tools: the selected ones of the run or its session, or without a
-// selection those of the preset, and those that are always enabled. A selection has names,
-// prefixes that end in *, such as one of an MCP server's tools, and either of them with a dash in
-// front for tools that are left out.
-func Tools(catalogue []*toolv1.Tool, selected []string, p *preset.Preset) []*toolv1.Tool {
+// Tools returns the enabled tools: those that the selections of the run, its session and the
+// preset include, and those that are always enabled. ofRun may depend on ofSession, and that on
+// the preset; see preset.Resolve.
+func Tools(catalogue []*toolv1.Tool, ofRun, ofSession []string, p *preset.Preset) []*toolv1.Tool {
 	var enabled []*toolv1.Tool
-	selected = preset.Resolve(selected, p.Tools)
+	selected := preset.Resolve(ofRun, preset.Resolve(ofSession, p.Tools))
 	for _, t := range catalogue {
 		if preset.Includes(selected, t.GetName()) || t.GetAlways() {
 			enabled = append(enabled, t)

@@ -42,11 +42,26 @@ func TestTools(t *testing.T) {
 		{"chosen", []string{"web_search", "nope"}, []string{"web_search", "clock"}},
 	} {
 		var got []string
-		for _, t := range prompt.Tools(all, tc.selected, p) {
+		for _, t := range prompt.Tools(all, nil, tc.selected, p) {
 			got = append(got, t.GetName())
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s:\n%s", tc.name, diff)
+		}
+	}
+	for _, tc := range []struct{ ofRun, ofSession, want []string }{
+		{nil, []string{"web_search"}, []string{"web_search", "clock"}},
+		{[]string{"doc_read"}, []string{"web_search"}, []string{"doc_read", "clock"}},
+		{[]string{"-web_*"}, []string{"web_search", "doc_read"}, []string{"doc_read", "clock"}},
+		{[]string{"-web_*"}, []string{"-doc_*"}, []string{"clock"}},
+		{[]string{"-web_*"}, []string{}, []string{"clock"}}, // not the preset's
+	} {
+		var got []string
+		for _, t := range prompt.Tools(all, tc.ofRun, tc.ofSession, p) {
+			got = append(got, t.GetName())
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("Tools(%q of the run, %q of the session) (-want +got):\n%s", tc.ofRun, tc.ofSession, diff)
 		}
 	}
 }
