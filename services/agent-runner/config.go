@@ -48,7 +48,7 @@ type Config struct {
 	RunTime       time.Duration `env:"AGENT_RUNNER_RUN_TIME" envDefault:"30m" doc:"Time limit of a run."`
 	StepTime      time.Duration `env:"AGENT_RUNNER_STEP_TIME" envDefault:"10m" doc:"Time limit of one model call."`
 	ToolTime      time.Duration `env:"AGENT_RUNNER_TOOL_TIME" envDefault:"30s" doc:"Time limit of a call of a tool that sets none."`
-	ToolQueueing  time.Duration `env:"AGENT_RUNNER_TOOL_QUEUEING" envDefault:"60s" doc:"How long a tool call may wait until an executor starts it."`
+	ToolQueueing  time.Duration `env:"AGENT_RUNNER_TOOL_QUEUEING" envDefault:"60s" doc:"How long a tool call may wait until an executor starts it, and how long runs wait for calls while no executor can be reached."`
 	ApprovalTime  time.Duration `env:"AGENT_RUNNER_APPROVAL_TIME" envDefault:"24h" doc:"How long a tool call waits for a person's approval, or for the result of a client; no answer is a refusal, or an error."`
 	ModelTries    int           `env:"AGENT_RUNNER_MODEL_TRIES" envDefault:"3" doc:"Attempts at a model call before the run fails."`
 	ModelBackoff  time.Duration `env:"AGENT_RUNNER_MODEL_BACKOFF" envDefault:"500ms" doc:"Wait after the first failed attempt; it doubles with each further one."`

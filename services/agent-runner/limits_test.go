@@ -107,6 +107,31 @@ func TestExecutorUnavailable(t *testing.T) {
 	}
 }
 
+// A run does not wait as long as its calls may take for an executor that is gone.
+func TestExecutorGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tools.gone, w.tools.lose = true, 1000
+	w.tools.add("look", func(context.Context, *toolv1.Call) string { return `{}` })
+	w.tools.add("change", func(context.Context, *toolv1.Call) string { return `{}` })
+	w.tools.specs["look"] = &toolv1.Tool{DeadlineMs: time.Hour.Milliseconds()}
+	w.tools.specs["change"] = &toolv1.Tool{DeadlineMs: time.Hour.Milliseconds(), Effect: toolv1.Effect_EFFECT_UNSAFE}
+	w.model.then(calls([3]string{"a", "look", "{}"}, [3]string{"b", "change", "{}"}), says("They are down."))
+	w.start(func(c *agentrunner.Config) { c.ToolQueueing = time.Second })
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "go")
+	got := map[string]string{}
+	for _, e := range v.until(isEnd) {
+		if r := e.GetToolResult(); r != nil {
+			got[r.GetToolName()] = r.GetResultJson()
+		}
+	}
+	if !strings.Contains(got["look"], "cannot be run at the moment: continue") || !strings.Contains(got["change"], "unknown whether this call took effect") {
+		t.Errorf("results = %v, want that tools cannot be run, and that the effect is unknown", got)
+	}
+}
+
 // A run survives a short outage of the broker.
 func TestBrokerUnavailable(t *testing.T) {
 	t.Parallel()

@@ -518,6 +518,7 @@ type executor struct {
 	lose      int  // so many messages are acked and forgotten
 	silent    bool // outcomes are not announced
 	away      int  // so many calls of ListTools are refused
+	gone      bool // outcomes cannot be read
 	cancelled chan string
 }
 
@@ -619,6 +620,9 @@ func (e *executor) ListTools(context.Context, *toolv1.ListToolsRequest) (*toolv1
 func (e *executor) GetOutcomes(_ context.Context, req *toolv1.GetOutcomesRequest) (*toolv1.GetOutcomesResponse, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.gone {
+		return nil, fault.New(fault.Unavailable, "gone")
+	}
 	res := &toolv1.GetOutcomesResponse{}
 	for _, k := range req.GetKeys() {
 		if o := e.outcomes[k]; o != nil {

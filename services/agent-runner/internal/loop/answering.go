@@ -79,7 +79,7 @@ func (a *answering) run(ctx context.Context) error {
 		return err
 	}
 	defer a.log.Close()
-	a.waiter = a.Tools.Listen(a.claim.Run.ID)
+	a.waiter = a.Tools.Listen(a.claim.Run.ID, a.cfg.Queueing)
 	defer a.waiter.Close()
 
 	stoppable, cancel, stop := a.watch(ctx)

@@ -132,7 +132,8 @@ type Config struct {
 	StepTime time.Duration
 	// ToolTime is the time limit of a tool that sets none.
 	ToolTime time.Duration
-	// Queueing is how long a call may wait for an executor before its own time begins.
+	// Queueing is how long a call may wait for an executor before its own time begins, and how
+	// long calls wait while no executor can be reached.
 	Queueing time.Duration
 	// ApprovalTime is how long a person has to approve a call, and a client to send its result.
 	ApprovalTime time.Duration

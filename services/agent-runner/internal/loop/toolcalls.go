@@ -16,6 +16,7 @@ import (
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/outbox"
 	"signalbox.dev/services/agent-runner/internal/run"
+	"signalbox.dev/services/agent-runner/internal/toolbox"
 )
 
 // afterDeadline is how long the run waits for an outcome after the call's deadline: the
@@ -92,7 +93,12 @@ func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, to
 		}
 		return a.emitResult(ctx, step, c, outcome, told, outcomes)
 	}, func(p *toolv1.Progress) error { return a.log.Append(ctx, toolProgress(step, open[p.GetKey()], p)) })
-	if err != nil && (ctx.Err() != nil || waiting.Err() == nil) {
+	cause := context.Cause(waiting)
+	if cause == nil && errors.Is(err, toolbox.ErrUnreachable) {
+		a.Log.WarnContext(ctx, "run goes on without tool calls: no executor can be reached", "run", a.claim.Run.ID, "step", step, "calls", len(open))
+		cause = err
+	}
+	if err != nil && (ctx.Err() != nil || cause == nil) {
 		return nil, false, err
 	}
 	if errors.Is(context.Cause(stoppable), run.ErrFenced) {
@@ -102,7 +108,7 @@ func (a *answering) runCalls(ctx, stoppable context.Context, s *run.OpenStep, to
 	if interrupted {
 		a.Tools.Cancel(ctx, a.claim.Run.ID)
 	}
-	return unknown, interrupted, a.abandon(ctx, s, context.Cause(waiting), told, outcomes, unknown, interrupted)
+	return unknown, interrupted, a.abandon(ctx, s, cause, told, outcomes, unknown, interrupted)
 }
 
 // abandon gives outcomes to the calls that the run no longer waits for. If it is interrupted,
@@ -291,6 +297,12 @@ func abandonedOutcome(c *run.Call, cause error) *run.Outcome {
 		return o
 	case errors.Is(cause, errStopped):
 		o := refused("cancelled", "a person stopped the run before this call had ended and its effect is unknown: check whether it happened before you try again")
+		o.State = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
+		return o
+	case errors.Is(cause, toolbox.ErrUnreachable) && c.Effect == toolv1.Effect_EFFECT_PURE:
+		return refused("unavailable", "tools cannot be run at the moment: continue without this one, or say that it is unavailable")
+	case errors.Is(cause, toolbox.ErrUnreachable):
+		o := refused("unknown", "tools cannot be run at the moment, and it is unknown whether this call took effect or will: check that before you try again")
 		o.State = toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN
 		return o
 	case c.Effect == toolv1.Effect_EFFECT_PURE:

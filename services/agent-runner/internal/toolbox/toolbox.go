@@ -170,18 +170,24 @@ func (t *Toolbox) refresh(ctx context.Context, ws id.Workspace) ([]*toolv1.Tool,
 	return res.GetTools(), nil
 }
 
+// ErrUnreachable means that no executor has answered for too long.
+var ErrUnreachable = errors.New("no executor can be reached")
+
 // Waiter receives the outcomes of one run.
 type Waiter struct {
 	t        *Toolbox
 	run      id.Run
+	patience time.Duration
 	outcomes chan *toolv1.Outcome
 	progress chan *toolv1.Progress
+	failing  time.Time // when the first of the last polls failed; zero if an executor has answered since
 }
 
-// Listen returns a waiter for the outcomes of a run. Call it before the first call is
-// dispatched. A run has one waiter in a process at a time. The caller closes it.
-func (t *Toolbox) Listen(run id.Run) *Waiter {
-	w := &Waiter{t, run, make(chan *toolv1.Outcome, maxBuffered), make(chan *toolv1.Progress, maxProgress)}
+// Listen returns a waiter for the outcomes of a run, which waits that long for an executor that
+// answers. Call it before the first call is dispatched. A run has one waiter in a process at a
+// time. The caller closes it.
+func (t *Toolbox) Listen(run id.Run, patience time.Duration) *Waiter {
+	w := &Waiter{t: t, run: run, patience: patience, outcomes: make(chan *toolv1.Outcome, maxBuffered), progress: make(chan *toolv1.Progress, maxProgress)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiters[run.String()] = w
@@ -198,8 +204,9 @@ func (w *Waiter) Close() {
 }
 
 // Await calls got once for each key's outcome, in the order of arrival. It returns when it has
-// all outcomes, when got fails, or when ctx ends, which carries the run's identity. With poll
-// it polls at once, because the outcomes may have been recorded before. Meanwhile it calls
+// all outcomes, when got fails, when ctx ends, which carries the run's identity, or with
+// ErrUnreachable when the waiter's patience is over, also over several calls. With poll it polls
+// at once, because the outcomes may have been recorded before. Meanwhile it calls
 // heard with the progress of calls that have no outcome yet.
 func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got func(*toolv1.Outcome) error, heard func(*toolv1.Progress) error) error {
 	missing := make(map[string]bool, len(keys))
@@ -211,12 +218,13 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got 
 			return nil
 		}
 		delete(missing, o.GetKey())
+		w.failing = time.Time{}
 		return got(o)
 	}
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	if poll {
-		if err := w.t.poll(ctx, missing, take); err != nil {
+		if err := w.poll(ctx, missing, take); err != nil {
 			return err
 		}
 	}
@@ -235,10 +243,11 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got 
 			err = take(o)
 		case p := <-w.progress:
 			if missing[p.GetKey()] {
+				w.failing = time.Time{}
 				err = heard(p)
 			}
 		case <-tick.C:
-			err = w.t.poll(ctx, missing, take)
+			err = w.poll(ctx, missing, take)
 		case <-ctx.Done():
 			return fmt.Errorf("wait for tools: %w", context.Cause(ctx))
 		}
@@ -250,18 +259,28 @@ func (w *Waiter) Await(ctx context.Context, keys []id.Operation, poll bool, got 
 }
 
 // poll reads the missing outcomes from the executor. A failure is logged, because the next
-// tick polls again.
-func (t *Toolbox) poll(ctx context.Context, missing map[string]bool, take func(*toolv1.Outcome) error) error {
+// tick polls again, until the waiter's patience is over.
+func (w *Waiter) poll(ctx context.Context, missing map[string]bool, take func(*toolv1.Outcome) error) error {
 	req := &toolv1.GetOutcomesRequest{}
 	for k := range missing {
 		req.Keys = append(req.Keys, k)
 	}
 	asking, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
-	res, err := t.client.GetOutcomes(asking, req)
-	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
-			t.log.WarnContext(ctx, "outcomes not read", "error", err)
+	res, err := w.t.client.GetOutcomes(asking, req)
+	switch {
+	case err == nil:
+		w.failing = time.Time{}
+	case ctx.Err() != nil || errors.Is(err, context.Canceled):
+		return nil
+	default:
+		w.t.log.WarnContext(ctx, "outcomes not read", "error", err)
+		if w.failing.IsZero() {
+			w.failing = time.Now()
+		}
+		if time.Since(w.failing) >= w.patience {
+			w.failing = time.Time{}
+			return fmt.Errorf("wait for tools: %w", ErrUnreachable)
 		}
 		return nil
 	}
