@@ -174,13 +174,31 @@ func resolve(root any, reference string) (any, bool) {
 }
 
 // clean returns text without characters that are invisible on a screen and visible to a model.
+// Emoji and some scripts need joiners and variation selectors: one of each is kept after a visible
+// character, so that rows of them carry no text.
 func clean(s string) string {
+	const visible, selector, joiner = 0, 1, 2
+	last := joiner
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' || r >= 0xE0000 && r <= 0xE007F || r >= 0x202A && r <= 0x202E || r >= 0x2066 && r <= 0x2069 {
+		switch {
+		case r == '\n' || r == '\t' || unicode.Is(unicode.Prepended_Concatenation_Mark, r): // format characters with a shape
+			last = visible
+		case (r == '\uFE0E' || r == '\uFE0F') && last == visible:
+			last = selector
+		case (r == '\u200C' || r == '\u200D') && last != joiner:
+			last = joiner
+		case unicode.In(r, invisible...):
 			return -1
+		default:
+			last = visible
 		}
 		return r
 	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// invisible are the characters without a shape of their own.
+var invisible = []*unicode.RangeTable{
+	unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector,
 }
 
 // clip shortens text to a number of runes.

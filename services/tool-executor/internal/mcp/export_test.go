@@ -104,3 +104,6 @@ func Scan(body []byte, sse bool, piece int) (values int64, err error) {
 	}
 	return values, nil
 }
+
+// Clean is clean.
+func Clean(s string) string { return clean(s) }
