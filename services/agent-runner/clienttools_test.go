@@ -89,6 +89,10 @@ func TestClientTool(t *testing.T) {
 	if _, err := w.conversations.SendToolResult(w.as(identity.Editor), other); fault.KindOf(err) != fault.NotFound {
 		t.Errorf("a result for another run's call = %v, want %v", err, fault.NotFound)
 	}
+	other.RunId, other.StepIndex = "", new(int32(1))
+	if _, err := w.conversations.SendToolResult(w.as(identity.Editor), other); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a result for another step's call = %v, want %v", err, fault.NotFound)
+	}
 	// A front end that repeats its message has the error as viewers saw it.
 	for _, message := range []string{"!no sensor", "!no sensor", "!the client reports: no sensor"} {
 		if _, err := w.send(session, "d", message); err != nil {

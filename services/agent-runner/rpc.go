@@ -268,7 +268,7 @@ func (c *conversations) SendToolResult(ctx context.Context, req *agentv1.SendToo
 	if err != nil {
 		return nil, err
 	}
-	in := conversation.ClientResult{Session: session, ToolCallID: req.GetToolCallId(), Output: json.RawMessage(req.GetOutputJson()), Error: req.GetError()}
+	in := conversation.ClientResult{Session: session, ToolCallID: req.GetToolCallId(), Step: req.StepIndex, Output: json.RawMessage(req.GetOutputJson()), Error: req.GetError()}
 	if in.Error == "" && len(in.Output) == 0 {
 		return nil, fault.New(fault.Invalid, "output: want either output or error, and neither empty")
 	}

@@ -275,7 +275,10 @@ func TestChatClientTool(t *testing.T) {
 	answer := func(tools, part string) string {
 		return fmt.Sprintf(`{"id":"c",%s"messages":[{"id":%q,"role":"assistant","parts":[{"type":"tool-locate","toolCallId":"older","state":"output-available","output":1},{"type":"step-start"},%s]}]}`, tools, run.GetId(), part)
 	}
-	result := `{"type":"tool-locate","toolCallId":"c1","state":"output-available","output":{"city":"Paris"}}`
+	result := `{"type":"tool-locate","toolCallId":"c1","state":"output-available","output":{"city":"Paris"},"callProviderMetadata":{"other":1,"signalbox":{"stepIndex":0}}}`
+	if !strings.Contains(sent.text(), `"providerMetadata":{"signalbox":{"stepIndex":0}}`) {
+		t.Errorf("the call does not say of which step it is:\n%s", sent.text())
+	}
 	if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", answer("", result), nil)); got.status != http.StatusBadRequest || !strings.Contains(got.body, "answers nothing") {
 		t.Errorf("the result of another tool = %d %s, want 400", got.status, got.body)
 	}
@@ -292,7 +295,7 @@ func TestChatClientTool(t *testing.T) {
 	if err := on.ended(t); err != nil || !strings.Contains(on.text(), `"tool-output-available","toolCallId":"c1","output":{"city":"Paris"}`) || strings.Contains(on.text(), "tool-input") {
 		t.Errorf("the continuation = %v\n%s", err, on.text())
 	}
-	if got := w.runner.sent(); got != `c1 {"city":"Paris"} `+run.GetId() {
+	if got := w.runner.sent(); got != `c1 {"city":"Paris"} `+run.GetId()+" step 0" {
 		t.Errorf("the results sent are %q", got)
 	}
 }

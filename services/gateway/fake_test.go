@@ -240,12 +240,19 @@ func (r *fakeRunner) SendToolResult(ctx context.Context, req *agentv1.SendToolRe
 	if req.GetOutputJson() == `"late"` {
 		return nil, fault.Coded(fault.Conflict, "RESULT_EXPIRED", "no client has sent the result in time")
 	}
-	r.results = append(r.results, strings.TrimSpace(req.GetToolCallId()+" "+req.GetOutputJson()+req.GetError()+" "+req.GetRunId()))
+	r.results = append(r.results, strings.TrimSpace(req.GetToolCallId()+" "+req.GetOutputJson()+req.GetError()+" "+req.GetRunId()+stepOf(req)))
 	result := req.GetOutputJson()
 	if req.GetError() != "" {
 		result = "!" + req.GetError()
 	}
 	return &agentv1.SendToolResultResponse{RunId: noone, ToolCall: &agentv1.ToolCall{ToolCallId: "c1", Outcome: &toolv1.Outcome{ResultJson: result}}}, nil
+}
+
+func stepOf(req *agentv1.SendToolResultRequest) string {
+	if req.StepIndex == nil {
+		return ""
+	}
+	return fmt.Sprintf(" step %d", req.GetStepIndex())
 }
 
 // sent returns the results of client tools, in order.

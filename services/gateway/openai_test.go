@@ -118,7 +118,7 @@ func TestChatCompletionClientTool(t *testing.T) {
 	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}})
 	run.set(func() { run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber()) })
 	run.publish(t, parked)
-	ref := "call_" + strings.ReplaceAll(run.GetId(), "-", "") + "_2_c1"
+	ref := "call_" + strings.ReplaceAll(run.GetId(), "-", "") + "_2-0_c1"
 	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"id":"`+ref+`"`) || !strings.Contains(sent.text(), `"finish_reason":"tool_calls"`) || !strings.HasSuffix(sent.text(), "data: [DONE]\n\n") {
 		t.Fatalf("stream = %v\n%s\nwant one that ends at the call", err, sent.text())
 	}
@@ -156,7 +156,7 @@ func TestChatCompletionClientTool(t *testing.T) {
 	if err := on.ended(t); err != nil || strings.Contains(on.text(), "tool_calls") || !strings.Contains(on.text(), `"content":"In Paris."`) || !strings.Contains(on.text(), `"finish_reason":"stop"`) {
 		t.Errorf("the continuation = %v\n%s", err, on.text())
 	}
-	if got := w.runner.sent(); got != `c1 "Paris"` {
+	if got := w.runner.sent(); got != `c1 "Paris" `+run.GetId()+" step 0" {
 		t.Errorf("the results sent are %q", got)
 	}
 }

@@ -2324,7 +2324,9 @@ type SendToolResultRequest struct {
 	//	*SendToolResultRequest_Error
 	Result isSendToolResultRequest_Result `protobuf_oneof:"result"`
 	// The run of the call, because models repeat the ids of calls. Empty: any of the session's.
-	RunId         string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	RunId string `protobuf:"bytes,5,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The step of the call, for the same reason. Absent: the call that waits, or the newest.
+	StepIndex     *int32 `protobuf:"varint,6,opt,name=step_index,json=stepIndex,proto3,oneof" json:"step_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2403,6 +2405,13 @@ func (x *SendToolResultRequest) GetRunId() string {
 		return x.RunId
 	}
 	return ""
+}
+
+func (x *SendToolResultRequest) GetStepIndex() int32 {
+	if x != nil && x.StepIndex != nil {
+		return *x.StepIndex
+	}
+	return 0
 }
 
 type isSendToolResultRequest_Result interface {
@@ -2994,7 +3003,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\v2\x17.signalbox.agent.v1.RunR\x03run\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x02 \x01(\tR\tmessageId\x12\x18\n" +
-	"\acreated\x18\x03 \x01(\bR\acreated\"\xb4\x01\n" +
+	"\acreated\x18\x03 \x01(\bR\acreated\"\xe7\x01\n" +
 	"\x15SendToolResultRequest\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12 \n" +
@@ -3003,8 +3012,11 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\voutput_json\x18\x03 \x01(\tH\x00R\n" +
 	"outputJson\x12\x16\n" +
 	"\x05error\x18\x04 \x01(\tH\x00R\x05error\x12\x15\n" +
-	"\x06run_id\x18\x05 \x01(\tR\x05runIdB\b\n" +
-	"\x06result\"j\n" +
+	"\x06run_id\x18\x05 \x01(\tR\x05runId\x12\"\n" +
+	"\n" +
+	"step_index\x18\x06 \x01(\x05H\x01R\tstepIndex\x88\x01\x01B\b\n" +
+	"\x06resultB\r\n" +
+	"\v_step_index\"j\n" +
 	"\x16SendToolResultResponse\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x129\n" +
 	"\ttool_call\x18\x02 \x01(\v2\x1c.signalbox.agent.v1.ToolCallR\btoolCall\"t\n" +

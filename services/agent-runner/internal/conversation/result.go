@@ -22,6 +22,7 @@ type ClientResult struct {
 	Session    id.Session
 	ToolCallID string
 	Run        *id.Run // of the call; nil for any of the session's
+	Step       *int32  // of the call; nil for any
 	// Output is JSON. Error, if it is not empty, is sent instead: what went wrong.
 	Output json.RawMessage
 	Error  string
@@ -112,8 +113,9 @@ func findClientCall(ctx context.Context, tx pgx.Tx, ws id.Workspace, in *ClientR
 			SELECT id AS of_run, state AS run_state, ordinal FROM runs WHERE workspace_id = @workspace AND session_id = @session
 		) r ON of_run = run_id
 		WHERE workspace_id = @workspace AND tool_call_id = @call AND question = 'client' AND (@run::uuid IS NULL OR run_id = @run)
+			AND (@step::int IS NULL OR step_index = @step)
 		ORDER BY planned DESC, ordinal DESC, step_index DESC, call_index LIMIT 1`,
-		pg.Args{"workspace": ws, "session": in.Session, "call": in.ToolCallID, "run": in.Run})
+		pg.Args{"workspace": ws, "session": in.Session, "call": in.ToolCallID, "run": in.Run, "step": in.Step})
 	if err != nil {
 		return nil, err
 	}

@@ -183,18 +183,25 @@ func (b *AGUIInput) transcript() (*transcript, error) {
 	return t, nil
 }
 
-// results returns the results at the end of the messages by the calls' ids.
-func (b *AGUIInput) results() map[string]*agentv1.SendToolResultRequest {
-	out := map[string]*agentv1.SendToolResultRequest{}
-	for i := len(b.Messages) - 1; i >= 0 && b.Messages[i].Role == "tool"; i-- {
+// results returns the results at the end of the messages by the calls' ids. step is that of the
+// message with the calls, if it is one of the run.
+func (b *AGUIInput) results(run string) (out map[string]*agentv1.SendToolResultRequest, step *int32) {
+	out = map[string]*agentv1.SendToolResultRequest{}
+	for i := len(b.Messages) - 1; i >= 0; i-- {
 		m := &b.Messages[i]
+		if m.Role != "tool" {
+			if of, n, ok := dialect.AGUIStep(m.ID); ok && of == run {
+				step = &n
+			}
+			break
+		}
 		r := &agentv1.SendToolResultRequest{ToolCallId: m.ToolCallID, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(m.Content)}}
 		if m.Error != "" {
 			r.Result = &agentv1.SendToolResultRequest_Error{Error: m.Error}
 		}
 		out[m.ToolCallID] = r
 	}
-	return out
+	return out, step
 }
 
 type aguiInput struct {
@@ -346,7 +353,7 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 // answers returns what the request answers, and one of the calls. Nothing that the run waits for
 // may be missing.
 func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.SendToolResultRequest, decisions []*agentv1.DecideRequest, call string, err error) {
-	given := b.results()
+	given, step := b.results(res.GetRun().GetId())
 	for _, c := range res.GetToolCalls() {
 		waits, p := c.GetToolCallId(), c.GetApproval()
 		switch {
@@ -355,7 +362,7 @@ func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.Sen
 			if r == nil {
 				return nil, nil, "", invalid("messages: the result of the tool call %q is missing", waits)
 			}
-			r.SessionId, r.RunId = res.GetRun().GetSessionId(), res.GetRun().GetId()
+			r.SessionId, r.RunId, r.StepIndex = res.GetRun().GetSessionId(), res.GetRun().GetId(), step
 			results = append(results, r)
 		case p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED:
 			d, err := b.decision(c)

@@ -128,7 +128,12 @@ type uiPart struct {
 	ToolCallID string          `json:"toolCallId"`
 	Output     json.RawMessage `json:"output"`
 	ErrorText  string          `json:"errorText"`
-	Approval   *struct {
+	Metadata   struct {
+		Signalbox struct {
+			StepIndex *int32 `json:"stepIndex"`
+		} `json:"signalbox"`
+	} `json:"callProviderMetadata"`
+	Approval *struct {
 		ID       string `json:"id"`
 		Approved *bool  `json:"approved"`
 		Reason   string `json:"reason"`
@@ -436,11 +441,14 @@ func (m *uiMessage) results(byClient func(*uiPart) bool) []*agentv1.SendToolResu
 		case p.Type == "step-start":
 			out = nil
 		case p.ToolCallID == "" || p.State != "output-available" && p.State != "output-error" || !byClient(p):
-		case p.State == "output-error":
-			out = append(out, &agentv1.SendToolResultRequest{ToolCallId: p.ToolCallID, Result: &agentv1.SendToolResultRequest_Error{Error: cmp.Or(p.ErrorText, "the tool failed")}})
 		default:
-			output := cmp.Or(string(p.Output), "null")
-			out = append(out, &agentv1.SendToolResultRequest{ToolCallId: p.ToolCallID, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: output}})
+			r := &agentv1.SendToolResultRequest{ToolCallId: p.ToolCallID, StepIndex: p.Metadata.Signalbox.StepIndex}
+			if p.State == "output-error" {
+				r.Result = &agentv1.SendToolResultRequest_Error{Error: cmp.Or(p.ErrorText, "the tool failed")}
+			} else {
+				r.Result = &agentv1.SendToolResultRequest_OutputJson{OutputJson: cmp.Or(string(p.Output), "null")}
+			}
+			out = append(out, r)
 		}
 	}
 	return out[:min(len(out), maxParts)]

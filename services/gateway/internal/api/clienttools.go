@@ -38,6 +38,7 @@ type ToolResultBody struct {
 	Output json.RawMessage `json:"output,omitempty" doc:"Any JSON value."`
 	Error  string          `json:"error,omitempty" doc:"What went wrong, for the model."`
 	RunID  string          `json:"run_id,omitempty" format:"uuid" doc:"The run of the call, because models repeat the ids of calls. Absent: the call that waits."`
+	Step   *int32          `json:"step_index,omitempty" minimum:"0" doc:"The step of the call, for the same reason: a result that comes too late does not become that of a later call."`
 }
 
 type toolResultOutputBody struct {
@@ -68,7 +69,7 @@ func (a *API) sendToolResult(ctx context.Context, in *struct {
 	if err != nil {
 		return nil, err
 	}
-	req := &agentv1.SendToolResultRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, RunId: run, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(in.Body.Output)}}
+	req := &agentv1.SendToolResultRequest{SessionId: in.ID.String(), ToolCallId: in.ToolCallID, RunId: run, StepIndex: in.Body.Step, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(in.Body.Output)}}
 	if in.Body.Error != "" {
 		req.Result = &agentv1.SendToolResultRequest_Error{Error: in.Body.Error}
 	}

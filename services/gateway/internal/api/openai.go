@@ -520,7 +520,7 @@ func (a *API) sendResults(ctx context.Context, of dialect.CallRef, results []*ag
 	}
 	for _, c := range res.GetToolCalls() {
 		if c.GetClientUntil() != nil && !slices.ContainsFunc(results, func(r *agentv1.SendToolResultRequest) bool { return r.GetToolCallId() == c.GetToolCallId() }) {
-			return nil, invalid("the result of the tool call %q is missing", dialect.CallRef{Run: of.Run, Part: of.Part, Call: c.GetToolCallId()})
+			return nil, invalid("the result of the tool call %q is missing", dialect.CallRef{Run: of.Run, Part: of.Part, Step: c.GetStepIndex(), Call: c.GetToolCallId()})
 		}
 	}
 	for _, r := range results {

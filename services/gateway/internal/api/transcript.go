@@ -168,7 +168,11 @@ func (t *transcript) results() (results []*agentv1.SendToolResultRequest, of dia
 		if err != nil {
 			return nil, of, invalid("a tool's result: %s", clip(err.Error()))
 		}
-		results = append(results, &agentv1.SendToolResultRequest{ToolCallId: ref.Call, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(output)}})
+		r := &agentv1.SendToolResultRequest{ToolCallId: ref.Call, RunId: ref.Run, Result: &agentv1.SendToolResultRequest_OutputJson{OutputJson: string(output)}}
+		if ref.Step >= 0 {
+			r.StepIndex = &ref.Step
+		}
+		results = append(results, r)
 	}
 	return results, of, nil
 }

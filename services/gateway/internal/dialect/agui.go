@@ -165,7 +165,8 @@ func (w *aguiWriter) closeStep() {
 	w.stepOpen, w.parent, w.shown, w.calls = false, "", nil, nil
 }
 
-// newMessage returns the id of a message that begins. Ids are not used again.
+// newMessage returns the id of a message that begins: its run, step and number. Ids are not used
+// again.
 func (w *aguiWriter) newMessage() string {
 	w.messages++
 	id := w.messageID()
@@ -174,8 +175,22 @@ func (w *aguiWriter) newMessage() string {
 }
 
 func (w *aguiWriter) messageID() string {
-	return w.event.GetRunId() + "-" + strconv.Itoa(w.messages)
+	return w.event.GetRunId() + "-" + strconv.Itoa(int(w.step)) + "-" + strconv.Itoa(w.messages)
 }
+
+// AGUIStep returns the run and the step of a message's id. ok is false for ids that others or
+// earlier versions have chosen.
+func AGUIStep(messageID string) (run string, step int32, ok bool) {
+	if len(messageID) <= runIDLength || messageID[runIDLength] != '-' {
+		return "", 0, false
+	}
+	number, _, ok := strings.Cut(messageID[runIDLength+1:], "-")
+	n, err := strconv.ParseInt(number, 10, 32)
+	return messageID[:runIDLength], int32(n), ok && err == nil && n >= 0
+}
+
+// runIDLength is the length of a UUID.
+const runIDLength = 36
 
 func (w *aguiWriter) say(part string, block int32, text string) {
 	if w.part != part || w.block != block || !w.stepOpen || w.step != w.event.GetStepIndex() {

@@ -155,7 +155,7 @@ func (w *chatWriter) say(text string) {
 
 func (w *chatWriter) call(m *runv1.ToolClientRequest) {
 	w.begin()
-	ref := CallRef{w.event.GetRunId(), w.pauses + 2, m.GetToolCallId()}
+	ref := CallRef{w.event.GetRunId(), w.pauses + 2, w.event.GetStepIndex(), m.GetToolCallId()}
 	o := jsonObject(appendString([]byte(`{"id":`), ref.String())).text("type", "function")
 	o = appendString(append(o.key("function"), `{"name":`...), m.GetToolName())
 	call := string(append(o.text("arguments", m.GetArgsJson()), "}}"...))

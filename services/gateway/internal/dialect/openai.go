@@ -49,16 +49,21 @@ func longID(short string) string {
 }
 
 // CallRef is what a tool call's id says to OpenAI's clients, which send it back with the result:
-// the call, its run, and the part of the run that follows the result.
+// the call, its run and step, and the part of the run that follows the result.
 type CallRef struct {
 	Run  string
 	Part int
+	Step int32 // -1 in an id of an earlier version
 	Call string
 }
 
 // String returns the id.
 func (c CallRef) String() string {
-	return "call_" + strings.ReplaceAll(c.Run, "-", "") + "_" + strconv.Itoa(c.Part) + "_" + c.Call
+	at := strconv.Itoa(c.Part)
+	if c.Step >= 0 {
+		at += "-" + strconv.Itoa(int(c.Step))
+	}
+	return "call_" + strings.ReplaceAll(c.Run, "-", "") + "_" + at + "_" + c.Call
 }
 
 // ParseCallRef is the inverse of CallRef.String.
@@ -67,8 +72,13 @@ func ParseCallRef(s string) (CallRef, bool) {
 	if len(fields) != 4 || fields[0] != "call" || fields[3] == "" {
 		return CallRef{}, false
 	}
-	part, err := strconv.Atoi(fields[2])
-	c := CallRef{longID(fields[1]), part, fields[3]}
+	at, number, hasStep := strings.Cut(fields[2], "-")
+	part, err := strconv.Atoi(at)
+	step := int64(-1)
+	if hasStep && err == nil {
+		step, err = strconv.ParseInt(number, 10, 32)
+	}
+	c := CallRef{longID(fields[1]), part, int32(step), fields[3]}
 	return c, err == nil && part > 1 && c.Run != "" && c.String() == s
 }
 

@@ -140,8 +140,16 @@ func TestOpenAIIDs(t *testing.T) {
 		}
 	}
 	ref := dialect.CallRef{Run: run, Part: 2, Call: "toolu_1"}
-	if got, ok := dialect.ParseCallRef(ref.String()); !ok || got != ref {
-		t.Errorf("ParseCallRef(%q) = %v, %v", ref, got, ok)
+	for step, want := range map[int32]string{-1: "_2_toolu_1", 0: "_2-0_toolu_1", 12: "_2-12_toolu_1"} {
+		ref.Step = step
+		if got, ok := dialect.ParseCallRef(ref.String()); !ok || got != ref || !strings.HasSuffix(ref.String(), want) {
+			t.Errorf("ParseCallRef(%q) = %v, %v", ref, got, ok)
+		}
+	}
+	for _, bad := range []string{"_2-_x", "_2--1_x", "_2-01_x", "_2-99999999999_x", "_-1_x"} {
+		if got, ok := dialect.ParseCallRef("call_01a2b3c4000070008000000000000001" + bad); ok {
+			t.Errorf("ParseCallRef(…%q) = %v", bad, got)
+		}
 	}
 	for _, bad := range []string{"", "resp_", "resp_1", "resp_01a2b3c4000070008000000000000001_1", "resp_01a2b3c4000070008000000000000001_02", "resp_01a2b3c4000070008000000000000001_", "resp_01A2b3c4000070008000000000000001"} {
 		if _, _, ok := dialect.ParseResponseID(bad); ok {
@@ -149,6 +157,24 @@ func TestOpenAIIDs(t *testing.T) {
 		}
 		if _, ok := dialect.ParseCallRef(strings.Replace(bad, "resp", "call", 1)); ok {
 			t.Errorf("ParseCallRef of %q is ok", bad)
+		}
+	}
+}
+
+func TestAGUIStep(t *testing.T) {
+	t.Parallel()
+	const run = "01a2b3c4-0000-7000-8000-000000000001"
+	events := script(1, inStep(3, called("c", "locate", "{}", false))...)
+	events[0].RunId = run
+	got, _ := read(&dialect.Reader{Fold: dialect.AGUI{Thread: "t", Run: "r"}, Resumed: -1}, events, make([][]dialect.Encoding, 1))
+	_, rest, _ := strings.Cut(string(got), `"parentMessageId":"`)
+	message, _, _ := strings.Cut(rest, `"`)
+	if of, step, ok := dialect.AGUIStep(message); of != run || step != 3 || !ok {
+		t.Errorf("AGUIStep(%q) = %q, %d, %v, want step 3 of the run", message, of, step, ok)
+	}
+	for _, other := range []string{"", "m1", run, run + "-1", run + "-", run + "--1-2", run + "-x-1", run + "x1-1"} {
+		if _, _, ok := dialect.AGUIStep(other); ok {
+			t.Errorf("AGUIStep(%q) is ok", other)
 		}
 	}
 }

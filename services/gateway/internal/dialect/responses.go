@@ -347,7 +347,7 @@ func (w *responseWriter) functionCall(m *runv1.ToolClientRequest) {
 	w.setCall(m.GetToolCallId(), responseCall{client: true})
 	itemID := w.itemID("fc")
 	item := func(status, args string) string {
-		return string(object(nil, "function_call").text("id", itemID).text("status", status).text("call_id", CallRef{w.event.GetRunId(), w.pauses + 2, m.GetToolCallId()}.String()).
+		return string(object(nil, "function_call").text("id", itemID).text("status", status).text("call_id", CallRef{w.event.GetRunId(), w.pauses + 2, w.event.GetStepIndex(), m.GetToolCallId()}.String()).
 			text("name", m.GetToolName()).text("arguments", args).end())
 	}
 	w.emit(w.chunk("response.output_item.added").number("output_index", int64(w.position)).json("item", item("in_progress", ""), "{}"))

@@ -68,6 +68,7 @@ type UIPart struct {
 	ErrorText        string          `json:"errorText,omitempty"`
 	ProviderExecuted bool            `json:"providerExecuted,omitempty"`
 	ProviderMetadata json.RawMessage `json:"providerMetadata,omitempty"`
+	CallMetadata     json.RawMessage `json:"callProviderMetadata,omitempty"`
 	Approval         *UIApproval     `json:"approval,omitempty"`
 }
 
@@ -82,6 +83,15 @@ func (m *UIMessage) Ask(call, reason string, until *timestamppb.Timestamp, outco
 	for i := range m.Parts {
 		if p := &m.Parts[i]; p.ToolCallID == call && p.State == "input-available" {
 			p.State, p.Approval = "approval-requested", &UIApproval{ID: approvalID(call, until, outcomeUnknown), RequestReason: reason}
+		}
+	}
+}
+
+// AskClient says of a tool call of the message, which waits for a client, of which step it is.
+func (m *UIMessage) AskClient(call string, step int32) {
+	for i := range m.Parts {
+		if p := &m.Parts[i]; p.ToolCallID == call && p.State == "input-available" {
+			p.CallMetadata = CallMetadata(step)
 		}
 	}
 }

@@ -280,9 +280,19 @@ func (w *uiWriter) completeCall(id, name, args string, providerExecuted bool) {
 		w.openStep()
 	}
 	w.closePart()
-	w.emit(executed(w.chunk("tool-input-available").call(id, name).json("input", args, "{}"), providerExecuted))
+	o := executed(w.chunk("tool-input-available").call(id, name).json("input", args, "{}"), providerExecuted)
+	if !providerExecuted {
+		o = o.json("providerMetadata", string(CallMetadata(w.event.GetStepIndex())), "{}")
+	}
+	w.emit(o)
 	c.name, c.begun, c.available = name, true, true
 	w.setCall(id, c)
+}
+
+// CallMetadata is what a tool call's part says of its step: clients send it back with the result,
+// as callProviderMetadata, and models repeat the ids of calls.
+func CallMetadata(step int32) json.RawMessage {
+	return append(strconv.AppendInt([]byte(`{"signalbox":{"stepIndex":`), int64(step), 10), "}}"...)
 }
 
 func executed(o jsonObject, byProvider bool) jsonObject {

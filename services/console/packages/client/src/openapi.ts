@@ -3808,6 +3808,11 @@ export interface components {
              * @description The run of the call, because models repeat the ids of calls. Absent: the call that waits.
              */
             run_id?: string;
+            /**
+             * Format: int32
+             * @description The step of the call, for the same reason: a result that comes too late does not become that of a later call.
+             */
+            step_index?: number;
         };
         ToolResultEvent: {
             isError: boolean;
@@ -3881,6 +3886,7 @@ export interface components {
         };
         UIPart: {
             approval?: components["schemas"]["UIApproval"];
+            callProviderMetadata?: unknown;
             data?: unknown;
             errorText?: string;
             filename?: string;
