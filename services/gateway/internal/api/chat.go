@@ -738,7 +738,8 @@ func (s *stream) rebuild(f feed.Follow) error {
 	if s.run.GetState() == agentv1.RunState_RUN_STATE_WAITING {
 		waits = s.run.GetLastEvent()
 	}
-	events, err := dialect.Rebuild(s.run.GetId(), s.run.GetOrdinal(), stored, askedIn(res), waits)
+	step, asked := askedIn(res, r.AfterCall)
+	events, err := dialect.Rebuild(s.run.GetId(), s.run.GetOrdinal(), stored, step, asked, waits)
 	if err != nil {
 		return err
 	}
@@ -759,36 +760,46 @@ func (s *stream) rebuild(f feed.Follow) error {
 	return s.viewer.Restart(s.ctx, snap)
 }
 
-// askedIn returns what a run's last step asks people and clients.
-func askedIn(res *agentv1.GetRunResponse) []dialect.Asked {
-	var out []dialect.Asked
-	calls := res.GetToolCalls()
-	for _, c := range calls {
-		p := c.GetApproval()
-		if c.GetClientUntil() != nil {
-			out = append(out, dialect.Asked{Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Client: true})
-			continue
-		}
-		if p == nil || c.GetStepIndex() != calls[len(calls)-1].GetStepIndex() || p.GetDecision() == agentv1.Decision_DECISION_RULE {
-			continue
-		}
-		out = append(out, dialect.Asked{
-			Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Reason: p.GetReason(), Decision: enumName(p.GetDecision()),
-			Until: p.GetExpiresAt(), DecisionReason: p.GetDecisionReason(), OutcomeUnknown: p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME,
-		})
+// askedIn returns the calls of a run's last step that has some, with what they ask people and
+// clients, and their results. call is one that has been answered.
+func askedIn(res *agentv1.GetRunResponse, call string) (step int32, asked []dialect.Asked) {
+	for _, c := range res.GetToolCalls() {
+		step = max(step, c.GetStepIndex())
 	}
-	return out
+	for _, c := range res.GetToolCalls() {
+		if c.GetStepIndex() != step {
+			continue
+		}
+		a := dialect.Asked{Call: c.GetToolCallId(), Tool: c.GetToolName(), Args: c.GetArgsJson(), Result: c.GetOutcome()}
+		p := c.GetApproval()
+		switch {
+		case c.GetClientUntil() != nil:
+			a.Question, a.Until = dialect.OfClient, c.GetClientUntil()
+		case p == nil && a.Call == call: // only a client can have answered about it
+			a.Question, a.Decision = dialect.OfClient, "answered"
+		case p != nil && p.GetDecision() != agentv1.Decision_DECISION_RULE:
+			a.Question, a.Until, a.Reason, a.OutcomeUnknown = dialect.OfPerson, p.GetExpiresAt(), p.GetReason(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME
+			a.Decision, a.DecisionReason = enumName(p.GetDecision()), p.GetDecisionReason()
+		}
+		asked = append(asked, a)
+	}
+	return step, asked
 }
 
-// addApprovals marks the calls of a waiting run in its UIMessage.
-func addApprovals(messages []dialect.UIMessage, run string, asked []*agentv1.Approval) {
-	i := slices.IndexFunc(messages, func(m dialect.UIMessage) bool { return m.ID == run })
+// addQuestions marks the calls of a waiting run in its UIMessage.
+func addQuestions(messages []dialect.UIMessage, res *agentv1.GetRunResponse, version int) {
+	i := slices.IndexFunc(messages, func(m dialect.UIMessage) bool { return m.ID == res.GetRun().GetId() })
 	if i < 0 {
 		return
 	}
-	for _, p := range asked {
-		if p.GetRunId() == run {
-			messages[i].Ask(p.GetToolCallId(), p.GetReason(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME)
+	step, asked := askedIn(res, "")
+	for _, a := range asked {
+		switch {
+		case a.Decision != "":
+		case a.Question == dialect.OfClient:
+			messages[i].AskClient(a.Call, step)
+		case a.Question == dialect.OfPerson && version >= 6:
+			messages[i].Ask(a.Call, a.Reason, a.Until, a.OutcomeUnknown)
 		}
 	}
 }

@@ -268,10 +268,10 @@ func (a *API) getSession(ctx context.Context, in *struct {
 	}
 	ui := in.version()
 	d, err := viewDetails(res, ui)
-	if err == nil && ui >= 6 && res.GetActiveRun().GetState() == agentv1.RunState_RUN_STATE_WAITING {
-		var asked *agentv1.ListApprovalsResponse
-		asked, err = a.cfg.Approvals.ListApprovals(ctx, &agentv1.ListApprovalsRequest{SessionId: in.ID.String(), Limit: 100})
-		addApprovals(d.Messages.ui, res.GetActiveRun().GetId(), asked.GetApprovals())
+	if err == nil && ui > 0 && res.GetActiveRun().GetState() == agentv1.RunState_RUN_STATE_WAITING {
+		var waits *agentv1.GetRunResponse
+		waits, err = a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: res.GetActiveRun().GetId()})
+		addQuestions(d.Messages.ui, waits, ui)
 	}
 	return &d, err
 }
