@@ -141,7 +141,7 @@ func TestChatCompletionClientTool(t *testing.T) {
 	}{
 		"another workspace":         {stranger, results(ref), http.StatusNotFound},
 		"an unknown call":           {w.owner, results("call_1"), http.StatusBadRequest},
-		"another answer's call too": {w.owner, results(ref, strings.Replace(ref, "_2_", "_3_", 1)), http.StatusBadRequest},
+		"another answer's call too": {w.owner, results(ref, strings.Replace(ref, "_2-", "_3-", 1)), http.StatusBadRequest},
 	} {
 		if got := in.send(t, in.request(t, tt.who, "POST", "/v1/chat/completions", tt.body, nil)); got.status != tt.want {
 			t.Errorf("%s: %d %s, want %d", name, got.status, got.body, tt.want)
