@@ -82,6 +82,7 @@ type ToolClientRequestEvent struct {
 	Reason    string    `json:"reason,omitempty" doc:"Why the client has to ask its user before it does anything that others see."`
 	ExpiresAt time.Time `json:"expiresAt" doc:"When no result becomes an error."`
 	RunID     string    `json:"runId" format:"uuid"`
+	StepIndex int32     `json:"stepIndex" doc:"The step of the call: send it back with the result, as step_index."`
 }
 
 // ToolProgressEvent says how far a running tool call is, as the tool reports it. It comes once a

@@ -101,7 +101,7 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		if m.GetReason() != "" {
 			o = o.text("reason", m.GetReason())
 		}
-		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).text("runId", e.GetRunId()).end()
+		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).text("runId", e.GetRunId()).number("stepIndex", int64(e.GetStepIndex())).end()
 	case *runv1.Event_ToolProgress:
 		m := body.ToolProgress
 		return "tool-progress", object(b, "tool-progress").call(m.GetToolCallId(), m.GetToolName()).progress(m).end()

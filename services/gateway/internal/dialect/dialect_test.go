@@ -56,7 +56,7 @@ id: 3-7
 
 `},
 		{"client tool", &runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}", Reason: "r", ExpiresAt: timestamppb.New(time.Unix(0, 0))}}}, `event: tool-client-request
-data: {"type":"tool-client-request","toolCallId":"c1","toolName":"x","args":{},"reason":"r","expiresAt":"1970-01-01T00:00:00Z","runId":""}
+data: {"type":"tool-client-request","toolCallId":"c1","toolName":"x","args":{},"reason":"r","expiresAt":"1970-01-01T00:00:00Z","runId":"","stepIndex":0}
 id: 3-7
 
 `},

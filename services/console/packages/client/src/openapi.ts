@@ -3780,6 +3780,11 @@ export interface components {
             reason?: string;
             /** Format: uuid */
             runId: string;
+            /**
+             * Format: int32
+             * @description The step of the call: send it back with the result, as step_index.
+             */
+            stepIndex: number;
             toolCallId: string;
             toolName: string;
             /** @enum {string} */
