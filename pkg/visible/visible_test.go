@@ -1,20 +1,20 @@
-package mcp_test
+package visible_test
 
 import (
 	"strings"
 	"testing"
 
-	"signalbox.dev/services/tool-executor/internal/mcp"
+	"signalbox.dev/pkg/visible"
 )
 
 // Nothing that people cannot see reaches the model, and what they need remains.
-func TestClean(t *testing.T) {
+func TestText(t *testing.T) {
 	t.Parallel()
 	for _, same := range []string{
 		"Reads a file.\n\t- quickly", "日本語, été, नमस्ते", "👩‍❤️‍👨 and 👨‍👩‍👧, ☎︎ or ☎️", "می‌خواهم", "क्‍ष", "\u0600123",
 	} {
-		if got := mcp.Clean(same); got != same {
-			t.Errorf("Clean(%+q) = %+q, want it unchanged", same, got)
+		if got := visible.Text(same); got != same {
+			t.Errorf("Text(%+q) = %+q, want it unchanged", same, got)
 		}
 	}
 	for hidden, want := range map[string]string{
@@ -22,8 +22,8 @@ func TestClean(t *testing.T) {
 		"x\U000E0041\U000E0042": "x", "x\U000E0101\U000E0102": "x", "x\u3164\u115f\uffa0y": "xy", "a\u2028b\u2029": "ab", "\x1b[31mred\x00": "[31mred", "a\xff": "a\uFFFD",
 		"x" + strings.Repeat("\u200d\u200c", 40): "x\u200d", "x" + strings.Repeat("\ufe0f\ufe0e", 40): "x\ufe0f", "\u200d\ufe0f": "",
 	} {
-		if got := mcp.Clean(hidden); got != want {
-			t.Errorf("Clean(%+q) = %+q, want %+q", hidden, got, want)
+		if got := visible.Text(hidden); got != want {
+			t.Errorf("Text(%+q) = %+q, want %+q", hidden, got, want)
 		}
 	}
 }

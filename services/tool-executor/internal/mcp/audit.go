@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/visible"
 )
 
 // Actions in the audit.
@@ -48,7 +49,7 @@ func record(ctx context.Context, tx pgx.Tx, n Server, action, detail string) err
 		INSERT INTO mcp_audit (id, workspace_id, member_id, action, server_id, server_name, detail)
 		VALUES (@id, @workspace, @member, @action, @server, @name, @detail)`, pg.Args{
 		"id": uuid.Must(uuid.NewV7()), "workspace": n.Workspace, "member": by.Member, "action": action,
-		"server": n.ID, "name": n.Name, "detail": clip(clean(detail), maxDetail),
+		"server": n.ID, "name": n.Name, "detail": clip(visible.Text(detail), maxDetail),
 	})
 	if err != nil {
 		return fmt.Errorf("write the audit: %w", err)

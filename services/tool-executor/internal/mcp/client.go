@@ -17,6 +17,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
 	"signalbox.dev/pkg/panics"
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -130,7 +131,7 @@ func (c *client) perform(ctx context.Context, s Server, f func(context.Context, 
 			return tool.Result{}, errors.Join(errSent, err, c)
 		}
 		if refusal, ok := errors.AsType[*jsonrpc.Error](err); ok && refusal.Code != rejectedByTransport {
-			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(clean(refusal.Message), maxSaid)), nil
+			return tool.Errorf("mcp_error", "the MCP server %s refuses the call: %s", s.Name, clip(visible.Text(refusal.Message), maxSaid)), nil
 		}
 		if err != nil {
 			return tool.Result{}, errors.Join(errSent, err)
@@ -230,7 +231,7 @@ func why(err error) string {
 	case errors.Is(err, netguard.ErrRefused):
 		return notPublic
 	case errors.Is(err, netguard.ErrTooLarge), errors.Is(err, errLimit):
-		return clip(clean(limitOf(err)), maxSaid)
+		return clip(visible.Text(limitOf(err)), maxSaid)
 	case isChallenge:
 		return c.why()
 	case errors.Is(err, errBusy):
@@ -248,7 +249,7 @@ func why(err error) string {
 	case isNetwork:
 		return "it cannot be reached"
 	case isRefusal && refusal.Code != rejectedByTransport:
-		return "it refuses: " + clip(clean(refusal.Message), maxSaid)
+		return "it refuses: " + clip(visible.Text(refusal.Message), maxSaid)
 	case isStatus:
 		return status.Error()
 	}

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"signalbox.dev/pkg/visible"
 )
 
 const (
@@ -53,7 +54,8 @@ func define(t *mcp.Tool) Definition {
 	if len(d.Description) > maxSchema {
 		d.Description, d.Problem = clip(d.Description, maxDescription), "its description is too long"
 	}
-	schema, err := json.Marshal(t.InputSchema) // sorts the keys
+	schema, err := json.Marshal(t.InputSchema)    // sorts the keys
+	schema = []byte(visible.Text(string(schema))) // the model sees its descriptions
 	switch {
 	case err != nil:
 		d.Problem = "its input schema cannot be read"
@@ -171,34 +173,6 @@ func resolve(root any, reference string) (any, bool) {
 		}
 	}
 	return at, true
-}
-
-// clean returns text without characters that are invisible on a screen and visible to a model.
-// Emoji and some scripts need joiners and variation selectors: one of each is kept after a visible
-// character, so that rows of them carry no text.
-func clean(s string) string {
-	const visible, selector, joiner = 0, 1, 2
-	last := joiner
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || unicode.Is(unicode.Prepended_Concatenation_Mark, r): // format characters with a shape
-			last = visible
-		case (r == '\uFE0E' || r == '\uFE0F') && last == visible:
-			last = selector
-		case (r == '\u200C' || r == '\u200D') && last != joiner:
-			last = joiner
-		case unicode.In(r, invisible...):
-			return -1
-		default:
-			last = visible
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
-}
-
-// invisible are the characters without a shape of their own.
-var invisible = []*unicode.RangeTable{
-	unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector,
 }
 
 // clip shortens text to a number of runes.

@@ -105,5 +105,5 @@ func Scan(body []byte, sse bool, piece int) (values int64, err error) {
 	return values, nil
 }
 
-// Clean is clean.
-func Clean(s string) string { return clean(s) }
+// Define is define.
+func Define(t *mcp.Tool) Definition { return define(t) }

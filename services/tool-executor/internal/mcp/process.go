@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/visible"
 )
 
 const (
@@ -278,7 +279,7 @@ func (p *process) logErrors(secrets []string, log *slog.Logger) {
 	minute, lines := time.Now(), 0
 	for {
 		line, more, err := r.ReadLine()
-		text := clean(string(line))
+		text := visible.Text(string(line))
 		for more && err == nil {
 			_, more, err = r.ReadLine()
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -56,5 +57,5 @@ func (l *link) progress(p *mcp.ProgressNotificationParams) {
 	if p.Total > 0 && p.Progress >= 0 {
 		percent = int(min(p.Progress/p.Total, 1) * 100)
 	}
-	call.report(tool.Progress{Message: clip(clean(p.Message), maxSaid), Percent: percent})
+	call.report(tool.Progress{Message: clip(visible.Text(p.Message), maxSaid), Percent: percent})
 }

@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
@@ -62,7 +63,7 @@ func (e brokerError) Error() string {
 	case "address_not_allowed":
 		return notPublic
 	}
-	return "the credential broker does not send the request to it: " + clip(clean(string(e)), maxSaid)
+	return "the credential broker does not send the request to it: " + clip(visible.Text(string(e)), maxSaid)
 }
 
 // refusalOf returns the error for an answer that is no success.
@@ -162,7 +163,7 @@ func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (resu
 // missing leaves what is known.
 func (s store) challenged(ctx context.Context, n Server, c *challenge) error {
 	keep := func(text string) string {
-		if text = strings.TrimSpace(text); len(text) > maxChallenge || text != clean(text) {
+		if text = strings.TrimSpace(text); len(text) > maxChallenge || text != visible.Text(text) {
 			return ""
 		}
 		return text

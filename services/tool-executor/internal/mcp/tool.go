@@ -12,6 +12,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/netguard"
+	"signalbox.dev/pkg/visible"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/tool"
 )
@@ -71,7 +72,7 @@ func (s Server) entries(c *client, guard *netguard.Guard) []tool.Entry {
 		e, err := s.entry(c, name, d, private, reason)
 		if err != nil {
 			d.InputSchema = nil
-			e, err = s.entry(c, name, d, private, cmp.Or(reason, "its input schema is not valid: "+clip(clean(err.Error()), maxSaid)))
+			e, err = s.entry(c, name, d, private, cmp.Or(reason, "its input schema is not valid: "+clip(visible.Text(err.Error()), maxSaid)))
 		}
 		if err == nil {
 			all = append(all, e)
@@ -105,7 +106,7 @@ func (s Server) entry(c *client, name string, d Definition, private bool, unavai
 	t := &serverTool{
 		client: c, server: s, name: d.Name, kind: d.Kind, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
 		spec: tool.Spec{
-			Name: name, Description: cmp.Or(clip(clean(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
+			Name: name, Description: cmp.Or(clip(visible.Text(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Longest: longestCall, Less: "ask for less, if the tool's arguments allow that",
 			NeedsApproval: !d.ReadOnly, ReadsUntrusted: true, ReadsPrivate: private, MayReturnImage: true, DropNulls: true,
 			ActsOutside: true, // the server gets the arguments, and only says that it reads
@@ -168,7 +169,7 @@ type Listed struct {
 func (s Server) Listed() []Listed {
 	var all []Listed
 	for _, d := range s.Tools {
-		d.Description = clip(clean(d.Description), maxDescription)
+		d.Description = clip(visible.Text(d.Description), maxDescription)
 		all = append(all, Listed{toolName(s.Name, d.Name), d, !s.approved(d), s.unavailable(d)})
 	}
 	return all
