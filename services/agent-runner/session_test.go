@@ -298,6 +298,15 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s: %v, want an invalid fault that names %s", tc.name, tc.err, tc.want)
 		}
 	}
+	const hidden, visible = "Pay\u202e\u200broll", "Payroll"
+	res, err := w.conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Title: hidden})
+	if err != nil || res.GetSession().GetTitle() != visible {
+		t.Errorf("a session with the title %+q = %v, %v, want %q", hidden, res, err, visible)
+	}
+	renamed, err := w.conversations.UpdateSession(ctx, &agentv1.UpdateSessionRequest{Id: session, Title: new(hidden)})
+	if err != nil || renamed.GetSession().GetTitle() != visible {
+		t.Errorf("the title set to %+q = %v, %v, want %q", hidden, renamed, err, visible)
+	}
 	if got := len(w.look(session).GetMessages()); got != 0 {
 		t.Errorf("%d messages were stored", got)
 	}

@@ -22,6 +22,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/visible"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
@@ -156,6 +157,7 @@ func (n *newSession) validate() error {
 	return checkFields(&n.Title, &n.Model, &n.Provider, &n.SystemPrompt, n.Tools)
 }
 
+// checkFields validates a session's fields, and removes invisible characters from its title.
 func checkFields(title, model, provider, prompt *string, tools []string) error {
 	for _, f := range []struct {
 		name  string
@@ -174,6 +176,9 @@ func checkFields(title, model, provider, prompt *string, tools []string) error {
 		if err := checkText(f.name, *f.value, f.max, f.line); err != nil {
 			return err
 		}
+	}
+	if title != nil {
+		*title = visible.Text(*title)
 	}
 	if provider != nil && *provider != "" && !isName(*provider) {
 		return fault.New(fault.Invalid, "provider must be a name of lower-case letters, digits and -, such as anthropic")

@@ -235,6 +235,7 @@ func TestTitle(t *testing.T) {
 		{"no space to cut at", `"` + strings.Repeat("x", 100) + `"`, strings.Repeat("x", 79) + "…"},
 		{"runes, not bytes", `"` + strings.Repeat("é", 80) + `"`, strings.Repeat("é", 80)},
 		{"cut at the 80th rune", `"` + strings.Repeat("x", 78) + ` yyyyy"`, strings.Repeat("x", 78) + "…"},
+		{"spaces and invisible characters", `"a\u2028b\u202e\u200d\u200c c"`, "a b\u200d c"},
 		{"control characters", `"a\u0007b\u200bc\ud83d"`, "abc"},
 		{"part", `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"f.txt"},{"type":"text","text":"Look"}]`, "Look"},
 		{"file name", `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"f.txt"}]`, "f.txt"},

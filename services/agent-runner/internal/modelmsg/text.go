@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
@@ -85,15 +86,15 @@ func ModelTitle(text string) string {
 // titleLine returns one line as a title of at most limit runes, or "" if it has no printable
 // character.
 func titleLine(line string, limit int) string {
-	line = strings.Map(func(r rune) rune {
+	line = visible.Text(strings.Map(func(r rune) rune {
 		switch {
 		case unicode.IsSpace(r):
 			return ' '
-		case unicode.IsControl(r), unicode.Is(unicode.Cf, r) && r != '\u200d' && r != '\u200c', r == utf8.RuneError:
+		case r == utf8.RuneError:
 			return -1
 		}
 		return r
-	}, line)
+	}, line))
 	line = strings.Join(strings.Fields(strings.TrimLeft(line, "#>*- ")), " ")
 	if !strings.ContainsFunc(line, func(r rune) bool { return unicode.IsPrint(r) && r != ' ' }) {
 		return ""

@@ -13,6 +13,7 @@ import (
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/prosemirror"
+	"signalbox.dev/pkg/visible"
 )
 
 // Limits of a document.
@@ -28,23 +29,25 @@ const (
 	CodeAmbiguousText = "AMBIGUOUS_TEXT"
 )
 
-// Name returns a document's name without the spaces around it, or an Invalid fault.
+// Name returns a document's name without invisible characters and the spaces around it, or an
+// Invalid fault.
 func Name(s string) (string, error) {
 	if !utf8.ValidString(s) {
 		return "", fault.New(fault.Invalid, "name: is not valid UTF-8")
 	}
 	s = strings.TrimSpace(s)
-	switch n := utf8.RuneCountInString(s); {
-	case n == 0:
-		return "", fault.New(fault.Invalid, "name: is empty; give 1 to %d characters", MaxName)
-	case n > MaxName:
-		return "", fault.New(fault.Invalid, "name: has %d characters; at most %d are allowed", n, MaxName)
-	}
 	for _, r := range s {
 		// Unicode does not count line and paragraph separators as control characters.
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 			return "", fault.New(fault.Invalid, "name: holds the control character %U; use one line of plain text", r)
 		}
+	}
+	s = strings.TrimSpace(visible.Text(s))
+	switch n := utf8.RuneCountInString(s); {
+	case n == 0:
+		return "", fault.New(fault.Invalid, "name: is empty; give 1 to %d characters", MaxName)
+	case n > MaxName:
+		return "", fault.New(fault.Invalid, "name: has %d characters; at most %d are allowed", n, MaxName)
 	}
 	return s, nil
 }

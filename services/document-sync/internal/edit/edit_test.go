@@ -132,6 +132,8 @@ func TestName(t *testing.T) {
 	for _, tt := range []struct{ in, want, says string }{
 		{in: "Plan", want: "Plan"},
 		{in: "  Plan B ", want: "Plan B"},
+		{in: "\u202ePlan\u200b C\ufeff \u2069", want: "Plan C"},
+		{in: "\u200b\u200d", says: "is empty"},
 		{in: strings.Repeat("ü", edit.MaxName), want: strings.Repeat("ü", edit.MaxName)},
 		{in: "", says: "is empty"},
 		{in: " \n ", says: "is empty"},
