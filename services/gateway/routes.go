@@ -26,16 +26,14 @@ import (
 // routes returns the public handler. Its layers, from the outside in: timeouts of bodies and
 // writes; removal of the token from the URL, before anything else sees it; tracing, metrics and
 // logs; headers for browsers; the API.
-func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
+func (s *Service) routes(requests *requestMetrics) http.Handler {
 	mux := http.NewServeMux()
 	httpserver.Ops{Checks: s.checks()}.Mount(mux) // without a Gatherer: metrics are not public
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // fails if the client has left
 	})
-	if err := reference.Mount(mux); err != nil {
-		return nil, err
-	}
+	reference.Mount(mux)
 	mux.HandleFunc("GET /ws/documents/{id}", s.proxy.Document)
 	mux.HandleFunc("GET /ws/hocuspocus", s.proxy.Hocuspocus)
 	mux.Handle("/mcp", s.mcp)
@@ -62,7 +60,7 @@ func (s *Service) routes(requests *requestMetrics) (http.Handler, error) {
 	h = api.HideToken(h)
 	h = clearBodies(h)
 	h = httpserver.BoundBodies(h, s.cfg.BodyTimeout)
-	return httpserver.BoundWrites(h, s.cfg.WriteTimeout), nil
+	return httpserver.BoundWrites(h, s.cfg.WriteTimeout)
 }
 
 // secure sets headers against content sniffing, framing and leaking of URLs.

@@ -182,23 +182,18 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	s.api, err = api.New(api.Config{
+	s.api = api.New(api.Config{
 		Company:       company,
 		Conversations: peers.conversations, Runs: peers.runs, Models: peers.models, Approvals: peers.approvals, Usage: peers.usage, Audit: peers.audit, Presets: peers.presets, Tools: peers.tools, McpServers: peers.mcpServers, Documents: peers.documents,
 		Accounts: peers.accounts, Connections: peers.connections, ReturnPaths: cfg.ReturnPaths,
 		Feed: s.feed, Store: members, Authenticator: authenticator, Streams: s.streams, Shared: s.shared, Log: deps.Log, Version: process.Version(),
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("gateway: %w", err)
-	}
 	s.mcp = mcpserver.New(mcpserver.Config{
 		Authenticator: authenticator, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
 		Origins: cfg.origins(), WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
 	})
-	if s.public, err = s.routes(newRequestMetrics(deps.Registerer)); err != nil {
-		return nil, err
-	}
+	s.public = s.routes(newRequestMetrics(deps.Registerer))
 	return s, nil
 }
 

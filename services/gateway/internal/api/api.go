@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -80,7 +81,7 @@ type API struct {
 	cfg  Config
 	mux  *http.ServeMux
 	huma huma.API
-	spec []byte
+	spec func() []byte
 	// lookups coalesces reads of the same session by viewers that arrive together.
 	lookups *coalescer[sessionKey, *agentv1.GetSessionResponse]
 	// sharedReads coalesces reads of a shared document.
@@ -101,8 +102,8 @@ const (
 	limitMessage  = 20 << 20
 )
 
-// New returns an API. It fails if the OpenAPI document cannot be generated.
-func New(cfg Config) (*API, error) {
+// New returns an API.
+func New(cfg Config) *API {
 	if cfg.BodyTimeout == 0 {
 		cfg.BodyTimeout = 10 * time.Second
 	}
@@ -141,15 +142,18 @@ func New(cfg Config) (*API, error) {
 	a.accounts()
 	a.connections()
 	describe(a.huma.OpenAPI())
-	var err error
-	if a.spec, err = json.Marshal(a.huma.OpenAPI()); err != nil {
-		return nil, fmt.Errorf("write the OpenAPI document: %w", err)
-	}
-	return a, nil
+	a.spec = sync.OnceValue(func() []byte {
+		data, err := json.Marshal(a.huma.OpenAPI())
+		if err != nil {
+			panic(fmt.Errorf("write the OpenAPI document: %w", err)) // an operation is described wrongly
+		}
+		return data
+	})
+	return a
 }
 
-// Spec returns the OpenAPI 3.1 document.
-func (a *API) Spec() []byte { return a.spec }
+// Spec returns the OpenAPI 3.1 document. The first call generates it, which takes some time.
+func (a *API) Spec() []byte { return a.spec() }
 
 // ServeHTTP serves the operations, and answers everything else with an error in our form.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {

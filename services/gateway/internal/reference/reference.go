@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"sync"
 
 	"github.com/swaggest/swgui/v5/static"
 )
@@ -25,21 +26,16 @@ var start []byte
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// Mount adds the reference at /docs. It fails if the embedded files are
-// missing.
-func Mount(mux *http.ServeMux) error {
-	files := map[string][]byte{"start.js": start}
+// Mount adds the reference at /docs.
+func Mount(mux *http.ServeMux) {
+	files := map[string]func() []byte{"start.js": func() []byte { return start }}
 	for _, name := range []string{"swagger-ui-bundle.js", "swagger-ui.css"} {
-		data, err := unzipped(name + ".gz")
-		if err != nil {
-			return fmt.Errorf("read %s of the API reference: %w", name, err)
-		}
-		files[name] = data
+		files[name] = sync.OnceValue(func() []byte { return unzipped(name + ".gz") })
 	}
 	for name, data := range files {
 		mux.HandleFunc("GET /docs/"+name, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Cache-Control", "public, max-age=3600")
-			write(w, name, data)
+			write(w, name, data())
 		})
 	}
 	mux.HandleFunc("GET /docs", func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +43,6 @@ func Mount(mux *http.ServeMux) error {
 		write(w, "page.html", page)
 	})
 	mux.Handle("GET /docs/{$}", http.RedirectHandler("/docs", http.StatusFound))
-	return nil
 }
 
 var types = map[string]string{
@@ -59,14 +54,17 @@ func write(w http.ResponseWriter, name string, data []byte) {
 	_, _ = w.Write(data) // fails if the client has left
 }
 
-func unzipped(name string) ([]byte, error) {
+// unzipped returns an embedded file. It panics if the build lacks the file.
+func unzipped(name string) []byte {
 	data, err := static.FS.ReadFile(name)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		var z *gzip.Reader
+		if z, err = gzip.NewReader(bytes.NewReader(data)); err == nil {
+			data, err = io.ReadAll(z)
+		}
 	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
-		return nil, err
+		panic(fmt.Errorf("read %s of the API reference: %w", name, err))
 	}
-	return io.ReadAll(z)
+	return data
 }
