@@ -45,7 +45,7 @@ const (
 )
 
 // stepTime is the timeout of a model call in this test.
-const stepTime = 8 * time.Second
+const stepTime = 16 * time.Second
 
 // A fault happens before the answer, in the middle of it, or after its text.
 func first(fault string) string     { return "[" + fault + ", " + begun + ", " + rest + "]" }

@@ -142,13 +142,14 @@ test("a page that was reloaded in the middle of an answer shows all of it, and a
 
 test("two pages see the same, and a message that is sent meanwhile waits in the queue", async (t) => {
 	const page = await person(t);
-	await say(page, "count to 200");
+	await say(page, "count to 1000");
 	await page.waitForURL(/\/s\//);
 	const other = await person(t);
 	await other.goto(page.url());
 	await other.getByText(/\b18 19\b/).waitFor();
 	await say(page, "hello");
 	await page.getByRole("list", { name: "Waiting messages" }).getByText("hello").waitFor();
+	await other.getByRole("button", { name: "Stop", exact: true }).click();
 	for (const p of [page, other]) {
 		await p.getByText("Hello!").waitFor();
 		await p.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });

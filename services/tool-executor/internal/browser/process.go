@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	startTime = 20 * time.Second // of a browser
+	startTime = 45 * time.Second // of a browser
 	stopTime  = 4 * time.Second  // to do something that does not depend on a page
 )
 
