@@ -175,7 +175,8 @@ func TestSlowViewer(t *testing.T) {
 }
 
 func testSlowViewer(t *testing.T, w *world) {
-	in := w.gateway(t, func(c *gateway.Config) { c.Feed.BehindBytes = 1 << 20 })
+	// The client stops for as long as the pieces take, which is not what cuts it here.
+	in := w.gateway(t, func(c *gateway.Config) { c.Feed.BehindBytes, c.WriteTimeout = 1<<20, time.Minute })
 	session := in.newSession(t, w.owner)
 
 	// A client that does not read.
