@@ -1,10 +1,12 @@
 package e2e_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -74,8 +76,12 @@ rules:
 	results := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", "conformance-mcp.mjs", "client", "--command", "node conformance-client.mjs", "--suite", "all", "--timeout", "90000", "--output-dir", results)
-	cmd.Dir, cmd.Env = "node", append(os.Environ(), "DRIVER_URL="+driver.URL)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "node", "conformance-mcp.mjs", "client", "--command", self, "--suite", "all", "--timeout", "90000", "--output-dir", results)
+	cmd.Dir, cmd.Env = "node", append(os.Environ(), driverURL+"="+driver.URL)
 	out, err := cmd.CombinedOutput()
 	if _, failed := errors.AsType[*exec.ExitError](err); err != nil && !failed { // it fails for the exceptions
 		t.Fatal(err)
@@ -101,6 +107,38 @@ rules:
 	if len(ran) < 48 {
 		t.Errorf("%d scenarios ran, want 48", len(ran))
 	}
+}
+
+// driverURL is the environment variable that makes this program a client of the suite: it has
+// the test do, at that URL, what a scenario is about.
+const driverURL = "CONFORMANCE_DRIVER_URL"
+
+// conformanceClient is what the suite starts for each scenario, with the URL of a server. It is
+// this program, because the suite starts all clients at once, and as many Nodes would starve
+// the servers, which are in the suite's own process.
+func conformanceClient(driver, server string) error {
+	given := json.RawMessage("{}")
+	if c := os.Getenv("MCP_CONFORMANCE_CONTEXT"); c != "" {
+		given = json.RawMessage(c)
+	}
+	body, err := json.Marshal(map[string]any{"url": server, "scenario": os.Getenv("MCP_CONFORMANCE_SCENARIO"), "context": given})
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, driver, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(res.Body) // an error is in the status, too
+		return fmt.Errorf("%s: %s", res.Status, said)
+	}
+	return nil
 }
 
 var timeOfRun = regexp.MustCompile(`-\d{4}-\d\d-\d\dT[^/]*$`)
