@@ -325,6 +325,7 @@ func TestPauses(t *testing.T) {
 	p.died(d)
 	p.owned(d, []string{"r"})
 	p.died(&death{part: "nats", at: after(1500)})
+	p.died(&death{part: "gateway", at: after(20000), lasting: true})
 	for _, gap := range []struct {
 		from, to int
 		run      string
@@ -336,12 +337,16 @@ func TestPauses(t *testing.T) {
 		{1400, 1600, "x", 0},                       // too short to notice
 		{1600, 2600, "x", 1100 * time.Millisecond}, // nats, just before
 		{2600, 9000, "x", 0},                       // no kill
+		{19000, 20300, "x", 0},                     // too short from the kill on
+		{19000, 20900, "x", 900 * time.Millisecond},
+		{29000, 29300, "x", 0},               // too short, while it is broken
+		{30000, 32000, "x", 2 * time.Second}, // while it is broken
 	} {
 		if got := p.add(Pause{Run: gap.run, From: after(gap.from), To: after(gap.to)}); got != gap.want {
 			t.Errorf("add(%d to %d) = %s, want %s", gap.from, gap.to, got, gap.want)
 		}
 	}
-	want := map[string][]time.Duration{"agent-runner": {2 * time.Second}, "nats": {1100 * time.Millisecond}}
+	want := map[string][]time.Duration{"agent-runner": {2 * time.Second}, "nats": {1100 * time.Millisecond}, "gateway": {900 * time.Millisecond, 2 * time.Second}}
 	if diff := cmp.Diff(want, p.by); diff != "" {
 		t.Errorf("by part (-want +got):\n%s", diff)
 	}

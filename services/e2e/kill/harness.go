@@ -166,7 +166,7 @@ func (h *harness) storm(ctx context.Context) error {
 
 // died records what Disturb breaks.
 func (h *harness) died(part string) {
-	h.pauses.died(&death{part: part, at: time.Now()})
+	h.pauses.died(&death{part: part, at: time.Now(), lasting: true})
 	h.count(func(r *Report) { r.Kills[part]++ })
 	h.say("broken: %s", part)
 }

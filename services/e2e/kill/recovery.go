@@ -13,6 +13,9 @@ type death struct {
 	part string
 	at   time.Time
 	runs map[string]bool // the runs that a runner had claimed, until their next event
+	// lasting is set if what was broken stays so until the next death, such as a Deployment that
+	// restarts: then pauses that begin later count, too.
+	lasting bool
 }
 
 // pauses measures the pauses that kills cause for viewers.
@@ -62,16 +65,25 @@ func (p *pauses) owned(d *death, runs []string) {
 const wake = 200 * time.Millisecond
 
 // add counts the pause of a witness before an event: from the first kill in it, or just before it,
-// to its end. It returns its length, zero if it is negligible.
+// to its end; all of it while a part is broken. It returns its length, zero if it is negligible.
 func (p *pauses) add(gap Pause) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.addExact(gap)
 	i, _ := slices.BinarySearchFunc(p.deaths, gap.From.Add(-wake), func(d *death, t time.Time) int { return d.at.Compare(t) })
-	if i == len(p.deaths) || gap.To.Sub(gap.From) < noticed || gap.To.Sub(p.deaths[i].at) < noticed {
+	broken := i > 0 && p.deaths[i-1].lasting
+	if broken {
+		i--
+	}
+	if i == len(p.deaths) {
 		return 0
 	}
-	gap.Part, gap.Length = p.deaths[i].part, gap.To.Sub(p.deaths[i].at)
+	if gap.Part, gap.Length = p.deaths[i].part, gap.To.Sub(p.deaths[i].at); broken {
+		gap.Length = gap.To.Sub(gap.From)
+	}
+	if min(gap.Length, gap.To.Sub(gap.From)) < noticed {
+		return 0
+	}
 	for _, d := range p.deaths[i:] {
 		if d.at.Before(gap.To) {
 			gap.Kills = append(gap.Kills, fmt.Sprintf("%s at %s", d.part, at(d.at)))
