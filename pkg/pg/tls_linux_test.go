@@ -203,8 +203,8 @@ func startLoad(t *testing.T, db *pg.DB) *load {
 		l.writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				text := fmt.Sprintf("%d-%d", n, i)
-				// Not ctx: the last write is not interrupted.
-				err := db.InWorkspace(t.Context(), l.ws, func(ctx context.Context, tx pgx.Tx) error { return add(ctx, tx, l.ws, text) })
+				// The last write is not interrupted.
+				err := db.InWorkspace(context.WithoutCancel(ctx), l.ws, func(ctx context.Context, tx pgx.Tx) error { return add(ctx, tx, l.ws, text) })
 				l.mu.Lock()
 				if err == nil {
 					l.stored = append(l.stored, text)
