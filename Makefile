@@ -154,9 +154,9 @@ test-documents:
 	$(REPORT) $(GO_TEST) -p 1 $$browser ./services/e2e/editing
 
 # Packages with goroutines of their own; the packages that they use are covered through
-# them. The race detector needs a C compiler.
-RACE_ROOTS := $(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse)) \
-	$(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator))
+# them. Those that take longest come first. The race detector needs a C compiler.
+RACE_ROOTS := $(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator)) \
+	$(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse))
 ONE_GOROUTINE := llm modelmsg preset structured compact clienttool scan transform usage prompt tool tools script tally wire field openai anthropic dialect profile edit \
 	conversation run presence yproto audit opencode rotation chat
 # Not covered either: tests that mostly wait for a Chromium.
