@@ -48,6 +48,8 @@ type DB struct {
 	slots    *fair.Semaphore[string] // its connections, by workspace
 	attempts int                     // connections that a begin tries if they are dead
 
+	waits, waited atomic.Int64 // for slots: how often, and nanoseconds, also in vain
+
 	pooled       atomic.Bool // connections go through a pooler
 	needsSession atomic.Bool // there is a Presence
 }

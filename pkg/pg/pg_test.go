@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/fault"
@@ -184,6 +185,22 @@ func TestFairConnections(t *testing.T) {
 	}
 	close(letGo)
 	work.Wait()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(db.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := map[string]float64{}
+	for _, f := range families {
+		waited[f.GetName()] = f.GetMetric()[0].GetCounter().GetValue()
+	}
+	if n := waited["signalbox_pg_waits_total"]; n < many+1 {
+		t.Errorf("signalbox_pg_waits_total = %v, want at least %d", n, many+1)
+	}
+	if waited["signalbox_pg_wait_seconds_total"] <= 0 {
+		t.Error("signalbox_pg_wait_seconds_total = 0 after waits")
+	}
 }
 
 // The end of the caller's context ends its statement, with an error of that kind.

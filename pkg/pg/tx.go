@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -128,12 +129,21 @@ func (db *DB) acquireSlot(ctx context.Context, c claims) (release func(), err er
 	if c.workspace == "" && c.member == "" && c.system == "" {
 		return nil, errors.New("no workspace or member given")
 	}
+	release = func() { db.slots.Release(c.workspace) }
+	if db.slots.TryAcquire(c.workspace) {
+		return release, nil
+	}
+	start := time.Now()
+	defer func() {
+		db.waits.Add(1)
+		db.waited.Add(int64(time.Since(start)))
+	}()
 	limited, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errBusy)
 	defer cancel()
 	if err := db.slots.Acquire(limited, c.workspace); err != nil {
 		return nil, db.explainBusy(limited, err)
 	}
-	return func() { db.slots.Release(c.workspace) }, nil
+	return release, nil
 }
 
 // explainBusy adds to the error of a wait that all connections were in use for too long.
