@@ -269,6 +269,9 @@ func (l *Loop) claimNext(ctx context.Context, named id.Run) (*run.Claim, error) 
 func (l *Loop) Answer(ctx context.Context, claim *run.Claim, draining <-chan struct{}) error {
 	l.Metrics.inProgress.Inc()
 	defer l.Metrics.inProgress.Dec()
+	if claim.TakenOver {
+		l.Metrics.takeovers.Inc()
+	}
 	start := time.Now()
 	err := panics.Try(func() error { return l.work(ctx, claim, draining) })
 	if p, ok := errors.AsType[*panics.Error](err); ok {

@@ -146,10 +146,21 @@ func (a *answering) attempt(ctx context.Context, index int, req *llm.Request, re
 		stream.Estimate(req, res)
 		return res
 	}
-	for first := true; stream.Next(); first = false {
-		if first {
-			a.Metrics.firstToken.Observe(time.Since(start).Seconds())
+	var last time.Time
+	var pause time.Duration
+	defer func() {
+		if !last.IsZero() {
+			a.Metrics.pauses.Observe(max(pause, time.Since(last)).Seconds())
 		}
+	}()
+	for stream.Next() {
+		now := time.Now()
+		if last.IsZero() {
+			a.Metrics.firstToken.Observe(now.Sub(start).Seconds())
+		} else {
+			pause = max(pause, now.Sub(last))
+		}
+		last = now
 		wrote, err := relay(ctx, index, stream.Event())
 		streamed = streamed || wrote
 		if err != nil {

@@ -19,6 +19,8 @@ type Claim struct {
 	Run Run
 	// First is true for the run's first claim, before which the log has none of its events.
 	First bool
+	// TakenOver is true if another runner had the run and neither finished nor released it.
+	TakenOver bool
 	// RequestedAt is when this process sent the claim. The lease begins later.
 	RequestedAt time.Time
 	// Budgeted says that the workspace may have budgets, to which commits add running time.
@@ -66,10 +68,16 @@ func (s *Store) Claim(ctx context.Context, ws id.Workspace, session id.Session, 
 	return claim, err
 }
 
+// claimed is a claimed run, and whether it was taken over.
+type claimed struct {
+	Run
+	TakenOver bool
+}
+
 // pendingClaim is a claim whose batch has not run yet.
 type pendingClaim struct {
 	run     id.Run
-	claimed []Run
+	claimed []claimed
 	early   bool
 	claim   Claim
 }
@@ -78,7 +86,7 @@ type pendingClaim struct {
 func (c *pendingClaim) result() (*Claim, error) {
 	switch {
 	case len(c.claimed) == 1:
-		c.claim.Run, c.claim.First = c.claimed[0], c.claimed[0].Epoch == 1
+		c.claim.Run, c.claim.First, c.claim.TakenOver = c.claimed[0].Run, c.claimed[0].Epoch == 1, c.claimed[0].TakenOver
 		return &c.claim, nil
 	case c.early:
 		return nil, fmt.Errorf("claim run %s: %w", c.run, ErrTooEarly)
@@ -97,6 +105,7 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 	// published in between, the claim succeeds. In the reverse order the claim could fail
 	// without a reason to report.
 	queueUnpublished(b, args, &c.early)
+	// The subquery of RETURNING sees the row as it was before.
 	b.Queue(`
 		UPDATE runs r SET
 			state = 'running', epoch = epoch + 1, fruitless = fruitless + 1, runner = @runner,
@@ -109,7 +118,9 @@ func (s *Store) queueClaim(b *pgx.Batch, ws id.Workspace, session id.Session, ru
 			AND NOT EXISTS (SELECT FROM outbox WHERE workspace_id = @workspace AND subject = @subject)
 			AND (state = 'running' AND lease_until < clock_timestamp() OR state = 'queued' AND `+firstInSession+`)
 			AND (NOT `+needsSlot+` OR `+countRunning+` < @most)
-		RETURNING `+Columns, args).Query(pg.Collect(&c.claimed))
+		RETURNING `+Columns+`, (
+			SELECT o.state = 'running' AND o.runner <> '' FROM runs o WHERE o.workspace_id = r.workspace_id AND o.id = r.id) AS taken_over`, args).
+		Query(pg.Collect(&c.claimed))
 	// The user message joins the conversation with the run's first claim.
 	b.Queue(`
 		WITH asked AS (

@@ -233,8 +233,8 @@ func TestExpireAbsent(t *testing.T) {
 	if err != nil || len(found) != 1 || found[0].Run != lost.Run.ID {
 		t.Fatalf("Sweep() = %v, %v, want run %s alone", found, err, lost.Run.ID)
 	}
-	if c, err := sweeper.Claim(t.Context(), lost.Run.Workspace, lost.Run.Session, lost.Run.ID); err != nil || c.Run.Epoch != 2 {
-		t.Errorf("Claim() of the dead runner's run = %v, %v, want epoch 2", c, err)
+	if c, err := sweeper.Claim(t.Context(), lost.Run.Workspace, lost.Run.Session, lost.Run.ID); err != nil || c.Run.Epoch != 2 || !c.TakenOver {
+		t.Errorf("Claim() of the dead runner's run = %v, %v, want epoch 2, taken over", c, err)
 	}
 	if _, err := sweeper.Claim(t.Context(), kept.Run.Workspace, kept.Run.Session, kept.Run.ID); err == nil {
 		t.Error("Claim() of the living runner's run = nil, want an error")

@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	frames, dropped, gaps, logReads, recordReads, snapshots, synthesized, catchUps, writes, bytes prometheus.Counter
 
+	delay   prometheus.Histogram
 	viewers prometheus.Gauge
 	cut     *prometheus.CounterVec
 }
@@ -24,12 +25,13 @@ func newMetrics(reg prometheus.Registerer, backlogs func() float64) *metrics {
 		catchUps:    counter("catch_ups_total", "Times that a viewer was handed to a goroutine."),
 		writes:      counter("writes_total", "Writes by workers to viewers' connections."),
 		bytes:       counter("written_bytes_total", "Bytes in writes by workers to viewers' connections."),
+		delay:       prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "gateway", Subsystem: "feed", Name: "delay_seconds", Help: "Time from the storage of an event in the run log until it was encoded for viewers.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)}),
 		viewers:     prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "viewers", Help: "Viewers of sessions."}),
 		cut:         prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gateway", Subsystem: "feed", Name: "streams_ended_total", Help: "Streams that ended, by reason."}, []string{"reason"}),
 	}
 	backlog := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gateway", Subsystem: "feed", Name: "backlog_bytes", Help: "Bytes read for resuming viewers and not written yet."}, backlogs)
 	if reg != nil {
-		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.recordReads, m.snapshots, m.synthesized, m.catchUps, m.writes, m.bytes, m.viewers, m.cut, backlog)
+		reg.MustRegister(m.frames, m.dropped, m.gaps, m.logReads, m.recordReads, m.snapshots, m.synthesized, m.catchUps, m.writes, m.bytes, m.delay, m.viewers, m.cut, backlog)
 	}
 	return m
 }

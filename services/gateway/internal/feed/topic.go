@@ -164,7 +164,7 @@ func (t *topic) take(st *bus.Stored) {
 		}
 		t.setHead(markOf(st))
 		if ok {
-			t.pushEvent(e, t.place(st.Seq), false)
+			t.pushStored(st, e)
 		}
 	}
 }
@@ -192,8 +192,14 @@ func (t *topic) decode(st *bus.Stored) (*runv1.Event, bool) {
 // push appends the log's next event to the ring.
 func (t *topic) push(st *bus.Stored) {
 	if e, ok := t.decode(st); ok {
-		t.pushEvent(e, t.place(st.Seq), false)
+		t.pushStored(st, e)
 	}
+}
+
+func (t *topic) pushStored(st *bus.Stored, e *runv1.Event) {
+	// The clock of the NATS server may be ahead of this one.
+	t.shard.feed.metrics.delay.Observe(max(0, time.Since(st.Time).Seconds()))
+	t.pushEvent(e, t.place(st.Seq), false)
 }
 
 func (t *topic) pushEvent(e *runv1.Event, at place, synthetic bool) {
