@@ -29,7 +29,7 @@ func newMetrics(reg prometheus.Registerer, rooms, bytes func() float64) *metrics
 		dropped:     counter("messages_dropped_total", "Messages dropped because the bus was slow or down."),
 		commit: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "signalbox_room_commit_seconds", Help: "Time of a commit, including retries.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 3, 9),
+			Buckets: []float64{0.0005, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10},
 		}),
 	}
 	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "signalbox_rooms", Help: "Documents in memory."}, rooms)
