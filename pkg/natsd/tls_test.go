@@ -2,6 +2,7 @@ package natsd_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -96,8 +97,10 @@ func TestClusterDeployed(t *testing.T) {
 		if len(opts.Routes) != 3 || opts.MaxPayload != subject.MaxMessage || opts.ServerName != name {
 			t.Fatalf("cluster.conf has %d routes, max_payload %d and the name %q, want 3, %d and %q", len(opts.Routes), opts.MaxPayload, opts.ServerName, subject.MaxMessage, name)
 		}
-		if !opts.TLSVerify || opts.Cluster.TLSConfig == nil {
-			t.Fatalf("cluster.conf checks clients: %t, and has TLS between servers: %t", opts.TLSVerify, opts.Cluster.TLSConfig != nil)
+		for who, c := range map[string]*tls.Config{"clients": opts.TLSConfig, "servers": opts.Cluster.TLSConfig} {
+			if c == nil || c.ClientAuth != tls.RequireAndVerifyClientCert {
+				t.Fatalf("cluster.conf does not check the certificates of %s", who)
+			}
 		}
 		for n, to := range addrs {
 			opts.Routes[n] = &url.URL{Scheme: opts.Routes[n].Scheme, Host: to}
