@@ -85,15 +85,22 @@ func (c *mcpClient) call(tool string, args map[string]any, out any) (problem str
 func documentsOverMCP(t *testing.T, m, viewer *mcpClient) {
 	t.Helper()
 	var doc struct{ ID, Name, Content string }
-	if problem := m.call("create_document", map[string]any{"name": "Minutes", "content": "# Minutes\n\nTea at four."}, &doc); problem != "" {
-		t.Fatal(problem)
+	for range 2 { // the second is a repetition
+		if problem := m.call("create_document", map[string]any{"name": "Minutes", "content": "# Minutes\n\nTea at four.", "idempotency_key": "minutes"}, &doc); problem != "" {
+			t.Fatal(problem)
+		}
+	}
+	if problem := m.call("create_document", map[string]any{"name": "Minutes", "idempotency_key": "schlüssel"}, &doc); !strings.Contains(problem, "idempotency_key") {
+		t.Errorf("create_document with a key that is not ASCII: %q, want it refused", problem)
 	}
 	var edit struct{ Replacements int }
 	if problem := m.call("edit_document", map[string]any{"id": doc.ID, "old_text": "four", "new_text": "five"}, &edit); problem != "" || edit.Replacements != 1 {
 		t.Errorf("edit_document: %s, %+v, want one replacement", problem, edit)
 	}
-	if problem := m.call("append_to_document", map[string]any{"id": doc.ID, "content": "Coffee at six."}, &doc); problem != "" {
-		t.Error(problem)
+	for range 2 { // the second is a repetition
+		if problem := m.call("append_to_document", map[string]any{"id": doc.ID, "content": "Coffee at six.", "idempotency_key": "coffee"}, &doc); problem != "" {
+			t.Error(problem)
+		}
 	}
 	const want = "# Minutes\n\nTea at five.\n\nCoffee at six.\n"
 	if problem := viewer.call("read_document", map[string]any{"id": doc.ID}, &doc); problem != "" || doc.Content != want {
@@ -131,8 +138,11 @@ func runsOverMCP(t *testing.T, m, viewer *mcpClient) {
 		Answer    string
 	}
 	var first, again run
-	if problem := m.call("start_run", map[string]any{"message": "hello"}, &first); problem != "" || first.State != "done" || !strings.HasPrefix(first.Answer, "Hello!") {
+	if problem := m.call("start_run", map[string]any{"message": "hello", "idempotency_key": "greeting"}, &first); problem != "" || first.State != "done" || !strings.HasPrefix(first.Answer, "Hello!") {
 		t.Fatalf("start_run: %s, %+v, want the simulator's answer", problem, first)
+	}
+	if problem := m.call("start_run", map[string]any{"message": "hello", "idempotency_key": "greeting"}, &again); problem != "" || again.RunID != first.RunID {
+		t.Errorf("start_run with the same key: %s, %+v, want run %s", problem, again, first.RunID)
 	}
 	if problem := m.call("start_run", map[string]any{"message": "hello", "session_id": first.SessionID, "wait_seconds": 0}, &again); problem != "" || again.SessionID != first.SessionID {
 		t.Fatalf("start_run in the session: %s, %+v", problem, again)
@@ -146,7 +156,16 @@ func runsOverMCP(t *testing.T, m, viewer *mcpClient) {
 	if problem := m.call("get_run", map[string]any{"run_id": again.RunID, "wait_seconds": 51}, &again); !strings.Contains(problem, "wait_seconds") {
 		t.Errorf("get_run with a long wait: %q, want it refused", problem)
 	}
-	var read struct{ Messages []struct{ Role, Text string } }
+	var read struct {
+		Messages []struct{ Role, Text string }
+		Earlier  int64
+	}
+	if problem := viewer.call("read_session", map[string]any{"id": first.SessionID, "limit": 2}, &read); problem != "" || len(read.Messages) != 2 || read.Earlier == 0 {
+		t.Errorf("read_session with a limit: %s, %+v, want two messages of four", problem, read)
+	}
+	if problem := viewer.call("read_session", map[string]any{"id": first.SessionID, "limit": 2, "before": read.Earlier}, &read); problem != "" || len(read.Messages) != 2 {
+		t.Errorf("read_session of earlier messages: %s, %+v, want two", problem, read)
+	}
 	if problem := viewer.call("read_session", map[string]any{"id": first.SessionID}, &read); problem != "" || len(read.Messages) != 4 {
 		t.Fatalf("read_session: %s, %+v, want four messages", problem, read)
 	}

@@ -191,7 +191,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	})
 	s.mcp = mcpserver.New(mcpserver.Config{
 		Authenticator: authenticator, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
-		Origins: cfg.origins(), WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
+		Origins: cfg.origins(), OperationKey: api.OperationKey, WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
 	})
 	s.public = s.routes(newRequestMetrics(deps.Registerer))
 	return s, nil

@@ -90,6 +90,16 @@ func (k idempotencyKey) operationText(a identity.Actor, kind string) string {
 	return k.operation(a, kind).String()
 }
 
+// OperationKey derives the key of an operation, as the services take it, from an actor's
+// idempotency key. It is empty without one. The error is for the caller of the operation.
+func OperationKey(a identity.Actor, kind, key string) (string, error) {
+	var k idempotencyKey
+	if err := k.UnmarshalText([]byte(key)); err != nil {
+		return "", invalid("idempotency_key: %s", err)
+	}
+	return k.operationText(a, kind), nil
+}
+
 // Conditional is the header of a change that requires the document to be in a certain state.
 type Conditional struct {
 	IfMatch ifMatch `header:"If-Match" doc:"An ETag. The change is made only if the document is still in that state; otherwise the answer is 412."`

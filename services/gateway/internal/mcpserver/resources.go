@@ -28,7 +28,7 @@ func (s *server) addResources(m *mcp.Server) {
 		Name: "document", Title: "Document", URITemplate: documentURI + "{id}", MIMEType: "text/markdown", Description: "A document of the workspace.",
 	}, s.document)
 	m.AddResourceTemplate(&mcp.ResourceTemplate{
-		Name: "session", Title: "Session", URITemplate: sessionURI + "{id}", MIMEType: "application/json", Description: "The messages of a session.",
+		Name: "session", Title: "Session", URITemplate: sessionURI + "{id}", MIMEType: "application/json", Description: "The newest messages of a session.",
 	}, s.session)
 	// The SDK lists the resources that were added; a workspace's documents change.
 	m.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -66,7 +66,7 @@ func (s *server) document(ctx context.Context, req *mcp.ReadResourceRequest) (*m
 }
 
 func (s *server) session(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	found, err := s.readSession(ctx, sessionInput{strings.TrimPrefix(req.Params.URI, sessionURI)})
+	found, err := s.readSession(ctx, sessionInput{ID: strings.TrimPrefix(req.Params.URI, sessionURI)})
 	if err != nil {
 		return nil, s.missing(ctx, req.Params.URI, err)
 	}

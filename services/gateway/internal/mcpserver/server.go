@@ -41,6 +41,8 @@ type Config struct {
 	Documents     documentv1connect.DocumentServiceClient
 	// Origins are those whose pages may call the server; * for all.
 	Origins []string
+	// OperationKey derives the key of an operation from the caller's.
+	OperationKey func(a identity.Actor, kind, key string) (string, error)
 	// WriteError answers a request that is refused.
 	WriteError func(http.ResponseWriter, error)
 	Log        *slog.Logger
@@ -157,6 +159,9 @@ func (s *server) authorize(r *http.Request) (context.Context, error) {
 	principal, err := a.Authorize(r.Context(), caller, workspace)
 	if err != nil {
 		return nil, err
+	}
+	if at := a.Address(r); at.IsValid() {
+		principal.Actor.Address = at.String()
 	}
 	return identity.With(r.Context(), principal.Actor), nil
 }

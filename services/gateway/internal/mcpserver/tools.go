@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 )
@@ -20,7 +21,7 @@ func (s *server) addTools(m *mcp.Server) {
 	tool(s, m, "edit_document", "Replaces a text in a document. The text must occur exactly once, unless replace_all is set.", changes, s.editDocument)
 	tool(s, m, "append_to_document", "Adds Markdown at the end of a document.", writes, s.appendToDocument)
 	tool(s, m, "list_sessions", "Lists the workspace's sessions (conversations with agents), newest first.", reads, s.listSessions)
-	tool(s, m, "read_session", "Reads the messages of a session, oldest first.", reads, s.readSession)
+	tool(s, m, "read_session", "Reads the newest messages of a session, oldest first; with before, earlier ones.", reads, s.readSession)
 	tool(s, m, "start_run", "Gives an agent of the workspace a message and waits for its answer, a while at most. Without session_id it starts a new session.", writes, s.startRun)
 	tool(s, m, "get_run", "Returns the state of a run and, when it has ended, its answer.", reads, s.getRun)
 }
@@ -73,13 +74,33 @@ func (s *server) readDocument(ctx context.Context, in documentInput) (documentCo
 	return documentContent{viewDocument(res.GetDocument()), res.GetMarkdown()}, nil
 }
 
+// repeatable is the part of a tool's input that makes the call happen once.
+type repeatable struct {
+	Key string `json:"idempotency_key,omitempty" jsonschema:"repeating the call with the same key returns the first call's result and changes nothing more; at most 255 printable ASCII characters"`
+}
+
+// operation returns the key that the services take; empty without one.
+func (s *server) operation(ctx context.Context, kind string, in repeatable) (string, error) {
+	actor, err := identity.Require(ctx, identity.Viewer)
+	if err != nil {
+		return "", err
+	}
+	return s.cfg.OperationKey(actor, "mcp "+kind, in.Key)
+}
+
 type createInput struct {
+	repeatable
+
 	Name    string `json:"name" jsonschema:"1 to 200 characters"`
 	Content string `json:"content,omitempty" jsonschema:"Markdown"`
 }
 
 func (s *server) createDocument(ctx context.Context, in createInput) (document, error) {
-	res, err := s.cfg.Documents.Create(ctx, &documentv1.CreateRequest{Name: in.Name, Markdown: in.Content})
+	key, err := s.operation(ctx, "create_document", in.repeatable)
+	if err != nil {
+		return document{}, err
+	}
+	res, err := s.cfg.Documents.Create(ctx, &documentv1.CreateRequest{Name: in.Name, Markdown: in.Content, OperationKey: key})
 	if err != nil {
 		return document{}, err
 	}
@@ -103,12 +124,18 @@ func (s *server) editDocument(ctx context.Context, in editInput) (edited, error)
 }
 
 type appendInput struct {
+	repeatable
+
 	ID      string `json:"id" jsonschema:"the document's id"`
 	Content string `json:"content" jsonschema:"Markdown"`
 }
 
 func (s *server) appendToDocument(ctx context.Context, in appendInput) (document, error) {
-	res, err := s.cfg.Documents.Append(ctx, &documentv1.AppendRequest{Id: in.ID, Markdown: in.Content})
+	key, err := s.operation(ctx, "append_to_document "+in.ID, in.repeatable)
+	if err != nil {
+		return document{}, err
+	}
+	res, err := s.cfg.Documents.Append(ctx, &documentv1.AppendRequest{Id: in.ID, Markdown: in.Content, OperationKey: key})
 	if err != nil {
 		return document{}, err
 	}
@@ -142,8 +169,13 @@ func (s *server) listSessions(ctx context.Context, in sessionsInput) (sessionLis
 }
 
 type sessionInput struct {
-	ID string `json:"id" jsonschema:"the session's id"`
+	ID     string `json:"id" jsonschema:"the session's id"`
+	Limit  int32  `json:"limit,omitempty" jsonschema:"about how many messages, 1 to 100; 100 if absent"`
+	Before int64  `json:"before,omitempty" jsonschema:"earlier of the previous answer; the newest messages if absent"`
 }
+
+// maxMessages is the most messages of a session that one call asks for.
+const maxMessages = 100
 
 type message struct {
 	Role string `json:"role"`
@@ -155,15 +187,22 @@ type sessionMessages struct {
 	session
 
 	Messages []message `json:"messages"`
+	Earlier  int64     `json:"earlier,omitempty" jsonschema:"there are earlier messages: repeat the call with it as before"`
 }
 
 func (s *server) readSession(ctx context.Context, in sessionInput) (sessionMessages, error) {
-	res, err := s.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID})
+	if in.Limit < 0 || in.Limit > maxMessages {
+		return sessionMessages{}, fault.New(fault.Invalid, "limit must be 1 to %d", maxMessages)
+	}
+	if in.Limit == 0 {
+		in.Limit = maxMessages
+	}
+	res, err := s.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID, Limit: in.Limit, Before: in.Before})
 	if err != nil {
 		return sessionMessages{}, err
 	}
 	v := res.GetSession()
-	out := sessionMessages{session{v.GetId(), v.GetTitle(), v.GetModel(), stamp(v.GetUpdatedAt())}, []message{}}
+	out := sessionMessages{session{v.GetId(), v.GetTitle(), v.GetModel(), stamp(v.GetUpdatedAt())}, []message{}, res.GetEarlier()}
 	for _, m := range res.GetMessages() {
 		if t := text(m.GetContentJson()); t != "" {
 			out.Messages = append(out.Messages, message{m.GetRole(), t, stamp(m.GetCreatedAt())})
@@ -173,6 +212,8 @@ func (s *server) readSession(ctx context.Context, in sessionInput) (sessionMessa
 }
 
 type startInput struct {
+	repeatable
+
 	Message     string `json:"message" jsonschema:"what the agent is asked to do"`
 	SessionID   string `json:"session_id,omitempty" jsonschema:"the session to continue; a new one if absent"`
 	Preset      string `json:"preset,omitempty" jsonschema:"the kind of agent of a new session, such as workspace"`
@@ -215,8 +256,12 @@ func (s *server) startRun(ctx context.Context, in startInput) (runState, error) 
 	if strings.TrimSpace(in.Message) == "" {
 		return runState{}, fault.New(fault.Invalid, "message must not be empty")
 	}
+	key, err := s.operation(ctx, "start_run", in.repeatable)
+	if err != nil {
+		return runState{}, err
+	}
 	if in.SessionID == "" {
-		res, err := s.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Preset: in.Preset})
+		res, err := s.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Preset: in.Preset, IdempotencyKey: key})
 		if err != nil {
 			return runState{}, err
 		}
@@ -226,7 +271,7 @@ func (s *server) startRun(ctx context.Context, in startInput) (runState, error) 
 	if err != nil {
 		return runState{}, err
 	}
-	res, err := s.cfg.Conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: in.SessionID, ContentJson: string(content)})
+	res, err := s.cfg.Conversations.Submit(ctx, &agentv1.SubmitRequest{SessionId: in.SessionID, ContentJson: string(content), IdempotencyKey: key})
 	if err != nil {
 		return runState{}, err
 	}
