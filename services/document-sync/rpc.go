@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/prosemirror"
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/pkg/yjs"
 	documentv1 "signalbox.dev/proto/signalbox/document/v1"
 	"signalbox.dev/services/document-sync/internal/edit"
@@ -453,8 +454,8 @@ func (s *documents) LabelVersion(ctx context.Context, req *documentv1.LabelVersi
 	if err != nil {
 		return nil, err
 	}
-	label := strings.TrimSpace(req.GetLabel())
-	if len(label) > maxLabel || !utf8.ValidString(label) || strings.ContainsFunc(label, unicode.IsControl) {
+	label := strings.TrimSpace(visible.Text(req.GetLabel()))
+	if len(label) > maxLabel || !utf8.ValidString(req.GetLabel()) || strings.ContainsFunc(label, unicode.IsControl) {
 		return nil, fault.New(fault.Invalid, "label must be one line of at most %d bytes", maxLabel)
 	}
 	v, err := s.store.Label(ctx, store.Ref{Workspace: actor.Workspace, Document: doc}, req.GetVersion(), label)

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/visible"
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
@@ -304,7 +305,7 @@ func cleanMedia(s string) (string, bool) {
 	return s, true
 }
 
-// cleanName returns the part after the last slash without control characters.
+// cleanName returns the part after the last slash without invisible characters and line breaks.
 func cleanName(s string) string {
 	s = s[strings.LastIndexAny(s, `/\`)+1:]
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
@@ -312,7 +313,7 @@ func cleanName(s string) string {
 			return -1
 		}
 		return r
-	}, s))
+	}, visible.Text(s)))
 }
 
 func invalid(format string, args ...any) error {

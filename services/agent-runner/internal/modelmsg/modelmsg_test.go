@@ -34,7 +34,7 @@ func TestInput(t *testing.T) {
 		{"escaped base64", `[{"type":"file","mediaType":"a/b","data":"data:;base64,YSBi%3D"}]`, ""},
 		{"https URL", `[{"type":"file","mediaType":"image/png","data":"HTTPS://x.test/y?z=1"}]`, `[{"type":"file","mediaType":"image/png","data":"https://x.test/y?z=1"}]`},
 		{"base64", `[{"type":"file","mediaType":"Application/PDF; v=1","data":"JVBERi0=","filename":null}]`, `[{"type":"file","mediaType":"application/pdf","data":"JVBERi0="}]`},
-		{"file name is cleaned", `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"..\\x/a\u0007 b.txt"}]`, `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"a b.txt"}]`},
+		{"file name is cleaned", `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"..\\x/a\u0007 b\u202etxt\u200b.exe"}]`, `[{"type":"file","mediaType":"a/b","data":"YWJj","filename":"a btxt.exe"}]`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
