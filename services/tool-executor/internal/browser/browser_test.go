@@ -171,7 +171,11 @@ func TestActingIsNotTakenBack(t *testing.T) {
 			ctx, cancel := context.WithCancel(own.ctx)
 			defer cancel()
 			if selector == "#slow" {
-				go func() { <-asked; cancel() }()
+				go func() {
+					<-asked
+					time.Sleep(time.Second) //nolint:forbidigo // Chromium may ask before it says that the click is done
+					cancel()
+				}()
 			}
 			var element, problem string
 			var page *browserv1.Page
