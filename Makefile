@@ -124,13 +124,11 @@ test-phases:
 	wait; cat bin/console.log
 	@$(PHASE) --summary
 
-# Packages that the race detector covers are not tested again without it. Those that take
-# longest come first.
-LONGEST := %/tool-executor/internal/browser %/standalone/cmd/signalbox
+# Packages that the race detector covers are not tested again without it.
 test-go:
 	@PATH="$$PATH:/usr/sbin" command -v pgbouncer >/dev/null || sh tools/phase.sh --left-out "services behind a connection pooler: there is no pgbouncer here (apt-get install pgbouncer)."
 	@node $(FIND_CHROMIUM) --system || sh tools/phase.sh --left-out "the browser tools: there is no Chromium here (apt-get install chromium bubblewrap)."
-	@$(REPORT) $(GO_TEST) $(AT_ONCE) $(filter $(LONGEST),$(UNITS)) $(filter-out $(LONGEST) $(if $(CC_THERE),$(RACE)),$(UNITS))
+	@$(REPORT) $(GO_TEST) $(AT_ONCE) $(if $(CC_THERE),$(filter-out $(RACE),$(UNITS)),$(UNITS))
 
 # The stories, and the tests of the end-to-end helpers. Stories mostly wait, too.
 test-e2e:
