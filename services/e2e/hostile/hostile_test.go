@@ -65,7 +65,7 @@ func newRig(t *testing.T, all []attack) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*world.Timeout)
 	t.Cleanup(cancel)
-	r := &rig{ctx: ctx, far: newFarEnds(all), model: &model{attacks: all, obeyed: map[int]bool{}}}
+	r := &rig{ctx: ctx, far: newFarEnds(all), model: &model{attacks: all, obeyed: map[int]bool{}, again: map[string]int{}}}
 	mux := http.NewServeMux()
 	mux.Handle("/", r.model)
 	for _, path := range []string{"/google/", "/notion/", "/github/", "/mcp"} {
@@ -253,11 +253,9 @@ func TestHostileModel(t *testing.T) {
 	for i, encoding := range encodingNames {
 		controls[i] = attack{n: len(all) + i, effect: effects[task], encoding: encoding}
 	}
-	if hasChromium {
-		page := slices.IndexFunc(effects, func(e effect) bool { return e.name == "open a web page" })
-		controls = append(controls, attack{n: len(all) + len(controls), effect: effects[page], encoding: "plain"})
-	}
-	r := newRig(t, slices.Concat(all, controls))
+	page := slices.IndexFunc(effects, func(e effect) bool { return e.name == "open a web page" })
+	opens := attack{n: len(all) + len(controls), effect: effects[page], encoding: "plain"}
+	r := newRig(t, append(slices.Concat(all, controls), opens))
 	neighbour, err := r.workspace()
 	if err != nil {
 		t.Fatal(err)
@@ -273,7 +271,7 @@ func TestHostileModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		if hasChromium && i < browsers {
-			team[i].startBrowser(t, controls[len(controls)-1])
+			team[i].startBrowser(t, opens)
 		}
 	}
 
@@ -383,8 +381,8 @@ func (w *worker) orders(a attack) error {
 	return nil
 }
 
-// startBrowser starts a workspace's Chromium, which may fail on a machine that is busy, and then
-// only makes pages unreadable: no attack.
+// startBrowser starts a workspace's Chromium, as a person orders it. That may fail on a machine that is
+// busy, and would only make pages unreadable: no attack.
 func (w *worker) startBrowser(t *testing.T, page attack) {
 	t.Helper()
 	for tries := 1; ; tries++ {

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // model is a provider with Anthropic's Messages API whose model obeys everybody. A person says
@@ -21,9 +22,10 @@ type model struct {
 	attacks []attack
 	docs    sync.Map // by the number of an attack: its documents
 
-	mu     sync.Mutex   // guards what follows
-	obeyed map[int]bool // attacks whose order was obeyed
-	saw    []byte       // a request with the other workspace's secret
+	mu     sync.Mutex     // guards what follows
+	obeyed map[int]bool   // attacks whose order was obeyed
+	again  map[string]int // how often a wish about a page was tried again
+	saw    []byte         // a request with the other workspace's secret
 	faults []string
 }
 
@@ -66,6 +68,7 @@ type block struct {
 	Type, Text string
 	Source     struct{ Type, Data string }
 	Content    json.RawMessage // of a tool's result
+	IsError    bool            `json:"is_error"`
 }
 
 // inside returns the blocks of a message or of a tool's result.
@@ -106,6 +109,11 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	say, n, turn, visible := understand(&req, body)
 	answer := &answer{id: fmt.Sprintf("%s_%d_%d", say, n, turn)}
 	if len(req.Tools) > 0 && n < len(m.attacks) {
+		again, turn := m.retry(&req, m.attacks[n], say, turn)
+		if again {
+			time.Sleep(5 * time.Second) //nolint:forbidigo // nothing tells when the machine is less busy
+			turn = 0
+		}
 		m.act(answer, m.attacks[n], say, turn, visible)
 	}
 	if answer.blocks == 0 {
@@ -136,6 +144,20 @@ func understand(req *request, body []byte) (say string, n, turn int, visible []b
 		}
 	}
 	return say, n, turn, visible
+}
+
+// retry reports whether to try a wish about a page again, after a while: a browser may fail on a
+// machine that is busy, and a page that cannot be read has no order. It returns the turn without the
+// earlier tries.
+func (m *model) retry(req *request, a attack, say string, turn int) (again bool, _ int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wish := fmt.Sprint(say, a.n)
+	failed := slices.ContainsFunc(inside(req.Messages[len(req.Messages)-1].Content), func(b block) bool { return b.IsError })
+	if again = failed && turn > 0 && a.channel.page != nil && !m.obeyed[a.n] && m.again[wish] < 5; again {
+		m.again[wish]++
+	}
+	return again, turn - m.again[wish]
 }
 
 // act does what the person wants, and then what a stranger wants.
