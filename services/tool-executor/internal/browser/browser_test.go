@@ -173,7 +173,7 @@ func TestActingIsNotTakenBack(t *testing.T) {
 			if selector == "#slow" {
 				go func() {
 					<-asked
-					time.Sleep(time.Second) //nolint:forbidigo // Chromium may ask before it says that the click is done
+					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // Chromium may ask before it says that the click is done
 					cancel()
 				}()
 			}
