@@ -265,14 +265,8 @@ func TestHostileModel(t *testing.T) {
 	}
 	r.far.take()
 	r.control(t, neighbour, controls)
-	team := make([]*worker, workers)
-	for i := range team {
-		if team[i], err = r.workspace(); err != nil {
-			t.Fatal(err)
-		}
-		if hasChromium && i < browsers {
-			team[i].startBrowser(t, opens)
-		}
+	if hasChromium {
+		neighbour.startBrowser(t, opens)
 	}
 
 	type rested struct {
@@ -292,8 +286,13 @@ func TestHostileModel(t *testing.T) {
 	close(pages)
 	close(queue)
 	var working sync.WaitGroup
-	for i, w := range team {
+	for i := range workers {
 		working.Go(func() {
+			w, err := r.workspace()
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			one := func(a attack) {
 				if r.ctx.Err() != nil {
 					return
@@ -381,8 +380,8 @@ func (w *worker) orders(a attack) error {
 	return nil
 }
 
-// startBrowser starts a workspace's Chromium, as a person orders it. That may fail on a machine that is
-// busy, and would only make pages unreadable: no attack.
+// startBrowser has a person order what attacks do with a page, again if Chromium does not start in time
+// on a machine that is busy.
 func (w *worker) startBrowser(t *testing.T, page attack) {
 	t.Helper()
 	for tries := 1; ; tries++ {
