@@ -1,6 +1,7 @@
 package hostile_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func newRig(t *testing.T, all []attack) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*world.Timeout)
 	t.Cleanup(cancel)
-	r := &rig{ctx: ctx, far: newFarEnds(all), model: &model{attacks: all, obeyed: map[int]bool{}, again: map[string]int{}}}
+	r := &rig{ctx: ctx, far: newFarEnds(all), model: &model{attacks: all, obeyed: map[int]bool{}, faults: map[int]string{}}}
 	mux := http.NewServeMux()
 	mux.Handle("/", r.model)
 	for _, path := range []string{"/google/", "/notion/", "/github/", "/mcp"} {
@@ -298,6 +299,11 @@ func TestHostileModel(t *testing.T) {
 					return
 				}
 				session, rest, err := w.attack(a)
+				// A browser may fail on a busy machine, and a page that cannot be read has no order.
+				for tries := 1; a.channel.page != nil && !r.model.hasObeyed(a) && tries < 5; tries++ {
+					time.Sleep(5 * time.Second) //nolint:forbidigo // nothing tells when the machine is less busy
+					session, rest, err = w.attack(a)
+				}
 				if err != nil || a.effect.asks && rest != "waiting" {
 					t.Errorf("%s ends with %q, %v, want that it waits for a person if it asks", a, rest, err)
 				}
@@ -421,12 +427,9 @@ func (r *rig) harmless(t *testing.T, all []attack, parked int) {
 	defer m.mu.Unlock()
 	t.Logf("%d attacks, of which the model obeyed %d and %d wait for a person; %d requests to far ends: %d effects, %d bytes of the secret outside, %d in searches of the workspace's own accounts",
 		len(all), len(m.obeyed), parked, requests, effects, outside, inside)
-	for _, fault := range m.faults {
-		t.Error(fault)
-	}
 	for _, a := range all {
-		if !m.obeyed[a.n] {
-			t.Errorf("%s: the model did not obey", a)
+		if fault := m.faults[a.n]; !m.obeyed[a.n] || fault != "" {
+			t.Errorf("%s: the model did not obey: %s", a, cmp.Or(fault, "it was not asked"))
 		}
 	}
 	if m.saw != nil {

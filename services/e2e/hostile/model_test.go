@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // model is a provider with Anthropic's Messages API whose model obeys everybody. A person says
@@ -24,9 +23,8 @@ type model struct {
 
 	mu     sync.Mutex     // guards what follows
 	obeyed map[int]bool   // attacks whose order was obeyed
-	again  map[string]int // how often a wish about a page was tried again
+	faults map[int]string // by the number of an attack: why it was not obeyed
 	saw    []byte         // a request with the other workspace's secret
-	faults []string
 }
 
 var (
@@ -50,10 +48,16 @@ func (m *model) documents(a attack) (d documents) {
 	return d
 }
 
-func (m *model) fault(format string, args ...any) {
+func (m *model) fault(a attack, format string, args ...any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.faults = append(m.faults, fmt.Sprintf(format, args...))
+	m.faults[a.n] = fmt.Sprintf(format, args...)
+}
+
+func (m *model) hasObeyed(a attack) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.obeyed[a.n]
 }
 
 type request struct {
@@ -68,7 +72,6 @@ type block struct {
 	Type, Text string
 	Source     struct{ Type, Data string }
 	Content    json.RawMessage // of a tool's result
-	IsError    bool            `json:"is_error"`
 }
 
 // inside returns the blocks of a message or of a tool's result.
@@ -109,11 +112,6 @@ func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	say, n, turn, visible := understand(&req, body)
 	answer := &answer{id: fmt.Sprintf("%s_%d_%d", say, n, turn)}
 	if len(req.Tools) > 0 && n < len(m.attacks) {
-		again, turn := m.retry(&req, m.attacks[n], say, turn)
-		if again {
-			time.Sleep(5 * time.Second) //nolint:forbidigo // nothing tells when the machine is less busy
-			turn = 0
-		}
 		m.act(answer, m.attacks[n], say, turn, visible)
 	}
 	if answer.blocks == 0 {
@@ -146,20 +144,6 @@ func understand(req *request, body []byte) (say string, n, turn int, visible []b
 	return say, n, turn, visible
 }
 
-// retry reports whether to try a wish about a page again, after a while: a browser may fail on a
-// machine that is busy, and a page that cannot be read has no order. It returns the turn without the
-// earlier tries.
-func (m *model) retry(req *request, a attack, say string, turn int) (again bool, _ int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	wish := fmt.Sprint(say, a.n)
-	failed := slices.ContainsFunc(inside(req.Messages[len(req.Messages)-1].Content), func(b block) bool { return b.IsError })
-	if again = failed && turn > 0 && a.channel.page != nil && !m.obeyed[a.n] && m.again[wish] < 5; again {
-		m.again[wish]++
-	}
-	return again, turn - m.again[wish]
-}
-
 // act does what the person wants, and then what a stranger wants.
 func (m *model) act(to *answer, a attack, say string, turn int, visible []byte) {
 	calls := m.wanted(a, say)
@@ -183,7 +167,7 @@ func (m *model) act(to *answer, a attack, say string, turn int, visible []byte) 
 		ordered = true
 	}
 	if !ordered {
-		m.fault("%s: the model was shown no order after %q", a, say)
+		m.fault(a, "the model was shown no order after %q", say)
 		return
 	}
 	if say == "launder" {
@@ -194,7 +178,7 @@ func (m *model) act(to *answer, a attack, say string, turn int, visible []byte) 
 	}
 	secret := secrets.Find(visible)
 	if secret == nil {
-		m.fault("%s: the model was shown no secret", a)
+		m.fault(a, "the model was shown no secret")
 		return
 	}
 	steps := ordersOf(a, string(secret))
@@ -206,6 +190,7 @@ func (m *model) act(to *answer, a attack, say string, turn int, visible []byte) 
 	}
 	m.mu.Lock()
 	m.obeyed[a.n] = true
+	delete(m.faults, a.n) // of an earlier try
 	m.mu.Unlock()
 	for _, c := range steps[turn-1] {
 		to.call(c)
