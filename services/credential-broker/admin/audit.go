@@ -3,10 +3,10 @@ package admin
 import (
 	"context"
 	"encoding/hex"
-	"slices"
 	"time"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/audit"
 )
@@ -99,63 +99,8 @@ func auditRow(r *audit.Row) AuditRow {
 	return out
 }
 
-// AuditHead is the end of a workspace's chain when it was verified. Kept where nobody who
-// can write the database can change it, it reveals a chain that was computed anew.
-type AuditHead struct {
-	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's chain
-	Sequence  int64        `json:"sequence"`
-	Hash      string       `json:"hash"`
-}
-
-// Verification is the outcome of VerifyAudit.
-type Verification struct {
-	Rows     int             `json:"rows"`
-	Problems []audit.Problem `json:"problems"`
-	// CutOff are incomplete rows of processes that died while writing: what they announce
-	// was not done, and nothing is wrong.
-	CutOff []audit.Problem `json:"cut_off,omitempty"`
-	Heads  []AuditHead     `json:"heads"`
-}
-
 // VerifyAudit recomputes the chains of all workspaces. They must include the given heads,
 // which an earlier verification returned.
-func (a *Accounts) VerifyAudit(ctx context.Context, earlier []AuditHead) (Verification, error) {
-	out := Verification{Problems: []audit.Problem{}, Heads: []AuditHead{}}
-	workspaces, err := a.Store.AuditChains(ctx)
-	if err != nil {
-		return out, err
-	}
-	expected := map[id.Workspace][]audit.Head{}
-	for _, h := range earlier {
-		hash, err := hex.DecodeString(h.Hash)
-		if err != nil || h.Sequence < 0 {
-			return out, fault.New(fault.Invalid, "heads: these are not the heads that an earlier verification printed")
-		}
-		if !slices.Contains(workspaces, h.Workspace) {
-			workspaces = append(workspaces, h.Workspace)
-		}
-		expected[h.Workspace] = append(expected[h.Workspace], audit.Head{Workspace: h.Workspace, Sequence: h.Sequence, Hash: hash})
-	}
-	for _, ws := range workspaces {
-		c := audit.New(ws)
-		for _, h := range expected[ws] {
-			c.Expect(h)
-		}
-		problems, head, err := a.Store.VerifyAudit(ctx, ws, c)
-		if err != nil {
-			return out, err
-		}
-		out.Rows += c.Rows()
-		for _, p := range problems {
-			kept := &out.Problems
-			if p.Kind == audit.CutOff {
-				kept = &out.CutOff
-			}
-			*kept = append(*kept, p)
-		}
-		if head != nil {
-			out.Heads = append(out.Heads, AuditHead{ws, head.Sequence, hex.EncodeToString(head.Hash)})
-		}
-	}
-	return out, nil
+func (a *Accounts) VerifyAudit(ctx context.Context, earlier []hashchain.Head) (hashchain.Verification, error) {
+	return hashchain.Verify(ctx, "", a.Store, earlier)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/audit"
 )
@@ -67,14 +68,14 @@ func (l *Line) IsRow() bool { return l.Form == Whole || l.Form == Touched }
 
 // Recorded returns the lines of the audit in their order, and where it ended when the file was
 // written; nil if nothing was recorded then. Rows that were written since are included.
-func (f *File) Recorded(ctx context.Context) (*audit.Head, iter.Seq2[Line, error], error) {
+func (f *File) Recorded(ctx context.Context) (*hashchain.Head, iter.Seq2[Line, error], error) {
 	st, err := f.View(ctx) // first: the audit never ends before this
 	if err != nil {
 		return nil, nil, err
 	}
-	var head *audit.Head
+	var head *hashchain.Head
 	if st.Audit != nil {
-		head = &audit.Head{Sequence: st.Audit.Sequence, Hash: st.Audit.Hash}
+		head = &hashchain.Head{Sequence: st.Audit.Sequence, Hash: st.Audit.Hash}
 	}
 	return head, f.audit.lines, nil
 }

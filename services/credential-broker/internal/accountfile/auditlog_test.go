@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/audit"
@@ -43,7 +44,7 @@ func recorded(t *testing.T, f *accountfile.File) (details []string, problems str
 	if err != nil {
 		t.Fatalf("Recorded = %v", err)
 	}
-	c := audit.New(id.Workspace{})
+	c := hashchain.New(id.Workspace{})
 	var all []string
 	for r, err := range rows {
 		if err != nil {
@@ -53,7 +54,7 @@ func recorded(t *testing.T, f *accountfile.File) (details []string, problems str
 			all = append(all, form)
 		}
 		if r.IsRow() {
-			c.Add(r.Row)
+			c.Add(r.Link())
 			details = append(details, r.Detail)
 		}
 	}

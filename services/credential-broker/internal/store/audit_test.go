@@ -14,17 +14,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
-	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
 // verify returns what is wrong with a workspace's chain, and how many rows it has.
 func verify(t *testing.T, s *store.Store, ws id.Workspace) (string, int) {
 	t.Helper()
-	c := audit.New(ws)
+	c := hashchain.New(ws)
 	problems, _, err := s.VerifyAudit(t.Context(), ws, c)
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAuditWriters(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			c := audit.New(mine)
+			c := hashchain.New(mine)
 			if problems, _, err := w.store.VerifyAudit(t.Context(), mine, c); err != nil || len(problems) > 0 {
 				t.Errorf("VerifyAudit meanwhile = %v, %v", problems, err)
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/audit"
@@ -60,7 +61,7 @@ func (s file) lastRows(ctx context.Context, limit int, wanted func(r *audit.Row)
 }
 
 // VerifyAudit reports rows that were cut off, too.
-func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error) {
+func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *hashchain.Chain) ([]hashchain.Problem, *hashchain.Head, error) {
 	if !id.IsZero(ws) {
 		return c.End(nil), nil, nil
 	}
@@ -68,8 +69,8 @@ func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) 
 	if err != nil {
 		return nil, nil, err
 	}
-	var last *audit.Head
-	var problems []audit.Problem
+	var last *hashchain.Head
+	var problems []hashchain.Problem
 	for r, err := range rows {
 		if err != nil {
 			return nil, nil, err
@@ -80,13 +81,13 @@ func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) 
 		if !r.IsRow() {
 			continue
 		}
-		c.Add(r.Row)
+		c.Add(r.Link())
 		if last == nil || r.Sequence > last.Sequence {
-			last = &audit.Head{Sequence: r.Sequence, Hash: r.Hash}
+			last = &hashchain.Head{Sequence: r.Sequence, Hash: r.Hash}
 		}
 		if head != nil && r.Sequence == head.Sequence && !bytes.Equal(r.Hash, head.Hash) {
-			problems = append(problems, audit.Problem{
-				Sequence: r.Sequence, ID: r.ID, Kind: audit.Replaced, Message: "the row is not the last one according to the accounts file",
+			problems = append(problems, hashchain.Problem{
+				Sequence: r.Sequence, ID: r.ID, Kind: hashchain.Replaced, Message: "the row is not the last one according to the accounts file",
 			})
 		}
 	}
@@ -98,14 +99,14 @@ func (s file) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) 
 	return inOrder(problems, c.End(last)), last, nil
 }
 
-func inOrder(a, b []audit.Problem) []audit.Problem {
+func inOrder(a, b []hashchain.Problem) []hashchain.Problem {
 	all := append(a, b...)
-	slices.SortStableFunc(all, func(a, b audit.Problem) int { return cmp.Compare(a.Sequence, b.Sequence) })
+	slices.SortStableFunc(all, func(a, b hashchain.Problem) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	return all
 }
 
 // inLine says what is wrong with a line itself; last is the row before it.
-func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool) {
+func inLine(l *accountfile.Line, last *hashchain.Head) (p hashchain.Problem, wrong bool) {
 	if last != nil {
 		p.Sequence = last.Sequence
 	}
@@ -114,13 +115,13 @@ func inLine(l *accountfile.Line, last *audit.Head) (p audit.Problem, wrong bool)
 		if !bytes.Equal(l.Sum(), l.Hash) {
 			return p, false // the chain tells of it
 		}
-		p.Sequence, p.ID, p.Kind = l.Sequence, l.ID, audit.Changed
+		p.Sequence, p.ID, p.Kind = l.Sequence, l.ID, hashchain.Changed
 		p.Message = fmt.Sprintf("row %d was changed after it was written: something was inserted between its fields", l.Sequence)
 	case accountfile.CutOff:
-		p.Kind = audit.CutOff
+		p.Kind = hashchain.CutOff
 		p.Message = fmt.Sprintf("after row %d comes an incomplete row: its writer died", p.Sequence)
 	case accountfile.Strange:
-		p.Kind = audit.Inserted
+		p.Kind = hashchain.Inserted
 		p.Message = fmt.Sprintf("after row %d comes a line that is not a row", p.Sequence)
 	case accountfile.Whole:
 		return p, false

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
 	"signalbox.dev/services/credential-broker/internal/audit"
@@ -164,7 +165,7 @@ type told struct {
 	Imported      map[string]store.Imported
 	Audit         []audit.Row
 	Chains        []id.Workspace
-	Problems      []audit.Problem
+	Problems      []hashchain.Problem
 	Head          int64
 }
 
@@ -204,8 +205,8 @@ func ask(t *testing.T, s *store.Store) (all told) {
 		r.ID, r.Prev, r.Hash = uuid.Nil, nil, nil
 	}
 	all.Chains, errs[11] = s.AuditChains(ctx)
-	var head *audit.Head
-	all.Problems, head, errs[12] = s.VerifyAudit(ctx, ws, audit.New(ws))
+	var head *hashchain.Head
+	all.Problems, head, errs[12] = s.VerifyAudit(ctx, ws, hashchain.New(ws))
 	if head != nil {
 		all.Head = head.Sequence
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -29,7 +30,10 @@ const (
 )
 
 // postgres is the database that all instances share.
-type postgres struct{ db *pg.DB }
+type postgres struct {
+	db              *pg.DB
+	hashchain.Table // the audit
+}
 
 // in runs fn under a workspace's claim. The operator's rows have no claim of their own and
 // need the system's, and so does what looks at all workspaces.

@@ -3,10 +3,8 @@ package store
 import (
 	"context"
 	"fmt"
-	"math"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
@@ -38,11 +36,8 @@ func (t pgTx) Record(ctx context.Context, ev Event) error {
 	return t.exec(ctx, "write the audit", insertAudit, args)
 }
 
-const (
-	selectAudit = `SELECT workspace_id AS workspace, sequence, id, at, action, account_id AS account, provider, origin, member_id AS member,
+const selectAudit = `SELECT workspace_id AS workspace, sequence, id, at, action, account_id AS account, provider, origin, member_id AS member,
 		service, address, session_id AS session, detail, prev, hash FROM audit WHERE `
-	auditPage = 1000 // rows that are read at a time
-)
 
 func (s postgres) Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error) {
 	return s.auditRows(ctx, ws, `workspace_id = @workspace AND (@sequence = 0 OR sequence < @sequence) ORDER BY sequence DESC LIMIT @limit`,
@@ -56,70 +51,4 @@ func (s postgres) auditRows(ctx context.Context, ws id.Workspace, where string, 
 func (s postgres) AuditOf(ctx context.Context, account id.Account, limit int) ([]audit.Row, error) {
 	return s.auditRows(ctx, id.Workspace{}, `account_id = @account ORDER BY at DESC, workspace_id, sequence DESC LIMIT @limit`,
 		pg.Args{"account": account, "limit": limit})
-}
-
-func (s postgres) VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error) {
-	head, err := s.head(ctx, ws)
-	if err != nil {
-		return nil, nil, err
-	}
-	until := int64(math.MaxInt64)
-	if head != nil {
-		until = head.Sequence
-	}
-	for after := int64(math.MinInt64); ; {
-		// A page ends between numbers: one may be there twice, if somebody has dropped the
-		// constraint.
-		page, err := s.auditRows(ctx, ws, `workspace_id = @workspace AND sequence > @sequence AND sequence <= @until
-			ORDER BY sequence FETCH FIRST @limit ROWS WITH TIES`, pg.Args{"workspace": ws, "sequence": after, "until": until, "limit": auditPage})
-		if err != nil {
-			return nil, nil, err
-		}
-		if len(page) == 0 {
-			break
-		}
-		for _, r := range page {
-			c.Add(r)
-		}
-		after = page[len(page)-1].Sequence
-	}
-	if head != nil {
-		// Beyond the head as it is now: rows that were committed meanwhile are not.
-		strange, err := s.auditRows(ctx, ws, `workspace_id = @workspace
-			AND sequence > (SELECT h.sequence FROM audit_heads h WHERE h.workspace_id = @workspace)
-			ORDER BY sequence LIMIT @limit`, pg.Args{"workspace": ws, "limit": auditPage})
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, r := range strange {
-			c.Beyond(r)
-		}
-	}
-	return c.End(head), head, nil
-}
-
-func (s postgres) AuditChains(ctx context.Context) ([]id.Workspace, error) {
-	var all []id.Workspace
-	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT workspace_id FROM audit_heads UNION SELECT DISTINCT workspace_id FROM audit ORDER BY workspace_id`)
-		if err != nil {
-			return err
-		}
-		all, err = pgx.CollectRows(rows, pgx.RowTo[id.Workspace])
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the audit's chains: %w", err)
-	}
-	return all, nil
-}
-
-// head returns the head of a workspace's chain, nil if there is none.
-func (s postgres) head(ctx context.Context, ws id.Workspace) (*audit.Head, error) {
-	all, err := query[audit.Head](ctx, s, ws, "the head of the audit", `
-		SELECT workspace_id AS workspace, sequence, hash FROM audit_heads WHERE workspace_id = @workspace`, pg.Args{"workspace": ws})
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	return &all[0], nil
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/google/uuid"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
@@ -265,18 +266,15 @@ type backend interface {
 	// shared account is in the chains of the workspaces that used it. The account may have
 	// been removed.
 	AuditOf(ctx context.Context, account id.Account, limit int) ([]audit.Row, error)
-	// VerifyAudit gives a workspace's rows to a chain, and returns what is wrong and the head
-	// of the chain, nil if there is none. What is written meanwhile is not looked at.
-	VerifyAudit(ctx context.Context, ws id.Workspace, c *audit.Chain) ([]audit.Problem, *audit.Head, error)
-	// AuditChains returns the workspaces that have rows, or a head, the operator's first.
-	AuditChains(ctx context.Context) ([]id.Workspace, error)
+
+	hashchain.Audit
 }
 
 // Store is what is stored.
 type Store struct{ backend }
 
 // New returns a Store in the service's database.
-func New(db *pg.DB) *Store { return &Store{postgres{db}} }
+func New(db *pg.DB) *Store { return &Store{postgres{db, audit.Table(db)}} }
 
 // InFile returns a Store in the file of a single user. What its audit has is logged too.
 func InFile(f *accountfile.File, log *slog.Logger) *Store { return &Store{file{f, log}} }

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
-	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -55,7 +55,7 @@ func TestUsed(t *testing.T) {
 				t.Errorf("row %+v, want a use that says when it was", r)
 			}
 		}
-		if problems, _, err := w.store.VerifyAudit(t.Context(), ws, audit.New(ws)); err != nil || len(problems) > 0 {
+		if problems, _, err := w.store.VerifyAudit(t.Context(), ws, hashchain.New(ws)); err != nil || len(problems) > 0 {
 			t.Errorf("VerifyAudit = %v, %v", problems, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
 	"signalbox.dev/services/credential-broker/admin"
@@ -151,7 +152,7 @@ pass it with --heads the next time.`,
 	})
 }
 
-func readHeads(path string) ([]admin.AuditHead, error) {
+func readHeads(path string) ([]hashchain.Head, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -160,7 +161,7 @@ func readHeads(path string) ([]admin.AuditHead, error) {
 		return nil, fmt.Errorf("--heads: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	var v admin.Verification
+	var v hashchain.Verification
 	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil || v.Heads == nil {
 		return nil, errors.New("--heads: the file is not the output of verify --json")
 	}

@@ -1,10 +1,11 @@
-package audit
+package hashchain
 
 import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,38 +16,26 @@ import (
 	"signalbox.dev/pkg/id"
 )
 
-// Row is a row of the audit as it is stored, and a line of it in a file.
+// Row is a row of an audit.
 type Row struct {
-	Workspace id.Workspace `json:"-"` // zero for the operator's
-	Sequence  int64        `json:"sequence"`
-	ID        uuid.UUID    `json:"id"`
-	At        time.Time    `json:"at"`
-	Action    string       `json:"action"`
-	Account   id.Account   `json:"account_id"`
-	Provider  string       `json:"provider"`
-	Origin    string       `json:"origin"`
-	Member    *id.Member   `json:"member_id,omitempty"` // nil for the operator's command line, and the broker itself
-	Service   string       `json:"service"`
-	Address   string       `json:"address,omitempty"`
-	Session   id.Session   `json:"session_id"`
-	Detail    string       `json:"detail,omitempty"`
-	Prev      []byte       `json:"prev"`
-	Hash      []byte       `json:"hash"`
+	Workspace id.Workspace
+	Sequence  int64
+	ID        uuid.UUID
+	At        time.Time
+	Fields    []string // the others, in the order in which they are hashed
+	Prev      []byte
+	Hash      []byte
 }
 
 // Sum returns the hash that the row should have.
-func (r *Row) Sum() []byte { return r.sumAt(r.Sequence) }
+func (r Row) Sum() []byte { return r.sumAt(r.Sequence) }
 
-func (r *Row) sumAt(sequence int64) []byte {
-	member := ""
-	if r.Member != nil {
-		member = r.Member.String()
-	}
+// sumAt hashes each field after its length, so that no two rows give the same bytes.
+func (r Row) sumAt(sequence int64) []byte {
 	b := bytes.Clone(r.Prev)
-	for _, f := range []string{
+	for _, f := range append([]string{
 		r.Workspace.String(), strconv.FormatInt(sequence, 10), r.ID.String(), strconv.FormatInt(r.At.UnixMicro(), 10),
-		r.Action, r.Account.String(), r.Provider, r.Origin, member, r.Service, r.Address, r.Session.String(), r.Detail,
-	} {
+	}, r.Fields...) {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(f)))
 		b = append(b, f...)
 	}
@@ -54,11 +43,25 @@ func (r *Row) sumAt(sequence int64) []byte {
 	return sum[:]
 }
 
-// Head is the end of a workspace's chain.
+// Head is the end of a workspace's chain. Kept where nobody who can write the database can change
+// it, it reveals a chain that was computed anew.
 type Head struct {
-	Workspace id.Workspace
-	Sequence  int64
-	Hash      []byte
+	Audit     string       `json:"audit,omitempty"`       // which of several; empty if only one was verified
+	Workspace id.Workspace `json:"workspace_id,omitzero"` // zero for the operator's
+	Sequence  int64        `json:"sequence"`
+	Hash      Hash         `json:"hash"`
+}
+
+// Hash is a row's hash, in hexadecimal digits as text.
+type Hash []byte
+
+// MarshalText implements encoding.TextMarshaler.
+func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (h *Hash) UnmarshalText(text []byte) (err error) {
+	*h, err = hex.AppendDecode(nil, text)
+	return err
 }
 
 // Kind is a kind of problem in a chain.
@@ -79,6 +82,7 @@ const (
 
 // Problem is something wrong with a chain, described for people.
 type Problem struct {
+	Audit     string       `json:"audit,omitempty"` // see Head
 	Workspace id.Workspace `json:"workspace_id,omitzero"`
 	// Sequence is the row's number; the first one's if several are missing.
 	Sequence int64     `json:"sequence"`
