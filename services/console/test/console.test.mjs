@@ -148,7 +148,11 @@ test("two pages see the same, and a message that is sent meanwhile waits in the 
 	await other.goto(page.url());
 	await other.getByText(/\b18 19\b/).waitFor();
 	await say(page, "hello");
-	await page.getByRole("list", { name: "Waiting messages" }).getByText("hello").waitFor();
+	for (const p of [page, other]) await p.getByRole("list", { name: "Waiting messages" }).getByText("hello").waitFor();
+	await say(other, "good day");
+	await page.getByRole("list", { name: "Waiting messages" }).getByText("good day").waitFor();
+	await other.getByRole("listitem").filter({ hasText: "good day" }).getByRole("button", { name: "Remove from the queue" }).click();
+	await page.getByRole("list", { name: "Waiting messages" }).getByText("good day").waitFor({ state: "detached" });
 	await other.getByRole("button", { name: "Stop", exact: true }).click();
 	for (const p of [page, other]) {
 		await p.getByText("Hello!").waitFor();

@@ -187,7 +187,8 @@ export class Conversation {
 			"error" in outcome
 				? { ...s, state: "failed", error: outcome.error }
 				: { ...s, key: outcome.messageId, run: outcome.run, state: "sent" };
-		const known = "messageId" in outcome && this.#view.lines.some((l) => l.key === outcome.messageId);
+		const { lines, queue } = this.#view;
+		const known = "messageId" in outcome && [...lines, ...queue].some((l) => l.key === outcome.messageId);
 		const each = <T extends Line>(lines: readonly T[]) =>
 			known ? lines.filter((l) => l.key !== key) : lines.map((l) => (l.key === key && l.kind === "said" ? (settle(l) as Line as T) : l));
 		this.#set({ ...this.#view, lines: each(this.#view.lines), queue: each(this.#view.queue) });
@@ -214,6 +215,26 @@ export class Conversation {
 		// The event that its old run has ended may have come before.
 		if (v.lines.some((l) => l.key === said.key)) return;
 		this.#set({ ...v, queue: [...v.queue.filter((q) => q.key !== said.key), { ...said, run }] });
+	}
+
+	/**
+	 * Shows the messages that wait as the server had them, in the order of their runs, when `before` was the
+	 * queue here. A message has no event before its run begins, or ends because the message is taken back.
+	 */
+	waits(details: Details, runs: readonly string[], before: readonly Said[]): void {
+		const v = this.#view;
+		const { queue: stored, active } = fromDetails(details);
+		const has = (said: readonly Line[], key: string) => said.some((l) => l.key === key);
+		const news = stored.filter(
+			(q) =>
+				![before, v.queue, v.lines].some((said) => has(said, q.key)) &&
+				!v.queue.some((own) => own.state === "sending" && own.text === q.text), // its confirmation is under way
+		);
+		const waits = (q: Said) => q.state !== "sent" || !has(before, q.key) || has(stored, q.key);
+		const begins = (q: Said) => q.run === v.active?.run || q.run === active?.run; // an event says when it joins
+		const place = (q: Said) => (q.run && runs.includes(q.run) ? runs.indexOf(q.run) : begins(q) ? -1 : runs.length);
+		const queue = [...v.queue.filter((q) => waits(q) || begins(q)), ...news].sort((a, b) => place(a) - place(b));
+		if (queue.length !== v.queue.length || queue.some((q, i) => q !== v.queue[i])) this.#set({ ...v, queue });
 	}
 
 	/** Says on screen that a stop was asked for. */

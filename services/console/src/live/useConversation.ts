@@ -1,6 +1,7 @@
 import { type Connection, SignalboxError } from "@signalbox/client";
+import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
-import { unwrap, useClient } from "../client.ts";
+import { unwrap, useClient, useWorkspace } from "../client.ts";
 import { Conversation, type View } from "./conversation.ts";
 import { line } from "./line.ts";
 
@@ -65,6 +66,36 @@ export function useEarlier(id: string, conversation: Conversation): (limit?: num
 		},
 		[api, conversation, id],
 	);
+}
+
+/**
+ * Shows the messages that others have put into the queue, while a run is active. Messages that wait are
+ * rows and no events: the queued runs are asked for, which are few, and the session when they are others.
+ */
+export function useQueue(id: string, conversation: Conversation): void {
+	const { client, workspace } = useWorkspace();
+	const { active, queue } = useView(conversation);
+	useQuery({
+		queryKey: [workspace.id, "queue", id],
+		enabled: active !== null || queue.some((q) => q.state === "sent"),
+		refetchInterval: 3_000,
+		queryFn: async ({ signal }) => {
+			const before = conversation.view();
+			const { runs } = await unwrap(
+				client.api.GET("/api/runs", { params: { query: { session_id: id, state: ["queued"], limit: 100 } }, signal }),
+			);
+			const shown = before.queue.filter((q) => q.state === "sent" && q.run !== before.active?.run).map((q) => q.run);
+			const waiting = runs
+				.map((r) => r.id)
+				.filter((r) => r !== before.active?.run)
+				.reverse(); // the next one first
+			if (shown.join() !== waiting.join()) {
+				const details = client.api.GET("/api/sessions/{id}", { params: { path: { id }, query: { limit: 1 } }, signal });
+				conversation.waits(await unwrap(details), waiting, before.queue);
+			}
+			return null;
+		},
+	});
 }
 
 /** The conversation's view, at most once a frame. */

@@ -10,7 +10,7 @@ import type { File as Attached, Conversation, Said, View } from "../live/convers
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
-import { useConversation, useEarlier, useView } from "../live/useConversation.ts";
+import { useConversation, useEarlier, useQueue, useView } from "../live/useConversation.ts";
 import { Composer, drafts, type Mode } from "../parts/Composer.tsx";
 import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
 import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
@@ -162,6 +162,7 @@ function Loading() {
 function Ready({ id, conversation, pages }: { id: string; conversation: Conversation; pages: ReactNode }) {
 	const { client, workspace } = useWorkspace();
 	const view = useView(conversation);
+	useQueue(id, conversation);
 	const queries = useQueryClient();
 	const members = useQuery({
 		queryKey: [workspace.id, "members"],
