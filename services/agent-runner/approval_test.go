@@ -276,7 +276,7 @@ func TestRules(t *testing.T) {
 	t.Parallel()
 	w := asking(t)
 	w.model.then(calls([3]string{"a", "send", `{"n":1}`}), calls([3]string{"b", "send", `{"n": 1}`}), calls([3]string{"c", "send", `{"n":2}`}),
-		calls([3]string{"d", "read", `{}`}), calls([3]string{"e", "send", `{"n":3}`}), says("Done."))
+		calls([3]string{"d", "read", `{}`}), calls([3]string{"e", "send", `{"to":"x","n":3}`}), says("Done."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	rule := func(role identity.Role, r *agentv1.CreateRuleRequest) error {
@@ -317,7 +317,7 @@ func TestRules(t *testing.T) {
 	} {
 		until(d.call)
 		if d.call == "d" {
-			if err := rule(identity.Editor, &agentv1.CreateRuleRequest{SessionId: session, ToolName: "send", ArgsJson: `{"n":3}`, Effect: agentv1.RuleEffect_RULE_EFFECT_DENY}); err != nil {
+			if err := rule(identity.Editor, &agentv1.CreateRuleRequest{SessionId: session, ToolName: "send", ArgsJson: `{"n":3,"to":"x"}`, Effect: agentv1.RuleEffect_RULE_EFFECT_DENY}); err != nil {
 				t.Fatal(err)
 			}
 		}

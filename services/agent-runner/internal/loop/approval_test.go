@@ -15,8 +15,8 @@ import (
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	call := &run.Call{Name: "post", Args: json.RawMessage(`{"n": 1}`)}
-	exactly := run.HashArgs(json.RawMessage(`{"n":1}`))
-	other := run.HashArgs(json.RawMessage(`{"n":2}`))
+	exactly := new(json.RawMessage(`{"n":1}`))
+	other := new(json.RawMessage(`{"n":2}`))
 	plain, needs, acts := &toolv1.Tool{}, &toolv1.Tool{NeedsApproval: true}, &toolv1.Tool{ActsOutside: true}
 	allow := []run.Rule{{ToolName: "post", Effect: run.Allow}}
 	for _, tt := range []struct {
@@ -30,15 +30,15 @@ func TestJudge(t *testing.T) {
 		{"the tool needs it", needs, nil, false, "ask"},
 		{"the tool needs it, and is allowed", needs, allow, false, "rule"},
 		{"another tool is allowed", needs, []run.Rule{{ToolName: "get", Effect: run.Allow}}, false, "ask"},
-		{"these arguments are allowed", needs, []run.Rule{{ToolName: "post", ArgsHash: exactly, Effect: run.Allow}}, false, "rule"},
-		{"other arguments are allowed", needs, []run.Rule{{ToolName: "post", ArgsHash: other, Effect: run.Allow}}, false, "ask"},
+		{"these arguments are allowed", needs, []run.Rule{{ToolName: "post", Args: exactly, Effect: run.Allow}}, false, "rule"},
+		{"other arguments are allowed", needs, []run.Rule{{ToolName: "post", Args: other, Effect: run.Allow}}, false, "ask"},
 		{"a rule asks", plain, []run.Rule{{ToolName: "post", Effect: run.AskBy}}, false, "ask"},
 		{"a rule denies", plain, []run.Rule{{ToolName: "post", Effect: run.Deny}}, false, "deny"},
-		{"denied and allowed", needs, append(allow, run.Rule{ToolName: "post", ArgsHash: exactly, Effect: run.Deny}), false, "deny"},
+		{"denied and allowed", needs, append(allow, run.Rule{ToolName: "post", Args: exactly, Effect: run.Deny}), false, "deny"},
 		{"outside, not tainted", acts, nil, false, "run"},
 		{"outside, tainted", acts, nil, true, "ask"},
 		{"outside, tainted, any arguments allowed", acts, allow, true, "ask"},
-		{"outside, tainted, these arguments allowed", acts, []run.Rule{{ToolName: "post", ArgsHash: exactly, Effect: run.Allow}}, true, "rule"},
+		{"outside, tainted, these arguments allowed", acts, []run.Rule{{ToolName: "post", Args: exactly, Effect: run.Allow}}, true, "rule"},
 	} {
 		v := judge(call, tt.tool, tt.rules, tt.tainted)
 		got := "run"

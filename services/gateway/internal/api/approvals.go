@@ -190,7 +190,7 @@ type CreateApprovalRule struct {
 	Tool      string          `json:"tool" minLength:"1" maxLength:"128"`
 	Effect    string          `json:"effect" enum:"allow,deny,ask" doc:"allow: nobody is asked. deny: the call is refused. ask: a person is asked, whether or not the tool needs it."`
 	SessionID string          `json:"session_id,omitempty" format:"uuid" doc:"Absent: all sessions of the workspace, for owners."`
-	Args      json.RawMessage `json:"args,omitempty" doc:"An object that the call's arguments equal, with the fields in the same order. Absent: any arguments."`
+	Args      json.RawMessage `json:"args,omitempty" doc:"An object that the call's arguments equal, in any order of the fields. Absent: any arguments."`
 }
 
 type ruleOutputBody struct {

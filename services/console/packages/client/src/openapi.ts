@@ -2223,7 +2223,7 @@ export interface components {
             secret?: string;
         };
         CreateApprovalRule: {
-            /** @description An object that the call's arguments equal, with the fields in the same order. Absent: any arguments. */
+            /** @description An object that the call's arguments equal, in any order of the fields. Absent: any arguments. */
             args?: unknown;
             /**
              * @description allow: nobody is asked. deny: the call is refused. ask: a person is asked, whether or not the tool needs it.
