@@ -43,8 +43,9 @@ type file struct {
 }
 
 // Handler returns the handler of the console's pages and files. It answers GET and HEAD: a file of
-// the console, or its page for every other path but those below /assets/, which are 404. Without a
-// built console every page is a 503 that says how to get one.
+// the console, or its page for every other path but those below /assets/ and /.well-known/, which
+// are 404: MCP clients take any other answer to /.well-known/ for OAuth metadata. Without a built
+// console every page is a 503 that says how to get one.
 func Handler() (http.Handler, error) {
 	files, err := load(dist)
 	if err != nil {
@@ -66,7 +67,7 @@ func handler(files map[string]file) http.Handler {
 			h.Set("Cache-Control", "public, max-age=31536000, immutable") // the name has a hash
 		case found && r.URL.Path != "/index.html":
 			h.Set("Cache-Control", "public, max-age=3600")
-		case strings.HasPrefix(r.URL.Path, "/assets/"):
+		case strings.HasPrefix(r.URL.Path, "/assets/"), strings.HasPrefix(r.URL.Path, "/.well-known/"):
 			http.NotFound(w, r)
 			return
 		default:

@@ -44,6 +44,7 @@ func TestPagesAndFiles(t *testing.T) {
 		{"GET", "/assets/font.woff2", 200, "font", "font/woff2", "public, max-age=31536000, immutable"},
 		{"HEAD", "/assets/index-h1.js", 200, "", "text/javascript; charset=utf-8", "public, max-age=31536000, immutable"},
 		{"GET", "/assets/index-h0.js", 404, "404 page not found\n", "text/plain; charset=utf-8", ""},
+		{"GET", "/.well-known/oauth-protected-resource/mcp", 404, "404 page not found\n", "text/plain; charset=utf-8", ""},
 		{"POST", "/", 405, "The console's pages are read with GET.\n", "text/plain; charset=utf-8", ""},
 		{"GET", "/.gitkeep", 200, "<!doctype html><title>page</title>", "text/html; charset=utf-8", "no-cache"},
 	} {
