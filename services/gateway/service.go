@@ -190,7 +190,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		BodyTimeout: cfg.BodyTimeout, WriteTimeout: cfg.WriteTimeout, KeepConnections: cfg.Feed.KeepConnections, DiskFull: deps.DiskFull,
 	})
 	s.mcp = mcpserver.New(mcpserver.Config{
-		Authenticator: authenticator, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
+		Authenticator: authenticator, Streams: s.streams, Conversations: peers.conversations, Runs: peers.runs, Documents: peers.documents,
 		Origins: cfg.origins(), OperationKey: api.OperationKey, WriteError: api.WriteError, Log: deps.Log, Version: process.Version(),
 	})
 	s.public = s.routes(newRequestMetrics(deps.Registerer))

@@ -36,6 +36,8 @@ import (
 // Config configures a server.
 type Config struct {
 	Authenticator *auth.Authenticator
+	// Streams count the calls that wait for a run, along with the open streams of the REST API.
+	Streams       *auth.Streams
 	Conversations agentv1connect.ConversationServiceClient
 	Runs          agentv1connect.RunServiceClient
 	Documents     documentv1connect.DocumentServiceClient
@@ -78,9 +80,6 @@ func New(cfg Config) http.Handler {
 		}
 		ctx, err := s.authorize(r)
 		if err != nil {
-			if fault.KindOf(err) == fault.Unauthenticated {
-				w.Header().Set("WWW-Authenticate", `Bearer realm="signalbox"`)
-			}
 			cfg.WriteError(w, err)
 			return
 		}
@@ -141,14 +140,23 @@ func (s *server) recovered(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// authorize returns a context with the caller's identity.
+// callerKey is the context key of the caller.
+type callerKey struct{}
+
+// caller is who makes a request. ctx ends with the request, unlike what the SDK hands to handlers.
+type caller struct {
+	ctx       context.Context //nolint:containedctx // as above
+	principal auth.Principal
+}
+
+// authorize returns a context with the caller and its identity.
 func (s *server) authorize(r *http.Request) (context.Context, error) {
 	a := s.cfg.Authenticator
 	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "Bearer") {
 		token = ""
 	}
-	caller, err := a.Authenticate(r.Context(), a.Address(r), strings.TrimSpace(token))
+	who, err := a.Authenticate(r.Context(), a.Address(r), strings.TrimSpace(token))
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +164,15 @@ func (s *server) authorize(r *http.Request) (context.Context, error) {
 	if workspace == "" {
 		workspace = r.URL.Query().Get("workspace_id")
 	}
-	principal, err := a.Authorize(r.Context(), caller, workspace)
+	principal, err := a.Authorize(r.Context(), who, workspace)
 	if err != nil {
 		return nil, err
 	}
 	if at := a.Address(r); at.IsValid() {
 		principal.Actor.Address = at.String()
 	}
-	return identity.With(r.Context(), principal.Actor), nil
+	ctx := identity.With(r.Context(), principal.Actor)
+	return context.WithValue(ctx, callerKey{}, caller{ctx, principal}), nil
 }
 
 // tool adds a tool whose result is a JSON object.

@@ -217,12 +217,12 @@ type startInput struct {
 	Message     string `json:"message" jsonschema:"what the agent is asked to do"`
 	SessionID   string `json:"session_id,omitempty" jsonschema:"the session to continue; a new one if absent"`
 	Preset      string `json:"preset,omitempty" jsonschema:"the kind of agent of a new session, such as workspace"`
-	WaitSeconds *int   `json:"wait_seconds,omitempty" jsonschema:"how long to wait for the answer, 0 to 50; 50 if absent"`
+	WaitSeconds *int32 `json:"wait_seconds,omitempty" jsonschema:"how long to wait for the answer, 0 to 50; 50 if absent"`
 }
 
 type runInput struct {
 	RunID       string `json:"run_id" jsonschema:"the run's id"`
-	WaitSeconds *int   `json:"wait_seconds,omitempty" jsonschema:"how long to wait for its end, 0 to 50; 0 if absent"`
+	WaitSeconds *int32 `json:"wait_seconds,omitempty" jsonschema:"how long to wait for its end, 0 to 50; 0 if absent"`
 }
 
 type runState struct {
@@ -237,12 +237,12 @@ type runState struct {
 // maxWait bounds the wait for a run: clients give up on a request after a minute.
 const maxWait = 50 * time.Second
 
-func waitOf(seconds *int, otherwise time.Duration) (time.Duration, error) {
+func waitOf(seconds *int32, otherwise time.Duration) (time.Duration, error) {
 	if seconds == nil {
 		return otherwise, nil
 	}
 	wait := time.Duration(*seconds) * time.Second
-	if *seconds < 0 || *seconds > int(maxWait/time.Second) {
+	if *seconds < 0 || *seconds > int32(maxWait/time.Second) {
 		return 0, fault.New(fault.Invalid, "wait_seconds must be 0 to %d", maxWait/time.Second)
 	}
 	return wait, nil
@@ -260,6 +260,11 @@ func (s *server) startRun(ctx context.Context, in startInput) (runState, error) 
 	if err != nil {
 		return runState{}, err
 	}
+	waiting, done, err := s.waiting(ctx, wait)
+	if err != nil {
+		return runState{}, err
+	}
+	defer done()
 	if in.SessionID == "" {
 		res, err := s.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{Preset: in.Preset, IdempotencyKey: key})
 		if err != nil {
@@ -275,7 +280,7 @@ func (s *server) startRun(ctx context.Context, in startInput) (runState, error) 
 	if err != nil {
 		return runState{}, err
 	}
-	return s.await(ctx, res.GetRun().GetId(), wait)
+	return s.await(waiting, res.GetRun().GetId(), wait)
 }
 
 func (s *server) getRun(ctx context.Context, in runInput) (runState, error) {
@@ -283,7 +288,26 @@ func (s *server) getRun(ctx context.Context, in runInput) (runState, error) {
 	if err != nil {
 		return runState{}, err
 	}
-	return s.await(ctx, in.RunID, wait)
+	waiting, done, err := s.waiting(ctx, wait)
+	if err != nil {
+		return runState{}, err
+	}
+	defer done()
+	return s.await(waiting, in.RunID, wait)
+}
+
+// waiting counts a call that waits as one of its caller's open streams, until done is called. The
+// context that it returns ends with the request and with the caller's permission.
+func (s *server) waiting(ctx context.Context, wait time.Duration) (waiting context.Context, done func(), err error) {
+	if wait == 0 {
+		return ctx, func() {}, nil
+	}
+	c, _ := ctx.Value(callerKey{}).(caller) // authorize has set it
+	waiting, stream, err := s.cfg.Streams.Add(c.ctx, c.principal)
+	if err != nil {
+		return nil, nil, err
+	}
+	return waiting, stream.Close, nil
 }
 
 const (
@@ -310,7 +334,7 @@ func (s *server) await(ctx context.Context, run string, wait time.Duration) (run
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return runState{}, ctx.Err()
+			return runState{}, context.Cause(ctx)
 		}
 	}
 }
