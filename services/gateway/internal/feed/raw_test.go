@@ -634,7 +634,26 @@ func TestComingAndGoing(t *testing.T) {
 	}
 }
 
-// metric returns the value of a counter or a gauge.
+// TestDelay checks that the delay of an event lasts from its storage until it is there for viewers.
+func TestDelay(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	const late = 50 * time.Millisecond
+	w := newWorld(t, func(int) bool { time.Sleep(late); return false }, func(c *feed.Config) { c.Metrics = registry })
+	wait := w.watch(&buffer{})
+	began := time.Now()
+	w.say("late")
+	w.end()
+	if err := wait(); err != nil {
+		t.Fatal(err)
+	}
+	least, most := 2*late.Seconds(), 2*time.Since(began).Seconds()
+	if sum := metric(t, registry, "gateway_feed_delay_seconds"); sum < least || sum > most {
+		t.Errorf("two events were delayed by %v s, want %v to %v", sum, least, most)
+	}
+}
+
+// metric returns the value of a counter or a gauge, or the sum of a histogram.
 func metric(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -643,7 +662,8 @@ func metric(t testing.TB, registry *prometheus.Registry, name string) float64 {
 	}
 	for _, f := range families {
 		if f.GetName() == name {
-			return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum()
 		}
 	}
 	t.Fatalf("there is no metric %s", name)
