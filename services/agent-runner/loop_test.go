@@ -69,6 +69,40 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// TestLongestPause checks the metric of the longest pause in a model's answer.
+func TestLongestPause(t *testing.T) {
+	t.Parallel()
+	const pause = 50 * time.Millisecond
+	w := newWorld(t)
+	w.model.then(func(a *answer) {
+		a.begin()
+		time.Sleep(pause)
+		a.text("Hello.")
+		a.end()
+	})
+	r := w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	began := time.Now()
+	w.submit(session, "Hi")
+	v.until(isEnd)
+	families, err := r.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "signalbox_model_pause_seconds" {
+			continue
+		}
+		h, most := f.GetMetric()[0].GetHistogram(), time.Since(began).Seconds()
+		if h.GetSampleCount() != 1 || h.GetSampleSum() < pause.Seconds() || h.GetSampleSum() > most {
+			t.Errorf("%d answers paused for %v s, want one for %v to %v s", h.GetSampleCount(), h.GetSampleSum(), pause.Seconds(), most)
+		}
+		return
+	}
+	t.Error("there is no signalbox_model_pause_seconds")
+}
+
 func TestTools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

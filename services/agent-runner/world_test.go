@@ -84,9 +84,10 @@ func newWorld(t *testing.T) *world {
 
 // runner is one replica.
 type runner struct {
-	url   string
-	stop  context.CancelFunc
-	ended chan error
+	url     string
+	stop    context.CancelFunc
+	ended   chan error
+	metrics *prometheus.Registry
 }
 
 func fast(cfg *agentrunner.Config) {
@@ -116,16 +117,17 @@ func (w *world) start(change ...func(*agentrunner.Config)) *runner {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	metrics := prometheus.NewRegistry()
 	s, err := agentrunner.New(cfg, agentrunner.Deps{
 		Log: slog.New(cmp.Or[slog.Handler](w.logs, slog.NewTextHandler(w.t.Output(), nil))), DB: w.db.Open(w.t, agentrunner.Migrations()),
 		Bus: natstest.Bus(w.t, w.nats, subject.AgentRunner), Listener: listener, Verifier: verifier,
-		Signer: identity.NewSigner(subject.AgentRunner, w.keys[subject.AgentRunner]), Registerer: prometheus.NewRegistry(),
+		Signer: identity.NewSigner(subject.AgentRunner, w.keys[subject.AgentRunner]), Registerer: metrics,
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	r := &runner{url: "http://" + listener.Addr().String(), stop: cancel, ended: make(chan error, 1)}
+	r := &runner{url: "http://" + listener.Addr().String(), stop: cancel, ended: make(chan error, 1), metrics: metrics}
 	go func() { r.ended <- s.Run(ctx) }()
 	w.t.Cleanup(func() {
 		cancel()
