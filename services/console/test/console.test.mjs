@@ -233,6 +233,8 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByText("Done. I wrote Ink").waitFor();
 	await say(page, "delete it");
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	await page.reload(); // the question is a row, and its event over
+	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
 	const other = await person(t);
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
@@ -244,6 +246,35 @@ test("a person approves in the inbox", async (t) => {
 	await other.getByText("Nothing waits for you").waitFor();
 	assert.equal(await other.title(), "Inbox · Signalbox");
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
+});
+
+test("a person gives the result of a client's tool, also after a reload", async (t) => {
+	const page = await person(t);
+	const { token, workspace_id } = await signalbox.newToken();
+	const post = async (path, body) => {
+		const headers = {
+			Authorization: `Bearer ${token}`,
+			"X-Workspace-Id": workspace_id,
+			"Content-Type": "application/json",
+			Prefer: "respond-async",
+		};
+		return (await fetch(signalbox.url + path, { method: "POST", headers, body: JSON.stringify(body) })).json();
+	};
+	const schema = { type: "object", properties: { exact: { type: "boolean" } } };
+	const { session } = await post("/api/sessions", { client_tools: [{ name: "get_location", input_schema: schema }] });
+	await post(`/api/sessions/${session.id}/messages`, { content: 'call the tool get_location with {"exact":true}' });
+	await page.goto(`${page.url()}/s/${session.id}`);
+	const card = page.getByRole("region", { name: "Result wanted: Get location" });
+	await card.getByText("counts as failed in").waitFor();
+	await page.reload();
+	await card.getByText("counts as failed in").waitFor();
+	await card.getByText("exact", { exact: true }).waitFor();
+	await card.getByRole("button", { name: "Give the result" }).click();
+	await page.keyboard.type('{"city":"Paris"}');
+	await card.getByRole("button", { name: "Send the result" }).click();
+	await page.getByRole("button", { name: /Done Get location/ }).click();
+	await page.getByRole("region", { name: "Result", exact: true }).getByText("Paris").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
 });
 
 test("two people and the agent write in one document", async (t) => {

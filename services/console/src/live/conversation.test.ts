@@ -112,6 +112,39 @@ test("an approval is asked and answered", () => {
 	expect(c.view().active?.state).toBe("running");
 });
 
+test("a page that opens while calls wait says for whom", () => {
+	const asked = { id: "u0", role: "user", content: "hi", created_by: "me", created_at: "", run_id: "r1" };
+	const called = (toolCallId: string) => ({ type: "tool-call", toolCallId, toolName: toolCallId, input: { n: 1 } });
+	const answer = {
+		id: "a0",
+		role: "assistant",
+		content: [called("ask"), called("do")],
+		created_at: "",
+		run_id: "r1",
+		tokens_in: null,
+		tokens_out: null,
+	};
+	const { c, steps, apply } = conversation([asked, answer], { id: "r1", state: "waiting", user_message_id: "u0", usage: {} });
+	expect(c.calling).toBe("r1");
+	c.asked([
+		{
+			tool_call_id: "ask",
+			step_index: 0,
+			args: { n: 1 },
+			approval: { reason: "why", args: { n: 1 }, question: "approval", decision: null },
+		},
+		{ tool_call_id: "do", step_index: 0, args: { n: 1 }, result_expires_at: "2026-11-29T10:00:00Z" },
+	] as never);
+	expect(steps()[0]?.calls).toMatchObject([
+		{ state: "asking", ask: { reason: "why" } },
+		{ state: "client", until: "2026-11-29T10:00:00Z", step: 0 },
+	]);
+	expect(c.view().active?.state).toBe("waiting");
+	expect(c.calling).toBeUndefined();
+	apply({ type: "tool-result", toolCallId: "do", toolName: "do", result: "1", isError: false });
+	expect(steps()[0]?.calls[1]?.state).toBe("done");
+});
+
 test("a retried step is void, and its text comes again", () => {
 	const { c, apply, steps } = conversation();
 	apply(start, text("lost"), { type: "step-retry", stepIndex: 0, reason: "the worker died" }, text("again"));

@@ -43,8 +43,9 @@ export interface Call {
 	args?: unknown;
 	result?: unknown;
 	ask?: Ask;
-	/** When a call that waits for a client becomes an error. */
+	/** When a call that waits for a client becomes an error, and the step that its result has to name. */
 	until?: string;
+	step?: number;
 	/** What the tool last said of its progress. It comes from outside. */
 	progress?: { message?: string | undefined; percent?: number | undefined };
 }
@@ -237,6 +238,34 @@ export class Conversation {
 		if (queue.length !== v.queue.length || queue.some((q, i) => q !== v.queue[i])) this.#set({ ...v, queue });
 	}
 
+	/** The active run, if it has calls without a result; stored messages do not say whom they wait for. */
+	get calling(): string | undefined {
+		const { active, lines } = this.#view;
+		const calls = lines.some((l) => l.kind === "step" && l.run === active?.run && l.calls.some((c) => c.state === "running"));
+		return calls ? active?.run : undefined;
+	}
+
+	/** Adds whom the calls of the active run wait for. */
+	asked(calls: readonly Schemas["ToolCall"][]): void {
+		const { active } = this.#view;
+		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step } of calls) {
+			if (until) this.#call(id, (c) => ({ ...c, state: "client", args, until, step }));
+			else if (approval && !approval.decision)
+				this.#call(id, (c) => ({
+					...c,
+					state: "asking",
+					args: approval.args,
+					ask: {
+						reason: approval.reason,
+						expiresAt: approval.expires_at ?? undefined,
+						outcomeUnknown: approval.question === "outcome",
+						askedAt: approval.asked_at,
+					},
+				}));
+		}
+		this.#set({ ...this.#view, active });
+	}
+
 	/** Says on screen that a stop was asked for. */
 	stopping(): void {
 		if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "stopping" } });
@@ -312,7 +341,7 @@ export class Conversation {
 				}));
 				return;
 			case "tool-client-request":
-				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args, until: e.expiresAt }));
+				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args, until: e.expiresAt, step: e.stepIndex }));
 				return;
 			case "tool-approval-response":
 				this.#call(e.toolCallId, (c) => ({
@@ -531,10 +560,6 @@ function fromDetails(d: Details): View {
 	const answered = new Set(messages.filter((m) => m.role !== "user").map((m) => m.run_id));
 	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
 	const { lines, queue } = linesOf(d, (m, i) => active !== null && i > from && m.run_id !== active.id && !answered.has(m.run_id));
-	const ofClients = new Set(d.session.client_tools);
-	for (const l of lines)
-		if (l.kind === "step" && l.run === active?.id)
-			for (const c of l.calls) if (c.state === "running" && ofClients.has(c.tool)) c.state = "client";
 	return {
 		session: d.session,
 		lines,

@@ -25,13 +25,18 @@ export function useConversation(id: string): Loaded {
 				const conversation = new Conversation(details);
 				if (stop.signal.aborted) return;
 				setLoaded({ state: "ready", conversation });
-				/** Reads what a run took that has ended; an answer without it is no loss. */
+				/** Reads a run; what it adds to the page is no loss if it fails. */
+				const read = async (run: string) =>
+					(await client.api.GET("/api/runs/{id}", { params: { path: { id: run } }, signal: stop.signal }).catch(() => undefined))?.data;
 				const took = async (run: string) => {
-					const read = await client.api
-						.GET("/api/runs/{id}", { params: { path: { id: run } }, signal: stop.signal })
-						.catch(() => undefined);
-					if (read?.data) conversation.took(run, read.data.run);
+					const found = await read(run);
+					if (found) conversation.took(run, found.run);
 				};
+				const ask = async () => {
+					const found = conversation.calling && (await read(conversation.calling));
+					if (found) conversation.asked(found.tool_calls);
+				};
+				await ask();
 				const onConnection = (c: Connection) => line.set(c);
 				for await (const { id: event, event: e } of client.sessionEvents(id, {
 					after: conversation.lastEvent,
@@ -40,6 +45,7 @@ export function useConversation(id: string): Loaded {
 				})) {
 					conversation.apply(event, e);
 					if (e.type === "done" || e.type === "error") void took(e.runId);
+					if (e.type === "snapshot") void ask();
 				}
 			} catch (e) {
 				if (!stop.signal.aborted) setLoaded({ state: "failed", error: e instanceof SignalboxError ? e : new SignalboxError(String(e), 0) });

@@ -182,12 +182,7 @@ export function Ask({
 				{ask.expiresAt && <span className="n text-small">counts as refused in {until(ask.expiresAt)}</span>}
 			</header>
 			<dl>
-				{Object.entries(fields(call.args)).map(([key, value]) => (
-					<div key={key}>
-						<dt>{key.replaceAll("_", " ")}</dt>
-						<dd>{value}</dd>
-					</div>
-				))}
+				<Fields of={call.args} />
 				{ask.reason && (
 					<div>
 						<dt>Why you are asked</dt>
@@ -195,12 +190,7 @@ export function Ask({
 					</div>
 				)}
 			</dl>
-			<details>
-				<summary>Exactly what will be sent</summary>
-				<pre tabIndex={0} role="region" aria-label="Arguments as JSON">
-					{JSON.stringify(call.args, null, 2)}
-				</pre>
-			</details>
+			<Exactly args={call.args} summary="Exactly what will be sent" />
 			{answer.error && (
 				<p className={css.error} role="alert">
 					{answer.error.message}
@@ -218,6 +208,28 @@ export function Ask({
 					)
 				: footer}
 		</section>
+	);
+}
+
+/** Arguments in words. */
+export function Fields({ of }: { of: unknown }) {
+	return Object.entries(fields(of)).map(([key, value]) => (
+		<div key={key}>
+			<dt>{key.replaceAll("_", " ")}</dt>
+			<dd>{value}</dd>
+		</div>
+	));
+}
+
+/** Arguments as JSON, behind a disclosure. */
+export function Exactly({ args, summary }: { args: unknown; summary: string }) {
+	return (
+		<details>
+			<summary>{summary}</summary>
+			<pre tabIndex={0} role="region" aria-label="Arguments as JSON">
+				{JSON.stringify(args, null, 2)}
+			</pre>
+		</details>
 	);
 }
 

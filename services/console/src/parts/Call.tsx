@@ -4,13 +4,14 @@ import { lazy, memo, Suspense, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { type Call as CallData, type CallState, type Ask as Question, unavailability } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
-import { tellingArgument, toolWords, until } from "../words.ts";
+import { tellingArgument, toolWords } from "../words.ts";
 import css from "./Call.module.css";
 import { Button, Icon, IconButton } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 
 /** Fetched when there is a question. */
 const Ask = lazy(() => import("./Ask.tsx").then((m) => ({ default: m.Ask })));
+const ClientCall = lazy(() => import("./ClientCall.tsx").then((m) => ({ default: m.ClientCall })));
 
 const signals: Record<CallState, SignalName> = {
 	arriving: "queued",
@@ -59,6 +60,14 @@ const Call = memo(function Call({ call, session, run, place }: { call: CallData;
 				</Suspense>
 			</div>
 		);
+	if (call.state === "client")
+		return (
+			<div className={css.call} data-live>
+				<Suspense fallback={null}>
+					<ClientCall call={call} session={session} run={run} />
+				</Suspense>
+			</div>
+		);
 	return (
 		<div className={css.call} data-live={call.state === "running" || undefined}>
 			<button type="button" className={css.row} aria-expanded={open} title={call.tool} onClick={() => setTouched(!open)}>
@@ -85,7 +94,6 @@ function summary(c: CallData): string {
 	if (c.state === "arriving") return c.received > 0 ? `${c.received} characters` : "";
 	if (c.state === "running" && c.progress)
 		return [c.progress.percent === undefined ? "" : `${c.progress.percent}%`, c.progress.message].filter(Boolean).join(" · ");
-	if (c.state === "client") return `Waits for the program that has this tool${c.until ? `, for ${until(c.until)} at most` : ""}`;
 	if (c.state === "unavailable") return `Cannot be used: ${unavailability(c.result)?.reason}`;
 	if (c.state === "refused") return c.ask?.decision?.reason ? `Refused: ${c.ask.decision.reason}` : "Refused";
 	if (c.state === "failed" && typeof c.result === "object" && c.result !== null && "error" in c.result) return String(c.result.error);
