@@ -73,7 +73,7 @@ func TestBuiltin(t *testing.T) {
 			{say: "complete the task buy tea", tools: []string{"tasks_list", "tasks_complete"}, want: "is completed"},
 		},
 		"services": {
-			{say: "search notion for handbook", tools: []string{"notion_search"}, want: `\[Handbook\]`},
+			{say: "search my notion for handbook", tools: []string{"notion_search"}, want: `\[Handbook\]`},
 			{say: "read the notion page handbook", tools: []string{"notion_search", "notion_read_page"}, want: "Handbook(?s).*How we work"},
 			{say: "what does our research say?", tools: []string{"read_research"}, want: "# Ideas"},
 			{say: "read research pricing/tiers.md", tools: []string{"read_research"}, want: "# Ideas"},
