@@ -92,7 +92,7 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	if who.people && caller.IsKey() {
-		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token")
+		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token")
 	}
 	ctx = context.WithValue(ctx, callerKey{}, caller)
 	if who.workspace == fromNowhere {

@@ -243,7 +243,7 @@ func errorsOf(op *huma.Operation, who access) []errorAnswer {
 		all = append(all, errorAnswer{403, about, Error{Message: "you are not a member of this workspace", Code: "NOT_A_MEMBER"}})
 	}
 	if who.people && who.workspace == fromNowhere {
-		all = append(all, errorAnswer{403, "The operation is not for API keys.", Error{Message: "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
+		all = append(all, errorAnswer{403, "The operation is not for API keys.", Error{Message: "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token", Code: "PERSON_NEEDED"}})
 	}
 	if strings.Contains(op.Path, "{") {
 		all = append(all, errorAnswer{404, "Does not exist, or is not visible to the caller; the answer does not distinguish the two.", Error{Message: "no such session"}})
