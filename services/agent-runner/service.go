@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -68,6 +69,9 @@ const (
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS, Derived: map[string]string{"message_words": "index_message"}}
 }
+
+// AuditTable returns the service's audit, which is a hash chain.
+func AuditTable(db *pg.DB) hashchain.Table { return audit.Table(db) }
 
 // Deps are the service's dependencies. Run closes the listener; the caller closes the
 // others after Run has returned.

@@ -9,7 +9,7 @@
 // upstream and sock carry it to the provider; pool chooses the account; profile, transform
 // and scan shape requests of a credential kind; usage reads what an answer cost; dialect
 // writes errors in the provider's format; oauth keeps sign-ins valid; vault seals secrets,
-// and rotation replaces its keys; store keeps accounts, and audit verifies the record of
+// and rotation replaces its keys; store keeps accounts, and audit has the rows of the record of
 // changes; target keeps workspaces' base URLs out of the operator's network; opencode reads
 // other programs' credentials for an import.
 //
@@ -38,12 +38,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/panics"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/price"
 	"signalbox.dev/services/credential-broker/admin"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/proxy"
 	"signalbox.dev/services/credential-broker/internal/sock"
@@ -67,6 +69,9 @@ const (
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS, AppendOnly: migrations.AppendOnly()}
 }
+
+// AuditTable returns the service's audit, which is a hash chain.
+func AuditTable(db *pg.DB) hashchain.Table { return audit.Table(db) }
 
 // Deps is what the service works with. The caller closes these after Run, except for the
 // listener, which Run closes.

@@ -37,6 +37,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -88,6 +89,9 @@ func Migrations() pg.Migrations {
 	}
 	return pg.Migrations{Schema: "gateway", Role: "signalbox_gateway", FS: files}
 }
+
+// AuditTable returns the service's audit, which is a hash chain.
+func AuditTable(db *pg.DB) hashchain.Table { return store.AuditTable(db) }
 
 // Deps are the gateway's dependencies. The caller closes them after Run.
 type Deps struct {

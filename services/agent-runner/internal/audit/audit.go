@@ -1,6 +1,7 @@
 // Package audit records who decided what in a workspace: answers to approvals, and changes to
 // approval rules and budgets. A row is part of the transaction that it describes, and can neither
-// be changed nor deleted by the service. It never has the arguments of tool calls.
+// be changed nor deleted by the service; the rows of a workspace are a hash chain (pkg/hashchain). It
+// never has the arguments of tool calls.
 package audit
 
 import (
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -40,7 +42,8 @@ type Row struct {
 	Detail    string
 }
 
-// Add adds a row in a transaction; ID and At are set.
+// Add adds a row in a transaction; ID and At are set. Writers of a workspace's rows wait for each
+// other until their transactions end, so that it is the last that a transaction locks.
 func Add(ctx context.Context, tx pgx.Tx, r Row) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO audit (id, workspace_id, member_id, action, subject, tool_name, session_id, run_id, detail)
@@ -52,6 +55,13 @@ func Add(ctx context.Context, tx pgx.Tx, r Row) error {
 		return fmt.Errorf("write the audit: %w", err)
 	}
 	return nil
+}
+
+// Table returns the audit in the service's database.
+func Table(db *pg.DB) hashchain.Table {
+	return hashchain.Table{DB: db, Name: "audit", Fields: []string{
+		"member_id", "action", "subject", "tool_name", "session_id", "run_id", "detail",
+	}}
 }
 
 // Store reads the audit. It is safe for concurrent use.

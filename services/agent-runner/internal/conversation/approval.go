@@ -13,6 +13,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/services/agent-runner/internal/audit"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
 
@@ -101,11 +102,17 @@ func (s *Store) Decide(ctx context.Context, a identity.Actor, d Answer) (*Approv
 		} else if decided, err := out.check(d.Decision); decided || err != nil {
 			return err
 		}
+		var rule *audit.Row
+		if late == nil {
+			if rule, err = d.remember(ctx, tx, a, out); err != nil {
+				return err
+			}
+		}
 		if _, err := run.Decide(ctx, tx, v); err != nil {
 			return err
 		}
-		if late == nil {
-			if err := d.remember(ctx, tx, a, out); err != nil {
+		if rule != nil {
+			if err := audit.Add(ctx, tx, *rule); err != nil {
 				return err
 			}
 		}
@@ -119,16 +126,16 @@ func (s *Store) Decide(ctx context.Context, a identity.Actor, d Answer) (*Approv
 	return out, nil
 }
 
-// remember stores the rule that an answer asks for.
-func (d *Answer) remember(ctx context.Context, tx pgx.Tx, a identity.Actor, p *Approval) error {
+// remember stores the rule that an answer asks for, if any, and returns its row for the audit.
+func (d *Answer) remember(ctx context.Context, tx pgx.Tx, a identity.Actor, p *Approval) (*audit.Row, error) {
 	r := Rule{ToolName: p.ToolName, Effect: run.Allow}
 	switch {
 	case d.Remember == ThisCall:
-		return nil
+		return nil, nil //nolint:nilnil // there is no rule
 	case d.Decision == run.Refused:
 		r.Effect = run.Deny
 	case d.Decision != run.Approved:
-		return fault.New(fault.Invalid, "remember: an answer about an unknown outcome is for this call only")
+		return nil, fault.New(fault.Invalid, "remember: an answer about an unknown outcome is for this call only")
 	}
 	if d.Remember != ThisWorkspace {
 		r.SessionID = &d.Session
@@ -136,8 +143,8 @@ func (d *Answer) remember(ctx context.Context, tx pgx.Tx, a identity.Actor, p *A
 	if d.Remember == SameArguments {
 		r.Args = &p.Args
 	}
-	_, err := insertRule(ctx, tx, a, r)
-	return err
+	_, record, err := insertRule(ctx, tx, a, r)
+	return &record, err
 }
 
 func firstOf(errs ...error) error {

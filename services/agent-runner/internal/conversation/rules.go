@@ -57,8 +57,11 @@ func (s *Store) CreateRule(ctx context.Context, a identity.Actor, r Rule) (*Rule
 				return err
 			}
 		}
-		out, err = insertRule(ctx, tx, a, r)
-		return err
+		var record audit.Row
+		if out, record, err = insertRule(ctx, tx, a, r); err != nil {
+			return err
+		}
+		return audit.Add(ctx, tx, record)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create an approval rule: %w", err)
@@ -66,17 +69,17 @@ func (s *Store) CreateRule(ctx context.Context, a identity.Actor, r Rule) (*Rule
 	return &out, nil
 }
 
-// insertRule stores a rule, if the actor may.
-func insertRule(ctx context.Context, tx pgx.Tx, a identity.Actor, r Rule) (Rule, error) {
+// insertRule stores a rule, if the actor may. The caller adds the returned row to the audit.
+func insertRule(ctx context.Context, tx pgx.Tx, a identity.Actor, r Rule) (out Rule, record audit.Row, err error) {
 	if r.SessionID == nil && a.Role < identity.Owner {
-		return Rule{}, fault.New(fault.Forbidden, "only owners make approval rules for the whole workspace: make one for the session")
+		return out, record, fault.New(fault.Forbidden, "only owners make approval rules for the whole workspace: make one for the session")
 	}
 	var count int
 	if err := tx.QueryRow(ctx, `SELECT count(*) FROM approval_rules WHERE workspace_id = @workspace`, pg.Args{"workspace": a.Workspace}).Scan(&count); err != nil {
-		return Rule{}, err
+		return out, record, err
 	}
 	if count >= maxRules {
-		return Rule{}, fault.Coded(fault.Limited, "TOO_MANY_RULES", "this workspace has %d approval rules, which is the most: delete some", count)
+		return out, record, fault.Coded(fault.Limited, "TOO_MANY_RULES", "this workspace has %d approval rules, which is the most: delete some", count)
 	}
 	args := pg.Args{
 		"id": id.New[id.Operation](), "workspace": a.Workspace, "session": r.SessionID, "tool": r.ToolName, "args": nil, "hash": nil,
@@ -91,19 +94,18 @@ func insertRule(ctx context.Context, tx pgx.Tx, a identity.Actor, r Rule) (Rule,
 		ON CONFLICT ON CONSTRAINT approval_rules_subject DO UPDATE SET effect = @effect, created_by = @member, created_at = clock_timestamp()
 		RETURNING `+ruleColumns, args)
 	if err != nil {
-		return Rule{}, err
+		return out, record, err
 	}
-	out, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rule])
-	if err != nil {
-		return Rule{}, err
+	if out, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByName[Rule]); err != nil {
+		return out, record, err
 	}
 	detail := string(out.Effect)
 	if out.Args != nil {
 		detail += ", for certain arguments"
 	}
-	return out, audit.Add(ctx, tx, audit.Row{
+	return out, audit.Row{
 		Workspace: a.Workspace, Member: &a.Member, Action: audit.RuleSet, Subject: out.ID.String(), Tool: out.ToolName, Session: out.SessionID, Detail: detail,
-	})
+	}, nil
 }
 
 // Rules returns a page of the workspace's rules, newest first, and the token of the next page,

@@ -245,7 +245,7 @@ type Verdict struct {
 
 // Decide stores the answer to the question about a planned call and resumes its run if that
 // waits. It returns false if the call is not planned any more. The caller holds the session's
-// lock.
+// lock, and takes no other lock afterwards (audit.Add).
 func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error) {
 	args := pg.Args{
 		"workspace": v.Workspace, "key": v.Key, "decision": v.Decision, "reason": v.Reason, "by": v.By, "next": v.Key,
@@ -281,10 +281,10 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 		Scan(&record.Subject, &record.Tool); err != nil {
 		return false, err
 	}
-	if err := audit.Add(ctx, tx, record); err != nil {
+	if err := Resume(ctx, tx, v.Workspace, v.Session, v.Run, "decided-"+v.Key.String()); err != nil {
 		return false, err
 	}
-	return true, Resume(ctx, tx, v.Workspace, v.Session, v.Run, "decided-"+v.Key.String())
+	return true, audit.Add(ctx, tx, record)
 }
 
 // decidedOutcome returns the outcome of a call that a decision ends.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -41,15 +42,24 @@ type Change struct {
 	Detail  string
 }
 
-// record adds a row to the audit, in the transaction of what it describes.
-func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, c Change) error {
-	_, err := tx.Exec(ctx, `
-		INSERT INTO audit (workspace_id, member_id, action, subject, detail) VALUES (@workspace, @member, @action, @subject, @detail)`,
-		pg.Args{"workspace": ws, "member": c.Member, "action": c.Action, "subject": c.Subject, "detail": c.Detail})
-	if err != nil {
-		return fmt.Errorf("write the audit: %w", err)
+// record adds rows to the audit, in the transaction of what they describe. Writers of a workspace's
+// rows wait for each other until their transactions end: it is the last that a transaction locks,
+// and that of several workspaces in their order.
+func record(ctx context.Context, tx pgx.Tx, ws id.Workspace, changes ...Change) error {
+	for _, c := range changes {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO audit (workspace_id, member_id, action, subject, detail) VALUES (@workspace, @member, @action, @subject, @detail)`,
+			pg.Args{"workspace": ws, "member": c.Member, "action": c.Action, "subject": c.Subject, "detail": c.Detail})
+		if err != nil {
+			return fmt.Errorf("write the audit: %w", err)
+		}
 	}
 	return nil
+}
+
+// AuditTable returns the audit as a hash chain.
+func AuditTable(db *pg.DB) hashchain.Table {
+	return hashchain.Table{DB: db, Name: "audit", Fields: []string{"member_id", "action", "subject", "detail"}}
 }
 
 // actor returns the member who makes the request.

@@ -109,7 +109,7 @@ func (s *Store) SignOutBrowser(ctx context.Context, m id.Member, session Browser
 		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO audit (workspace_id, member_id, action, subject)
-			SELECT workspace_id, @member, @action, @session::uuid::text FROM members WHERE member_id = @member LIMIT @most`, args)
+			SELECT workspace_id, @member, @action, @session::uuid::text FROM members WHERE member_id = @member ORDER BY workspace_id LIMIT @most`, args)
 		return err
 	})
 	return wrap(err, "sign a browser out")

@@ -112,10 +112,12 @@ func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) 
 		if err := keepOwner(ctx, tx, ws, m); err != nil {
 			return err
 		}
-		args := pg.Args{"workspace": ws, "member": m, "actor": actor(ctx), "revoked": KeyRevoked}
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO audit (workspace_id, member_id, action, subject, detail)
-			SELECT workspace_id, @actor, @revoked, key_id::text, name FROM api_keys WHERE workspace_id = @workspace AND created_by = @member`, args); err != nil {
+		args := pg.Args{"workspace": ws, "member": m}
+		changes, err := collect(ctx, tx, func(row pgx.CollectableRow) (Change, error) {
+			c := Change{Member: actor(ctx), Action: KeyRevoked}
+			return c, row.Scan(&c.Subject, &c.Detail)
+		}, `SELECT key_id::text, name FROM api_keys WHERE workspace_id = @workspace AND created_by = @member ORDER BY key_id FOR UPDATE`, args)
+		if err != nil {
 			return err
 		}
 		// Otherwise they could come back by signing in.
@@ -126,7 +128,7 @@ func (s *Store) RemoveMember(ctx context.Context, ws id.Workspace, m id.Member) 
 		if err := deleteOne(ctx, tx, "member", `DELETE FROM members WHERE workspace_id = @workspace AND member_id = @member`, args); err != nil {
 			return err
 		}
-		return record(ctx, tx, ws, Change{Member: actor(ctx), Action: MemberRemoved, Subject: m.String()})
+		return record(ctx, tx, ws, append(changes, Change{Member: actor(ctx), Action: MemberRemoved, Subject: m.String()})...)
 	})
 	return wrap(err, "remove a member")
 }

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -88,7 +90,7 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 	p.Email, p.Name = foldEmail(p.Email), cleanName(p.Name)
 	// AsSystem: the invitations are of many workspaces.
 	err := s.db.AsSystem(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		args := pg.Args{"member": p.Member, "email": p.Email, "name": p.Name, "days": InvitationDays, "joined": MemberJoined}
+		args := pg.Args{"member": p.Member, "email": p.Email, "name": p.Name, "days": InvitationDays}
 		var first, admitted bool
 		if err := tx.QueryRow(ctx, `
 			INSERT INTO people (member_id, email, name) VALUES (@member, @email, @name)
@@ -96,14 +98,17 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 			RETURNING xmax = 0`, args).Scan(&first); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `
-			WITH invited AS (DELETE FROM invitations WHERE email = @email AND @email <> '' RETURNING workspace_id, role, created_at),
-			joined AS (
-				INSERT INTO members (workspace_id, member_id, role)
-				SELECT workspace_id, @member, role FROM invited WHERE created_at > now() - make_interval(days => @days)
-				ON CONFLICT DO NOTHING RETURNING workspace_id, role)
-			INSERT INTO audit (workspace_id, member_id, action, subject, detail)
-			SELECT workspace_id, @member, @joined, @email, role || ', invited' FROM joined`, args); err != nil {
+		type membership struct {
+			workspace id.Workspace
+			how       string
+		}
+		scan := func(row pgx.CollectableRow) (m membership, err error) { return m, row.Scan(&m.workspace, &m.how) }
+		joined, err := collect(ctx, tx, scan, `
+			WITH invited AS (DELETE FROM invitations WHERE email = @email AND @email <> '' RETURNING workspace_id, role, created_at)
+			INSERT INTO members (workspace_id, member_id, role)
+			SELECT workspace_id, @member, role FROM invited WHERE created_at > now() - make_interval(days => @days)
+			ON CONFLICT DO NOTHING RETURNING workspace_id, role || ', invited'`, args)
+		if err != nil {
 			return err
 		}
 		_, domain, _ := strings.Cut(p.Email, "@")
@@ -115,13 +120,19 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 			if d.Workspace == (id.Workspace{}) || !first {
 				continue
 			}
-			if _, err := tx.Exec(ctx, `
-				WITH joined AS (
-					INSERT INTO members (workspace_id, member_id, role)
-					SELECT workspace_id, @member, @role FROM workspaces WHERE workspace_id = @workspace ON CONFLICT DO NOTHING RETURNING workspace_id)
-				INSERT INTO audit (workspace_id, member_id, action, subject, detail)
-				SELECT workspace_id, @member, @joined, @email, @role || ', by domain' FROM joined`,
-				pg.Args{"workspace": d.Workspace, "member": p.Member, "role": d.Role.String(), "joined": MemberJoined, "email": p.Email}); err != nil {
+			more, err := collect(ctx, tx, scan, `
+				INSERT INTO members (workspace_id, member_id, role)
+				SELECT workspace_id, @member, @role FROM workspaces WHERE workspace_id = @workspace
+				ON CONFLICT DO NOTHING RETURNING workspace_id, role || ', by domain'`,
+				pg.Args{"workspace": d.Workspace, "member": p.Member, "role": d.Role.String()})
+			if err != nil {
+				return err
+			}
+			joined = append(joined, more...)
+		}
+		slices.SortFunc(joined, func(a, b membership) int { return bytes.Compare(a.workspace.UUID[:], b.workspace.UUID[:]) })
+		for _, m := range joined {
+			if err := record(ctx, tx, m.workspace, Change{Member: p.Member, Action: MemberJoined, Subject: p.Email, Detail: m.how}); err != nil {
 				return err
 			}
 		}

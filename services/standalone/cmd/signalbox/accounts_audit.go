@@ -2,21 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/process"
+	credentialbroker "signalbox.dev/services/credential-broker"
 	"signalbox.dev/services/credential-broker/admin"
-	"signalbox.dev/services/standalone/internal/chat"
 )
 
 func (c *cli) accountsAudit() *cobra.Command {
@@ -111,59 +106,20 @@ func (c *cli) auditVerify() *cobra.Command {
 	var heads string
 	return c.accountsSub(accountsCommand{
 		use: "verify", short: "Check whether rows of the audit were changed, removed or inserted",
-		long: `Recomputes the hash chains of all workspaces and lists the rows that were changed,
-removed, inserted, moved or replaced; if there are any, the exit code is 1. Anyone who can
-write to the database could recompute a chain: keep the output of --json elsewhere, and
-pass it with --heads the next time.`,
-		flags: func(cmd *cobra.Command) {
-			cmd.Flags().StringVar(&heads, "heads", "", "file with the output of an earlier verify --json")
-		},
+		long: `Does what signalbox audit verify does, for the audit log of credentials alone, also if it
+is a file (CREDENTIAL_BROKER_ACCOUNTS_FILE).`,
+		flags: func(cmd *cobra.Command) { headsFlag(cmd, &heads) },
 		run: func(ctx context.Context, r *accountsRun) error {
 			earlier, err := readHeads(heads)
 			if err != nil {
 				return err
 			}
+			earlier = slices.DeleteFunc(earlier, func(h hashchain.Head) bool { return h.Audit != "" && h.Audit != credentialbroker.Schema })
 			v, err := r.accounts.VerifyAudit(ctx, earlier)
 			if err != nil {
 				return err
 			}
-			if r.json {
-				if err := r.printJSON(v); err != nil {
-					return err
-				}
-			} else {
-				for _, p := range slices.Concat(v.Problems, v.CutOff) {
-					row := ""
-					if p.ID != uuid.Nil {
-						row = " (" + p.ID.String() + ")"
-					}
-					fmt.Fprintf(r.screen.out, "%s  %s: %s%s\n", r.paint(red, string(p.Kind)), whose(p.Workspace, "workspace ", "the shared accounts"), p.Message, row)
-				}
-			}
-			if n := len(v.Problems); n > 0 {
-				return fmt.Errorf("the audit was altered: %s in %s", chat.Plural(n, "problem"), chat.Plural(v.Rows, "row"))
-			}
-			if r.json {
-				return nil
-			}
-			_, err = fmt.Fprintf(r.screen.out, "the audit is intact: %s in %s\n", chat.Plural(v.Rows, "row"), chat.Plural(len(v.Heads), "chain"))
-			return err
+			return r.verified(v, r.json)
 		},
 	})
-}
-
-func readHeads(path string) ([]hashchain.Head, error) {
-	if path == "" {
-		return nil, nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("--heads: %w", err)
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	var v hashchain.Verification
-	if err := json.NewDecoder(io.LimitReader(f, 64<<20)).Decode(&v); err != nil || v.Heads == nil {
-		return nil, errors.New("--heads: the file is not the output of verify --json")
-	}
-	return v.Heads, nil
 }

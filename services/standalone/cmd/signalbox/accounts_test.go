@@ -23,9 +23,9 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pgtest"
-	credentialbroker "signalbox.dev/services/credential-broker"
 	"signalbox.dev/services/credential-broker/admin"
 	"signalbox.dev/services/simulator/authserver"
+	"signalbox.dev/services/standalone"
 )
 
 var update = flag.Bool("update", false, "rewrite the expected output in the scripts")
@@ -44,7 +44,7 @@ type place struct {
 
 func newPlace(t *testing.T, dir string) *place {
 	t.Helper()
-	database := pgtest.New(t, credentialbroker.Migrations())
+	database := pgtest.New(t, standalone.Migrations()...)
 	return newPlaceIn(t, dir, database.AdminURL, "DATABASE_URL="+database.AdminURL)
 }
 
