@@ -18,6 +18,8 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -52,6 +54,8 @@ func parse(t *testing.T, text string) values {
 	return v
 }
 
+var kubeVersion = chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}
+
 // render returns the files of a release with some values, by their names.
 func render(v values, upgrade bool) (map[string]string, error) {
 	c, err := loadChart()
@@ -59,7 +63,7 @@ func render(v values, upgrade bool) (map[string]string, error) {
 		return nil, err
 	}
 	all, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "signalbox", Namespace: "default", Revision: 1, IsInstall: !upgrade, IsUpgrade: upgrade},
-		&chartutil.Capabilities{KubeVersion: chartutil.KubeVersion{Version: "v1.34.0", Major: "1", Minor: "34"}, APIVersions: chartutil.DefaultVersionSet})
+		&chartutil.Capabilities{KubeVersion: kubeVersion, APIVersions: chartutil.DefaultVersionSet})
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +119,18 @@ func absolute(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestChartLint does what helm lint does. A chart needs no icon.
+func TestChartLint(t *testing.T) {
+	t.Parallel()
+	for shape := range shapes {
+		for _, m := range lint.AllWithKubeVersion(chartFolder, valuesOf(t, shape), "default", &kubeVersion).Messages {
+			if m.Severity > support.InfoSev {
+				t.Errorf("%s: %s", shape, m)
+			}
+		}
+	}
 }
 
 // TestChartShapes compares what is rendered with golden files, without comments and with fixed order.
