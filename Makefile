@@ -133,7 +133,7 @@ test-go:
 # The stories, and the tests of the end-to-end helpers. Stories mostly wait, too.
 test-e2e:
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
-	@$(REPORT) $(GO_TEST) -parallel 3 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) -parallel 4 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill`, alone on the machine, and of `make e2e-faults`.
 test-kill:
