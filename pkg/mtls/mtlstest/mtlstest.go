@@ -2,6 +2,7 @@
 package mtlstest
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -32,6 +33,7 @@ type Authority struct {
 type Certificate struct {
 	Names   []string // DNS names
 	IPs     []net.IP
+	Life    time.Duration // 0: an hour
 	Expired bool
 	Usages  []x509.ExtKeyUsage // nil: server and client
 }
@@ -41,7 +43,7 @@ func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{key: newKey(t)}
 	template := &x509.Certificate{
-		SerialNumber: serial(t), Subject: pkix.Name{CommonName: "Authority of a test"}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: serial(t), Subject: pkix.Name{CommonName: "Authority of a test"}, NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
@@ -62,7 +64,7 @@ func (a *Authority) Sign(t testing.TB, c Certificate) (cert, key []byte) {
 		c.Usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial(t), NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: serial(t), NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(cmp.Or(c.Life, time.Hour)),
 		DNSNames: c.Names, IPAddresses: c.IPs, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: c.Usages,
 	}
 	if c.Expired {
