@@ -76,7 +76,7 @@ func TestLongestPause(t *testing.T) {
 	w := newWorld(t)
 	w.model.then(func(a *answer) {
 		a.begin()
-		time.Sleep(pause)
+		time.Sleep(pause) //nolint:forbidigo // what is measured
 		a.text("Hello.")
 		a.end()
 	})

@@ -639,7 +639,11 @@ func TestDelay(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	const late = 50 * time.Millisecond
-	w := newWorld(t, func(int) bool { time.Sleep(late); return false }, func(c *feed.Config) { c.Metrics = registry })
+	lose := func(int) bool {
+		time.Sleep(late) //nolint:forbidigo // what is measured
+		return false
+	}
+	w := newWorld(t, lose, func(c *feed.Config) { c.Metrics = registry })
 	wait := w.watch(&buffer{})
 	began := time.Now()
 	w.say("late")
