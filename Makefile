@@ -132,6 +132,7 @@ test-go:
 
 # The stories, and the tests of the end-to-end helpers. Stories mostly wait, too.
 test-e2e:
+	@command -v prometheus >/dev/null || sh tools/phase.sh --left-out "the dashboard's queries: they need prometheus (Debian's package prometheus)."
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
 	@$(REPORT) $(GO_TEST) -parallel 4 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
 
