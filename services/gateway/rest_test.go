@@ -412,6 +412,10 @@ func TestDocuments(t *testing.T) {
 	if got["content"] != "# One" || got["name"] != "Plan" {
 		t.Errorf("document = %v", got)
 	}
+	delete(got, "content")
+	if diff := cmp.Diff(got, call[map[string]object](t, in, w.owner, "GET", path+"?content=false", "", http.StatusOK)["document"]); diff != "" {
+		t.Errorf("document without content (-want +got):\n%s", diff)
+	}
 	call[object](t, in, w.owner, "PATCH", path, `{"name":"Plan C","content":"# Two"}`, http.StatusOK, key("b"))
 	call[object](t, in, w.owner, "PATCH", path, `{"content":"# Three"}`, http.StatusOK, key("b")) // the second use of the key changes nothing
 	if got := call[map[string]object](t, in, w.owner, "GET", path, "", http.StatusOK)["document"]; got["content"] != "# Two" || got["name"] != "Plan C" {

@@ -24,7 +24,8 @@ export function useDocumentName(id: string) {
 	const { client, workspace } = useWorkspace();
 	return useQuery({
 		queryKey: [workspace.id, "document", id],
-		queryFn: () => unwrap(client.api.GET("/api/documents/{id}", { params: { path: { id } } })).then((b) => b.document.name),
+		queryFn: () =>
+			unwrap(client.api.GET("/api/documents/{id}", { params: { path: { id }, query: { content: false } } })).then((b) => b.document.name),
 	});
 }
 

@@ -157,7 +157,15 @@ func (a *API) listDocuments(ctx context.Context, in *struct {
 	}, err
 }
 
-func (a *API) getDocument(ctx context.Context, in *DocumentPath) (*documentOutput, error) {
+func (a *API) getDocument(ctx context.Context, in *struct {
+	DocumentPath
+	Content bool `query:"content" default:"true" doc:"false: without the content, and without an ETag."`
+},
+) (*documentOutput, error) {
+	if !in.Content {
+		res, err := a.cfg.Documents.Get(ctx, &documentv1.GetRequest{Id: in.ID.String()})
+		return newDocumentOutput(res.GetDocument(), nil, false, nil), err
+	}
 	res, err := a.cfg.Documents.Read(ctx, &documentv1.ReadRequest{Id: in.ID.String(), KeepBase: true})
 	return newDocumentOutput(res.GetDocument(), new(res.GetMarkdown()), true, nil), err
 }

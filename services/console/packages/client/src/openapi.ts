@@ -9106,7 +9106,10 @@ export interface operations {
     };
     "get-document": {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description false: without the content, and without an ETag. */
+                content?: boolean;
+            };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
                 "X-Workspace-Id"?: string;
