@@ -17,11 +17,15 @@ export const useClient = (): Client => useWorkspace().client;
 /** The client for what belongs to no workspace. */
 export const everywhere = createClient();
 
+/** Called when an answer says that nobody is signed in. */
+export const signedOut = { tell: (): void => undefined };
+
 /** Returns an answer's body, or throws its error. */
 export async function unwrap<T>(request: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
 	const { data, error, response } = await request.catch(() => {
 		throw new SignalboxError("No connection: the server could not be reached.", 0);
 	});
+	if (response.status === 401) signedOut.tell();
 	if (!response.ok) throw SignalboxError.of(error, response);
 	return data as T;
 }

@@ -1,7 +1,7 @@
 import { createClient, SignalboxError } from "@signalbox/client";
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
-import { everywhere, slugOf, unwrap, type Workspace } from "./client.ts";
+import { everywhere, signedOut, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
@@ -11,6 +11,7 @@ import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
 import type { SessionSearch } from "./routes/sessions.tsx";
 import { usageSearch } from "./search.ts";
+import { place } from "./signout.ts";
 
 /** The workspaces of the person who is signed in. */
 export const workspacesQuery = {
@@ -24,7 +25,10 @@ async function workspacesOf(queries: QueryClient) {
 	try {
 		return await queries.ensureQueryData(workspacesQuery);
 	} catch (e) {
-		if (e instanceof SignalboxError && e.status === 401) throw redirect({ to: "/sign-in" });
+		if (e instanceof SignalboxError && e.status === 401) {
+			place.keep();
+			throw redirect({ to: "/sign-in" });
+		}
 		throw e;
 	}
 }
@@ -33,6 +37,7 @@ const LazyRuns = lazyRouteComponent(() => import("./routes/runs.tsx"), "RunsPage
 const LazySessions = lazyRouteComponent(() => import("./routes/sessions.tsx"), "SessionsPage");
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
+const LazySignIn = lazyRouteComponent(() => import("./routes/sign-in.tsx"), "SignInPage");
 const LazyDocuments = lazyRouteComponent(() => import("./routes/documents.tsx"), "DocumentsPage");
 const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
 
@@ -58,6 +63,8 @@ export function createConsole(queries: QueryClient) {
 		path: "/",
 		beforeLoad: async () => {
 			const [first] = await workspacesOf(queries);
+			const back = place.take();
+			if (first && back) throw redirect({ href: back });
 			if (first) throw redirect({ to: (await isEmpty(first)) ? "/w/$slug/welcome" : "/w/$slug", params: { slug: slugOf(first) } });
 		},
 		component: () => <Failed error={new Error("You are a member of no workspace. An owner can invite you.")} />,
@@ -65,7 +72,10 @@ export function createConsole(queries: QueryClient) {
 	const signIn = createRoute({
 		getParentRoute: () => root,
 		path: "/sign-in",
-		component: lazyRouteComponent(() => import("./routes/sign-in.tsx"), "SignInPage"),
+		validateSearch: (s: Record<string, unknown>): { ended?: boolean } => (s.ended === true ? { ended: true } : {}),
+		component: function SignIn() {
+			return <LazySignIn ended={signIn.useSearch().ended ?? false} />;
+		},
 	});
 	const link = createRoute({
 		getParentRoute: () => root,
@@ -212,7 +222,7 @@ export function createConsole(queries: QueryClient) {
 		validateSearch: usageSearch,
 		component: lazyRouteComponent(() => import("./routes/usage.tsx"), "UsagePage"),
 	});
-	return createRouter({
+	const router = createRouter({
 		routeTree: root.addChildren([
 			index,
 			signIn,
@@ -223,6 +233,16 @@ export function createConsole(queries: QueryClient) {
 		defaultPreload: "intent",
 		scrollRestoration: true,
 	});
+	// The session of a page that is open may end: it expires, or is ended elsewhere.
+	signedOut.tell = () => {
+		if (!location.pathname.startsWith("/w/") || !queries.getQueryData(workspacesQuery.queryKey)) return;
+		// A page that alone has what was written there warns before it is left, and stays.
+		if (!dispatchEvent(new Event("beforeunload", { cancelable: true }))) return;
+		place.keep();
+		queries.clear();
+		void router.navigate({ to: "/sign-in", search: { ended: true } });
+	};
+	return router;
 }
 
 declare module "@tanstack/react-router" {

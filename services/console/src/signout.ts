@@ -7,3 +7,14 @@ export async function signOut(): Promise<void> {
 	forgetAll();
 	location.assign("/sign-in");
 }
+
+/** Where a person was who has to sign in, and to where they come back. */
+export const place = {
+	keep: (): void => sessionStorage.setItem("place", location.pathname + location.search + location.hash),
+	/** Returns it once. */
+	take(): string | undefined {
+		const kept = sessionStorage.getItem("place");
+		sessionStorage.removeItem("place");
+		return kept?.startsWith("/w/") ? kept : undefined;
+	},
+};

@@ -667,13 +667,32 @@ test("a draft survives a reload", async (t) => {
 	await page.getByLabel("Message", { exact: true }).fill("");
 });
 
-test("signing out elsewhere ends the page's stream", async (t) => {
+test("a page whose session ends asks to sign in again, and goes on where it was", async (t) => {
 	const page = await person(t);
 	await say(page, "hello");
 	await page.getByText("Hello!").waitFor();
+	const address = page.url();
+	await page.getByLabel("Message", { exact: true }).fill("half a thought");
 	assert.equal(await page.evaluate(async () => (await fetch("/api/sign-out", { method: "POST" })).status), 200);
-	await page.reload();
-	await page.getByRole("heading", { name: "Sign in" }).waitFor();
+	await page.getByText("You were signed out.").waitFor();
+	assert.match(page.url(), /\/sign-in\?ended=true$/);
+	await page.getByLabel("Token").fill((await signalbox.newToken()).token);
+	await page.getByRole("button", { name: "Sign in" }).click();
+	await page.getByText("Hello!").waitFor();
+	assert.equal(page.url(), address);
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "half a thought");
+	// What is sent at that moment is not lost either, and whoever signs in in another tab goes on in this one.
+	const tab = await page.context().newPage();
+	await tab.goto(`${signalbox.url}/sign-in`);
+	await tab.evaluate(() => fetch("/api/sign-out", { method: "POST" }));
+	await page.keyboard.press("Enter");
+	await page.getByText("You were signed out.").waitFor();
+	await tab.goto(await signalbox.newLink());
+	await tab.waitForURL(/\/w\//);
+	await page.evaluate(() => dispatchEvent(new Event("visibilitychange")));
+	await page.getByText("Hello!").waitFor();
+	assert.equal(page.url(), address);
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "half a thought");
 });
 
 test("a key is shown once, and revoked after a question", async (t) => {

@@ -34,7 +34,7 @@ export function ClientCall({ call, session, run }: { call: Call; session: string
 		<section className={css.ask} aria-label={`Result wanted: ${name}`}>
 			<header>
 				<Signal name="waiting" label="" />
-				<span className="flex-1">{name}: waits for the program that has this tool</span>
+				<span className="flex-1">{name} waits for its program</span>
 				{call.until && <span className="n text-small">counts as failed in {until(call.until)}</span>}
 			</header>
 			<dl>
@@ -76,9 +76,9 @@ export function ClientCall({ call, session, run }: { call: Call; session: string
 				</form>
 			) : (
 				<div className={css.footer}>
+					<span className="flex-1 text-small text-ink-2">The program that has this tool answers by itself. If it does not, you can.</span>
 					<Button onClick={() => setGiving("output")}>Give the result</Button>
 					<Button onClick={() => setGiving("error")}>It failed</Button>
-					<span className="text-small text-ink-2">if the program does not</span>
 				</div>
 			)}
 		</section>

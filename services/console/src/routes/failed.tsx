@@ -1,5 +1,7 @@
 import { SignalboxError } from "@signalbox/client";
-import { Navigate, useRouter } from "@tanstack/react-router";
+import { Link, useRouter } from "@tanstack/react-router";
+import { useEffect } from "react";
+import { signedOut } from "../client.ts";
 import { Blank, Button } from "../parts/controls.tsx";
 
 /** A page that is not there, or that the person may not see. */
@@ -20,7 +22,7 @@ export function NotHere() {
 /** A page that could not be loaded, with what is known about why. */
 export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRetry?: () => void; heading?: "h1" | "h2" }) {
 	const router = useRouter();
-	if (error instanceof SignalboxError && error.status === 401) return <Navigate to="/sign-in" />;
+	if (error instanceof SignalboxError && error.status === 401) return <SignedOut heading={heading} />;
 	if (error instanceof SignalboxError && error.status === 404) return <NotHere />;
 	return (
 		<Blank
@@ -30,6 +32,16 @@ export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRet
 			action={<Button onClick={onRetry ?? (() => void router.invalidate())}>Try now</Button>}
 		>
 			{error.message} Nothing is lost, it is only not shown.
+		</Blank>
+	);
+}
+
+/** A page whose person is signed out. It stays only if leaving it would lose something. */
+function SignedOut({ heading }: { heading: "h1" | "h2" }) {
+	useEffect(() => signedOut.tell(), []);
+	return (
+		<Blank heading={heading} line="broken" title="You are signed out" action={<Link to="/sign-in">Sign in again</Link>}>
+			What you wrote is kept in this browser.
 		</Blank>
 	);
 }

@@ -203,6 +203,12 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					return;
 				}
 				unsent.forget(id, u.key);
+				if (e instanceof SignalboxError && e.status === 401) {
+					// Not sent later by itself: somebody else may sign in here.
+					conversation.forget(u.key);
+					drafts.set(id, [u.text, drafts.read(id)].filter(Boolean).join("\n\n"), files);
+					return;
+				}
 				conversation.sent(u.key, { error: e instanceof Error ? e.message : String(e) });
 			}
 		},
@@ -301,7 +307,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	};
 	const edit = useCallback(
 		(said: Said) => {
-			drafts.write(draftOf(id, said), said.text);
+			if (!drafts.read(draftOf(id, said))) drafts.write(draftOf(id, said), said.text);
 			setEditing(said);
 		},
 		[id],

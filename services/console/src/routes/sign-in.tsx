@@ -38,8 +38,8 @@ export function LinkPage() {
 	);
 }
 
-/** Signs a person in with a token. */
-export function SignInPage({ problem = "" }: { problem?: string }) {
+/** Signs a person in with a token. The session of a page that was open has ended, or there was none. */
+export function SignInPage({ problem = "", ended = false }: { problem?: string; ended?: boolean }) {
 	const signIn = useSignIn();
 	const [token, setToken] = useState("");
 	const [error, setError] = useState(problem);
@@ -48,6 +48,17 @@ export function SignInPage({ problem = "" }: { problem?: string }) {
 		queryKey: ["sign-in"],
 		queryFn: () => unwrap(everywhere.api.GET("/api/sign-in")).then((b) => b.company),
 	}).data;
+	// Who has signed in in another tab goes on in this one.
+	const navigate = useNavigate();
+	const back = useQuery({
+		queryKey: ["signed-in"],
+		enabled: ended,
+		queryFn: () => everywhere.api.GET("/api/me").then((r) => r.response.ok),
+		refetchOnWindowFocus: "always",
+	}).data;
+	useEffect(() => {
+		if (back) void navigate({ to: "/", replace: true });
+	}, [back, navigate]);
 	useEffect(() => {
 		document.title = "Sign in · Signalbox";
 	}, []);
@@ -79,6 +90,14 @@ export function SignInPage({ problem = "" }: { problem?: string }) {
 							</>
 						)}
 					</p>
+					{ended && !error && (
+						<div className="mb-4" role="status">
+							<Notice tone="wait">
+								<b className="font-bold">You were signed out.</b> Sign in again to go on where you were. What you wrote is kept in this
+								browser.
+							</Notice>
+						</div>
+					)}
 					{error && (
 						<div className="mb-4" role="alert">
 							<Notice tone="stop">{error.charAt(0).toUpperCase() + error.slice(1)}.</Notice>
