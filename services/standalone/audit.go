@@ -13,6 +13,7 @@ import (
 	credentialbroker "signalbox.dev/services/credential-broker"
 	"signalbox.dev/services/gateway"
 	"signalbox.dev/services/standalone/internal/backup"
+	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
 // VerifyAudits verifies the audits of all services, in the database that o names. Their names are
@@ -26,6 +27,7 @@ func VerifyAudits(ctx context.Context, o BackupOptions, earlier []hashchain.Head
 		}{
 			{gateway.Migrations(), gateway.AuditTable},
 			{agentrunner.Migrations(), agentrunner.AuditTable},
+			{toolexecutor.Migrations(), toolexecutor.AuditTable},
 			{credentialbroker.Migrations(), credentialbroker.AuditTable},
 		} {
 			db, err := pg.Open(ctx, pg.Config{URL: url, Role: a.Role, Schema: a.Schema, MaxConns: 2, Application: "signalbox audit"})

@@ -20,6 +20,7 @@ import (
 	"signalbox.dev/pkg/pgtest"
 	agentrunner "signalbox.dev/services/agent-runner"
 	"signalbox.dev/services/gateway"
+	toolexecutor "signalbox.dev/services/tool-executor"
 )
 
 // TestAudits chains rows that are there already, and those of concurrent writers, as the previous
@@ -37,6 +38,9 @@ func TestAudits(t *testing.T) {
 			INSERT INTO audit (workspace_id, member_id, action, subject, detail) VALUES (@workspace, gen_random_uuid(), 'key-created', 'k', 'über')`},
 		{agentrunner.Migrations(), "00021", agentrunner.AuditTable, `
 			INSERT INTO audit (id, workspace_id, action, subject) VALUES (gen_random_uuid(), @workspace, 'call-expired', 'c1')`},
+		{toolexecutor.Migrations(), "00007", toolexecutor.AuditTable, `
+			INSERT INTO mcp_audit (id, workspace_id, member_id, action, server_id, server_name)
+			VALUES (gen_random_uuid(), @workspace, gen_random_uuid(), 'server-added', gen_random_uuid(), 'wiki')`},
 	} {
 		t.Run(tt.m.Schema, func(t *testing.T) {
 			t.Parallel()

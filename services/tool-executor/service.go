@@ -31,6 +31,7 @@ import (
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/httpserver"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
@@ -61,6 +62,9 @@ const (
 func Migrations() pg.Migrations {
 	return pg.Migrations{Schema: Schema, Role: Role, FS: migrations.FS}
 }
+
+// AuditTable returns the service's audit, which is a hash chain.
+func AuditTable(db *pg.DB) hashchain.Table { return ledger.AuditTable(db) }
 
 // Deps are the service's dependencies. Run closes the listener; the caller closes the
 // others after Run has returned.

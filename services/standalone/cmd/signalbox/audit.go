@@ -52,8 +52,9 @@ func (c *cli) auditVerifyAll() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Check whether rows of the audits were changed, removed or inserted", Args: none,
 		Long: `Recomputes the hash chains of all audits in the database, of all workspaces: of members and
-keys (gateway), of approvals, rules and budgets (agent), and of credentials (credentials). Lists the
-rows that were changed, removed, inserted, moved or replaced; if there are any, the exit code is 1.
+keys (gateway), of approvals, rules and budgets (agent), of tools' effects and MCP servers (tools),
+and of credentials (credentials). Lists the rows that were changed, removed, inserted, moved or
+replaced; if there are any, the exit code is 1.
 Anyone who can write to the database could recompute a chain: keep the output of --json elsewhere,
 and pass it with --heads the next time. It works on the deployment that DATABASE_URL names, else
 on the data folder, whether Signalbox runs or not.`,

@@ -20,7 +20,7 @@ import (
 // Ledger is the part of *ledger.Ledger that the executor needs.
 type Ledger interface {
 	Claim(ctx context.Context, c ledger.Call) (ledger.Claim, error)
-	Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error
+	Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome, by id.Member) error
 	Release(ctx context.Context, ref ledger.Ref, attempt int) error
 	Renew(ctx context.Context, refs []ledger.Ref) (map[ledger.Ref]int, error)
 	Open(ctx context.Context) ([]ledger.Open, error)

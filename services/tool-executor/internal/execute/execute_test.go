@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,6 +20,7 @@ import (
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/execute"
 	"signalbox.dev/services/tool-executor/internal/ledger"
@@ -492,7 +494,7 @@ type unsteady struct {
 	failures int
 }
 
-func (u *unsteady) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+func (u *unsteady) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome, by id.Member) error {
 	u.mu.Lock()
 	u.failures--
 	away := u.failures >= 0
@@ -500,7 +502,7 @@ func (u *unsteady) Record(ctx context.Context, ws id.Workspace, attempt int, o *
 	if away {
 		return fault.New(fault.Unavailable, "the database is away")
 	}
-	return u.Ledger.Record(ctx, ws, attempt, o)
+	return u.Ledger.Record(ctx, ws, attempt, o, by)
 }
 
 func TestDatabaseUnavailableAfterTheRun(t *testing.T) {
@@ -611,5 +613,31 @@ func BenchmarkDispatch(b *testing.B) {
 		if err := e.Handle(b.Context(), w.call("act", `{"n":1}`)); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestEffectsAreAudited has calls that may have had an effect in the audit, and no others.
+func TestEffectsAreAudited(t *testing.T) {
+	t.Parallel()
+	run := func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil }
+	fails := func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{}, errors.New("broken") }
+	w := newWorld(t, newFake("act", keyed, run), newFake("break", unsafe, fails), newFake("look", pure, run))
+	e := w.start(t, nil)
+	act, broken := w.call("act", `{"n":4711}`), w.call("break", `{"n":1}`)
+	broken.MemberId = act.GetMemberId()
+	for _, c := range []*toolv1.Call{act, act, w.call("act", `not JSON`), w.call("look", `{"n":1}`), broken, w.call("unknown", `{"n":1}`)} {
+		if err := e.Handle(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got string
+	err := w.db.InWorkspace(t.Context(), w.ws, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT string_agg(concat_ws(' ', action, tool_name, member_id = @member), ', ' ORDER BY sequence)
+			FROM mcp_audit WHERE workspace_id = @workspace`,
+			pg.Args{"workspace": w.ws, "member": act.GetMemberId()}).Scan(&got)
+	})
+	if want := "call-done act t, call-unknown break t"; err != nil || got != want {
+		t.Errorf("the audit has %q (%v), want %q", got, err, want)
 	}
 }

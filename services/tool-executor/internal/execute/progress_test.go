@@ -56,7 +56,7 @@ func (*oneCall) Claim(context.Context, ledger.Call) (ledger.Claim, error) {
 	return ledger.Claim{Attempt: 1, Effect: pure}, nil
 }
 
-func (m *oneCall) Record(_ context.Context, _ id.Workspace, _ int, o *toolv1.Outcome) error {
+func (m *oneCall) Record(_ context.Context, _ id.Workspace, _ int, o *toolv1.Outcome, _ id.Member) error {
 	m.outcome = o
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/id"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/tool-executor/internal/ledger"
 )
@@ -43,8 +44,12 @@ func (e *Executor) finish(ctx context.Context, j *job, end ending, took time.Dur
 // have to end as unknown.
 func (e *Executor) record(ctx context.Context, j *job, o *toolv1.Outcome) error {
 	until := time.Now().Add(e.cfg.RecordFor)
+	by := j.actor.Member
+	if j.withoutEffect() {
+		by = id.Member{}
+	}
 	for pause := writePause; ; pause = min(2*pause, lastPause) {
-		err := e.write(ctx, func(ctx context.Context) error { return e.cfg.Ledger.Record(ctx, j.Workspace, j.attempt, o) })
+		err := e.write(ctx, func(ctx context.Context) error { return e.cfg.Ledger.Record(ctx, j.Workspace, j.attempt, o, by) })
 		if err == nil || errors.Is(err, ledger.ErrLost) || time.Now().After(until) {
 			return err
 		}

@@ -216,11 +216,11 @@ func (l *mortalLedger) Claim(ctx context.Context, c ledger.Call) (ledger.Claim, 
 	return claim, errors.Join(err, l.m.pass(setClaim))
 }
 
-func (l *mortalLedger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+func (l *mortalLedger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome, by id.Member) error {
 	if err := l.m.pass(beforeRecord); err != nil {
 		return err
 	}
-	err := l.Ledger.Record(context.WithoutCancel(ctx), ws, attempt, o)
+	err := l.Ledger.Record(context.WithoutCancel(ctx), ws, attempt, o, by)
 	return errors.Join(err, l.m.pass(recorded))
 }
 

@@ -83,7 +83,7 @@ func (l memoryLedger) mine(ref ledger.Ref, attempt int, f func(r *row)) error {
 	})
 }
 
-func (l memoryLedger) Record(_ context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+func (l memoryLedger) Record(_ context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome, _ id.Member) error {
 	return l.mine(ledger.Ref{Workspace: ws, Key: id.Must[id.Operation](o.GetKey())}, attempt, func(r *row) { r.done = o })
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -246,25 +247,54 @@ func (l *Ledger) TakeOver(ctx context.Context, o Open) (Claim, error) {
 	return out, nil
 }
 
-// Record writes the outcome of a claimed call, which is final, or returns ErrLost.
-func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome) error {
+// Record writes the outcome of a claimed call, which is final, or returns ErrLost. If by is set, the
+// call may have taken effect, on behalf of that member, and the audit gets a row, too.
+func (l *Ledger) Record(ctx context.Context, ws id.Workspace, attempt int, o *toolv1.Outcome, by id.Member) error {
 	key, err := id.Parse[id.Operation](o.GetKey())
 	if err != nil {
 		return fmt.Errorf("record an outcome: key: %w", err)
 	}
-	err = l.write(ctx, ws, `
+	statement := `
 		UPDATE outcomes SET state = 'done', outcome = @outcome, result = @result, error_type = @type, summary = @summary,
 			duration_ms = @duration, bytes = @bytes, finished_at = now(), work = NULL
-		WHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`,
-		pg.Args{
-			"workspace": ws, "key": key, "owner": l.owner, "attempt": attempt,
-			"outcome": int16(o.GetState()), "result": o.GetResultJson(), "type": o.GetErrorType(), "summary": o.GetSummary(),
-			"duration": o.GetDurationMs(), "bytes": len(o.GetResultJson()),
-		})
+		WHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`
+	args := pg.Args{
+		"workspace": ws, "key": key, "owner": l.owner, "attempt": attempt,
+		"outcome": int16(o.GetState()), "result": o.GetResultJson(), "type": o.GetErrorType(), "summary": o.GetSummary(),
+		"duration": o.GetDurationMs(), "bytes": len(o.GetResultJson()),
+	}
+	if !id.IsZero(by) {
+		statement = `WITH done AS (` + statement + ` RETURNING workspace_id, session_id, run_id, tool_call_id, tool_name),
+			audited AS (
+				INSERT INTO mcp_audit (id, workspace_id, member_id, action, session_id, run_id, tool_call_id, tool_name)
+				SELECT @row, workspace_id, @member, @action, session_id, run_id, tool_call_id, tool_name FROM done)
+			SELECT FROM done`
+		args["row"], args["member"], args["action"] = uuid.Must(uuid.NewV7()), by, action(o.GetState())
+	}
+	err = l.write(ctx, ws, statement, args)
 	if err != nil {
 		return fmt.Errorf("record the outcome of call %s: %w", key, err)
 	}
 	return nil
+}
+
+// action returns what the audit calls the end of a call.
+func action(s toolv1.OutcomeState) string {
+	switch s {
+	case toolv1.OutcomeState_OUTCOME_STATE_OK:
+		return "call-done"
+	case toolv1.OutcomeState_OUTCOME_STATE_ERROR:
+		return "call-failed"
+	}
+	return "call-unknown"
+}
+
+// AuditTable returns the audit in the service's database: of calls that may have taken effect, and,
+// with a server in place of a call, of changes to MCP servers.
+func AuditTable(db *pg.DB) hashchain.Table {
+	return hashchain.Table{DB: db, Name: "mcp_audit", Fields: []string{
+		"member_id", "action", "server_id", "server_name", "detail", "session_id", "run_id", "tool_call_id", "tool_name",
+	}}
 }
 
 // Release ends a claim without an outcome, so that another executor can take the call at

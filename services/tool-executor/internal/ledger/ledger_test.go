@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/jackc/pgx/v5"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
@@ -75,10 +76,10 @@ func TestClaims(t *testing.T) {
 	if got := mustClaim(t, one, c); got.Attempt != 2 || len(got.Former) != 0 {
 		t.Errorf("claim of the own = %+v, want attempt 2", got)
 	}
-	if err := one.Record(t.Context(), c.Workspace, 1, done(c)); !errors.Is(err, ledger.ErrLost) {
+	if err := one.Record(t.Context(), c.Workspace, 1, done(c), id.Member{}); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Record of an old attempt = %v, want ErrLost", err)
 	}
-	if err := two.Record(t.Context(), c.Workspace, 2, done(c)); !errors.Is(err, ledger.ErrLost) {
+	if err := two.Record(t.Context(), c.Workspace, 2, done(c), id.Member{}); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Record of another's attempt = %v, want ErrLost", err)
 	}
 	if held, err := one.Renew(t.Context(), []ledger.Ref{c.Ref, newCall().Ref}); err != nil || len(held) != 1 || held[c.Ref] != 2 {
@@ -96,14 +97,64 @@ func TestClaims(t *testing.T) {
 	if got := mustClaim(t, two, c); got.Attempt != 3 || !slices.Equal(got.Former, []string{"one"}) {
 		t.Errorf("claim after a release = %+v, want attempt 3 after one", got)
 	}
-	if err := two.Record(t.Context(), c.Workspace, 3, done(c)); err != nil {
+	if err := two.Record(t.Context(), c.Workspace, 3, done(c), id.Member{}); err != nil {
 		t.Errorf("Record = %v", err)
 	}
-	if err := two.Record(t.Context(), c.Workspace, 3, done(c)); !errors.Is(err, ledger.ErrLost) {
+	if err := two.Record(t.Context(), c.Workspace, 3, done(c), id.Member{}); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("a second Record = %v, want ErrLost", err)
 	}
 	if got := mustClaim(t, one, c); got.Attempt != 0 || got.Done.GetResultJson() != `{}` || got.Done.GetToolCallId() != "toolu_1" {
 		t.Errorf("claim of what is done = %+v, want its outcome", got)
+	}
+}
+
+// TestAudit has a row for each call with an effect, exactly if its outcome is recorded.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	one, two := ledger.New(db, "one", time.Minute), ledger.New(db, "two", time.Minute)
+	ws, member := id.New[id.Workspace](), id.New[id.Member]()
+	var wg sync.WaitGroup
+	for _, tt := range []struct {
+		state toolv1.OutcomeState
+		by    id.Member
+	}{
+		{toolv1.OutcomeState_OUTCOME_STATE_OK, member},
+		{toolv1.OutcomeState_OUTCOME_STATE_ERROR, member},
+		{toolv1.OutcomeState_OUTCOME_STATE_UNKNOWN, member},
+		{toolv1.OutcomeState_OUTCOME_STATE_OK, id.Member{}},
+	} {
+		c := newCall()
+		c.Workspace = ws
+		mustClaim(t, one, c)
+		o := done(c)
+		o.State = tt.state
+		wg.Go(func() {
+			if err := two.Record(t.Context(), ws, 1, o, tt.by); !errors.Is(err, ledger.ErrLost) {
+				t.Errorf("Record of another's call = %v, want ErrLost", err)
+			}
+			if err := one.Record(t.Context(), ws, 1, o, tt.by); err != nil {
+				t.Errorf("Record = %v", err)
+			}
+			if err := one.Record(t.Context(), ws, 1, o, tt.by); !errors.Is(err, ledger.ErrLost) {
+				t.Errorf("a second Record = %v, want ErrLost", err)
+			}
+		})
+	}
+	wg.Wait()
+	var got string
+	err := db.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `
+			SELECT string_agg(concat_ws(' ', a.action, a.tool_name, a.tool_call_id, a.member_id = @member, o.outcome), ', ' ORDER BY a.action)
+			FROM mcp_audit a JOIN outcomes o USING (workspace_id, session_id, run_id) WHERE a.workspace_id = @workspace`,
+			pg.Args{"workspace": ws, "member": member}).Scan(&got)
+	})
+	if want := "call-done act toolu_1 t 1, call-failed act toolu_1 t 2, call-unknown act toolu_1 t 3"; err != nil || got != want {
+		t.Errorf("the audit has %q (%v), want %q", got, err, want)
+	}
+	v, err := hashchain.Verify(t.Context(), "", ledger.AuditTable(db), nil)
+	if err != nil || v.Rows != 3 || len(v.Problems) > 0 {
+		t.Errorf("Verify = %+v, %v, want 3 rows and no problem", v, err)
 	}
 }
 
@@ -117,7 +168,7 @@ func TestReusedKey(t *testing.T) {
 	if _, err := l.Claim(t.Context(), other); !errors.Is(err, ledger.ErrReused) {
 		t.Errorf("Claim for another request = %v, want ErrReused", err)
 	}
-	if err := l.Record(t.Context(), c.Workspace, 1, done(c)); err != nil {
+	if err := l.Record(t.Context(), c.Workspace, 1, done(c), id.Member{}); err != nil {
 		t.Errorf("Record after that = %v", err)
 	}
 	if _, err := l.Claim(t.Context(), other); !errors.Is(err, ledger.ErrReused) {
@@ -180,7 +231,7 @@ func TestTakeOver(t *testing.T) {
 	if diff := cmp.Diff(want, claims); diff != "" {
 		t.Fatalf("claims (-want +got):\n%s", diff)
 	}
-	if err := one.Record(t.Context(), c.Workspace, 1, done(c)); !errors.Is(err, ledger.ErrLost) {
+	if err := one.Record(t.Context(), c.Workspace, 1, done(c), id.Member{}); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("Record by the one before = %v, want ErrLost", err)
 	}
 	// Former has every earlier executor once.
@@ -196,7 +247,7 @@ func TestTakeOver(t *testing.T) {
 	if err != nil || !slices.Equal(last.Former, []string{"one", "two"}) || last.Attempt != 6 {
 		t.Errorf("TakeOver = %+v, %v, want attempt 6 after one and two", last, err)
 	}
-	if err := three.Record(t.Context(), c.Workspace, 6, done(c)); err != nil {
+	if err := three.Record(t.Context(), c.Workspace, 6, done(c), id.Member{}); err != nil {
 		t.Fatal(err)
 	}
 	if row, ok := find(t, one, c); ok {
@@ -255,7 +306,7 @@ func TestHousekeep(t *testing.T) {
 	ended, running := newCall(), newCall()
 	mustClaim(t, l, ended)
 	mustClaim(t, l, running)
-	if err := l.Record(t.Context(), ended.Workspace, 1, done(ended)); err != nil {
+	if err := l.Record(t.Context(), ended.Workspace, 1, done(ended), id.Member{}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := l.Housekeep(t.Context(), time.Hour); err != nil || n != 0 {

@@ -42,7 +42,8 @@ const (
 	maxDetail  = 500 // runes
 )
 
-// record writes the audit, in the transaction of what it describes. The member is the context's.
+// record writes the audit, in the transaction of what it describes, and is the last that this does:
+// it locks the workspace's chain. The member is the context's.
 func record(ctx context.Context, tx pgx.Tx, n Server, action, detail string) error {
 	by, _ := identity.From(ctx)
 	_, err := tx.Exec(ctx, `
@@ -76,7 +77,7 @@ func (s *Servers) Audit(ctx context.Context, ws id.Workspace, token string, limi
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT id, at, member_id, action, server_id, server_name, detail FROM mcp_audit
-		WHERE workspace_id = @workspace AND (@before::timestamptz IS NULL OR (at, id) < (@before, @id::uuid))
+		WHERE workspace_id = @workspace AND session_id IS NULL AND (@before::timestamptz IS NULL OR (at, id) < (@before, @id::uuid))
 		ORDER BY at DESC, id DESC LIMIT @limit`, args).Query(pg.Collect(&page))
 	if err := s.cfg.DB.ReadInWorkspace(ctx, ws, b); err != nil {
 		return nil, "", fmt.Errorf("read the audit: %w", err)
