@@ -138,7 +138,6 @@ func TestActing(t *testing.T) {
 func TestActingIsNotTakenBack(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 1), make(chan struct{})
-	defer close(release)
 	site := pages{"/": `<title>Start</title><a href="http://127.0.0.2/">refused</a><a id=cut href=/cut>cut</a><a id=slow href=/slow>slow</a>
 <button id=popup onclick="window.open('http://127.0.0.2/')">pop-up</button><button id=later onclick="setTimeout(() => { for (;;); }, 20)">later</button>
 <button id=hangs onclick="for (;;);">hangs</button><button id=off style="position:absolute;left:-9999px" onclick="for (;;);">off</button>
@@ -157,6 +156,7 @@ func TestActingIsNotTakenBack(t *testing.T) {
 		}
 		site.ServeHTTP(rw, r)
 	}))
+	t.Cleanup(func() { close(release) }) // after the subtests
 	const submits = "types and submits"
 	for selector, want := range map[string]string{
 		"a": "only public addresses", "#cut": "cannot be reached", "#slow": "no time", "#popup": "only public addresses", "#later": "does not respond", "#sent": "only public addresses",
@@ -532,6 +532,61 @@ func TestStop(t *testing.T) {
 	w.mustOpen("/")
 	if got := w.read(); got != "here" {
 		t.Errorf("after a stopped call, the page says %q", got)
+	}
+}
+
+// TestStopOfSlowBrowser stops a call while Chromium does nothing. The server sees the connection
+// closed nevertheless, and the connection of another page stays.
+func TestStopOfSlowBrowser(t *testing.T) {
+	t.Parallel()
+	asked, left, kept := make(chan struct{}, 16), make(chan struct{}, 16), make(chan context.Context, 16)
+	needChromium(t)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/stay":
+			_, _ = io.WriteString(w, "<p>here<script>fetch('/wait')</script>")
+		case "/wait":
+			kept <- r.Context()
+			<-r.Context().Done()
+		case "/hang":
+			asked <- struct{}{}
+			<-r.Context().Done()
+			left <- struct{}{}
+		}
+	}))
+	t.Cleanup(web.Close)
+	// Without a namespace, in which Signal would not reach it.
+	service, err := browser.NewWith(settings(t, web.Listener.Addr().String()), natstest.Log(t), nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, service)
+	w := &world{t: t, web: web, service: service}
+	w.newSession(id.New[id.Workspace]())
+	w.mustOpen("/stay")
+	waits := <-kept
+	w.newSession(w.actor.Workspace)
+	ctx, cancel := context.WithCancel(w.ctx)
+	go func() {
+		<-asked
+		if err := w.service.Signal(w.actor.Workspace, syscall.SIGSTOP); err != nil {
+			t.Error(err)
+		}
+		cancel()
+	}()
+	if _, err := w.service.Open(ctx, &browserv1.OpenRequest{Url: w.web.URL + "/hang", Private: true}); err == nil {
+		t.Error("a stopped call succeeded")
+	}
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Fatal("the connection was still open a minute after the stop")
+	}
+	if waits.Err() != nil {
+		t.Error("the request of another page has ended")
+	}
+	if err := w.service.Signal(w.actor.Workspace, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
 	}
 }
 

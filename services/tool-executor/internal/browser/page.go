@@ -61,6 +61,7 @@ type page struct {
 	// Service.mu guards these.
 	users int // calls
 	used  time.Time
+	began time.Time // the call that has the turn
 
 	mu        sync.Mutex // guards the fields below
 	changed   chan struct{}
@@ -120,6 +121,13 @@ func (g *page) alive() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ctx.Err() == nil && !g.ended
+}
+
+// busy reports whether the page is being loaded.
+func (g *page) busy() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.loading || g.requested
 }
 
 // giveUp makes the page count as closed, for the next call.

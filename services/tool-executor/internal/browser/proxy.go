@@ -32,14 +32,22 @@ type proxy struct {
 	server  *http.Server
 	slots   chan struct{}
 
-	mu      sync.Mutex        // guards the fields below
-	refused map[string]string // why, by host and port
-	tunnels map[net.Conn]struct{}
-	closed  bool
+	mu       sync.Mutex        // guards the fields below
+	refused  map[string]string // why, by host and port
+	tunnels  map[net.Conn]struct{}
+	requests map[*request]struct{}
+	cuts     int // that last
+	closed   bool
+}
+
+// request is one that the proxy forwards; a tunnel is one, too.
+type request struct {
+	began time.Time
+	end   context.CancelFunc
 }
 
 func newProxy(guard *netguard.Guard, log *slog.Logger) *proxy {
-	p := &proxy{guard: guard, slots: make(chan struct{}, maxConns), refused: map[string]string{}, tunnels: map[net.Conn]struct{}{}}
+	p := &proxy{guard: guard, slots: make(chan struct{}, maxConns), refused: map[string]string{}, tunnels: map[net.Conn]struct{}{}, requests: map[*request]struct{}{}}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:       func(*httputil.ProxyRequest) {}, // the URL is absolute already
 		Transport:     guard.Transport(),
@@ -80,6 +88,15 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		hangUp(w)
 		return
 	}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	one := &request{time.Now(), end}
+	if !p.begin(one) {
+		hangUp(w)
+		return
+	}
+	defer p.forget(one)
+	r = r.WithContext(ctx)
 	switch {
 	case r.Method == http.MethodConnect:
 		p.tunnel(w, r)
@@ -87,6 +104,40 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.reverse.ServeHTTP(w, r)
 	default:
 		http.Error(w, "this is a proxy", http.StatusBadRequest)
+	}
+}
+
+// begin counts a request, unless all are refused.
+func (p *proxy) begin(r *request) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cuts == 0 {
+		p.requests[r] = struct{}{}
+	}
+	return p.cuts == 0
+}
+
+func (p *proxy) forget(r *request) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.requests, r)
+}
+
+// cut ends the requests that have begun since a time, and refuses further ones, which the browser
+// makes in their place, until resume is called.
+func (p *proxy) cut(since time.Time) (resume func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cuts++
+	for r := range p.requests {
+		if !r.began.Before(since) {
+			r.end()
+		}
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.cuts--
 	}
 }
 
@@ -120,7 +171,8 @@ func (p *proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	ctx, cancel := context.WithCancel(r.Context()) // it ends with a cut
+	defer cancel()
 	var both sync.WaitGroup
 	forward := func(to, from net.Conn, in io.Reader) {
 		defer cancel()
@@ -128,7 +180,7 @@ func (p *proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 	}
 	both.Go(func() { forward(far, near, buffered) })
 	both.Go(func() { forward(near, far, far) })
-	<-ctx.Done() // one direction has ended
+	<-ctx.Done() // also when one direction has ended
 	_, _ = near.Close(), far.Close()
 	both.Wait()
 }

@@ -228,6 +228,9 @@ func (s *Service) acquire(ctx context.Context, create bool) (_ *page, release fu
 			s.leave(w, g)
 			return nil, nil, context.Cause(ctx)
 		}
+		s.mu.Lock()
+		g.began = time.Now()
+		s.mu.Unlock()
 		return g, func() { <-g.turn; s.leave(w, g) }, nil
 	}
 	s.leave(w, nil)
@@ -413,6 +416,7 @@ func (s *Service) outcome(ctx context.Context, g *page, err error) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
+		defer s.cut(g)()
 		g.stopLoading(ctx)
 		return context.Cause(ctx)
 	case errors.Is(err, errHangs):
@@ -428,6 +432,20 @@ func (s *Service) outcome(ctx context.Context, g *page, err error) error {
 		return fault.Coded(fault.Conflict, "PAGE_HANGS", "the page does not respond and was closed: go on without it")
 	}
 	return err
+}
+
+// cut ends what a stopped call has requested, without waiting for Chromium, which may be slow. The
+// proxy does not know which page makes a request: while another one is in use or loads, Chromium
+// has to do it. Chromium may ask again; the proxy refuses that until resume is called.
+func (s *Service) cut(g *page) (resume func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range g.process.pages {
+		if other != g && (other.users > 0 || other.busy()) {
+			return func() {}
+		}
+	}
+	return g.process.proxy.cut(g.began)
 }
 
 // dispose closes a page that does not answer, and its browser if that does not answer either.
