@@ -123,11 +123,11 @@ func (g *page) alive() bool {
 	return g.ctx.Err() == nil && !g.ended
 }
 
-// busy reports whether the page is being loaded.
+// busy reports whether the page is open and being loaded.
 func (g *page) busy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.loading || g.requested
+	return !g.ended && (g.loading || g.requested)
 }
 
 // giveUp makes the page count as closed, for the next call.
