@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 10m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-kube e2e-oauth e2e-streams mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-kube e2e-oauth e2e-streams e2e-metrics mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
@@ -99,7 +99,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests use the programs that were just built.
-test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams e2e-metrics bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -134,7 +134,7 @@ test-go:
 test-e2e:
 	@command -v prometheus >/dev/null || sh tools/phase.sh --left-out "the dashboard's queries: they need prometheus (Debian's package prometheus)."
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
-	@$(REPORT) $(GO_TEST) -parallel 4 $(filter-out %/kill %/faults %/failures %/editing %/browser,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) -parallel 4 $(filter-out %/kill %/faults %/failures %/editing %/monitoring %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill`, alone on the machine, and of `make e2e-faults`.
 test-kill:
@@ -243,6 +243,9 @@ e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of
 
 e2e-compose: setup build-e2e ## Compose with a real Docker engine: kills, backup, Prometheus (ARGS="--help")
 	@deploy/e2e/compose/run.sh $(ARGS)
+
+e2e-metrics: setup build-e2e $(REPORT) ## Cause a fault for each alert, and run the dashboard's queries, in a real Prometheus (8 min)
+	@SIGNALBOX_E2E_METRICS=full $(REPORT) go test -json -count=1 -timeout 20m ./services/e2e/monitoring
 
 e2e-oauth: setup ## Kill brokers while tokens expire (PROCESSES=8 WAITERS=1000 EXPIRIES=60)
 	@go test -count=1 -timeout 40m -run '^TestProcesses$$' -v ./services/credential-broker/internal/oauth \

@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/subject"
 )
@@ -231,6 +234,39 @@ func (w *World) WipeNATS(ctx context.Context) error {
 		return err
 	}
 	return server.Ready(ctx)
+}
+
+// PurgeRunLog removes all events of the run log from the streams, as their limits do when they are
+// full.
+func (w *World) PurgeRunLog(ctx context.Context) error {
+	if w.bus == nil {
+		return errors.New("purge the run log: standalone accepts no other connections")
+	}
+	cfg := w.bus(subject.Admin)
+	options := []nats.Option{nats.UserInfo(subject.Admin, cfg.Password.Reveal()), nats.CustomInboxPrefix(subject.InboxPrefix(subject.Admin))}
+	if w.opts.TLS != "" {
+		at := func(file string) string { return filepath.Join(w.opts.TLS, NATSName, file) }
+		options = append(options, nats.ClientCert(at("tls.crt"), at("tls.key")), nats.RootCAs(at("ca.crt")))
+	}
+	nc, err := nats.Connect(cfg.URL, options...)
+	if err != nil {
+		return fmt.Errorf("purge the run log: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	for p := range w.opts.Partitions {
+		stream, err := js.Stream(ctx, subject.EventStream(p))
+		if err != nil {
+			return fmt.Errorf("purge the run log: %w", err)
+		}
+		if err := stream.Purge(ctx); err != nil {
+			return fmt.Errorf("purge the run log: %w", err)
+		}
+	}
+	return nil
 }
 
 // Bus connects to NATS with the rights of a service. The caller closes the bus.
