@@ -139,6 +139,40 @@ await run(async () => {
     });
     console.error = error;
     did('is whole after every cut, with WorkflowChatTransport');
+
+    // The tail of a stream, which is cut in turn.
+    const { messages: [, told] } = await ask(chat(newChat('tail')), { text: short });
+    const read = async (initialStartIndex, inner) => {
+      const transport = new ai.WorkflowChatTransport({ api, fetch: inner, initialStartIndex, prepareReconnectToStreamRequest: ({ api }) => ({ api, headers }) });
+      return Array.fromAsync(await transport.reconnectToStream({ chatId: `run_${told.id}` }));
+    };
+    const all = await read(0);
+    const from = all.findIndex((c) => c.type === 'text-start');
+    console.error = () => {};
+    assert.deepEqual(await read(from - all.length, cutAfter(2, 'GET')), all.slice(from));
+    console.error = error;
+    did('reads the tail of a stream');
+
+    // A message that another page sends joins the answer, before its next step.
+    const steered = newChat('steered');
+    const wanted = [{ name: 'get_location', input_schema: { type: 'object' } }];
+    const watching = mount(ai.useChat, {
+      id: steered,
+      transport: new ai.DefaultChatTransport({ api, headers, body: { client_tools: wanted } }),
+      sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithToolCalls,
+    });
+    await ask(watching, { text: 'call the tool get_location with {}' });
+    const steering = mount(ai.useChat, { id: steered, transport: new ai.DefaultChatTransport({ api, headers, body: { mode: 'steer' } }) });
+    await ask(steering, { text: 'hello' });
+    const { toolCallId } = watching.chat.messages[1].parts.find((p) => p.type === 'tool-get_location');
+    watching.chat.addToolOutput({ tool: 'get_location', toolCallId, output: { city: 'Paris' } });
+    const { messages } = await watching.until(({ status, messages }) => status === 'ready' && messages[1].metadata?.finishReason);
+    const joined = messages[1].parts.findIndex((p) => p.type === 'steering-message');
+    assert.deepEqual(messages[1].parts[joined]?.parts, [{ type: 'text', text: 'hello' }], JSON.stringify(messages[1].parts));
+    assert.ok(messages[1].parts.slice(joined).some((p) => p.type === 'text' && p.state === 'done'));
+    watching.unmount();
+    steering.unmount();
+    did('steers an answer');
   }
 
   // A tool that the page runs.

@@ -44,12 +44,12 @@ export function mount(useChat, options) {
   return page;
 }
 
-/** A fetch whose first POST breaks off after a number of chunks, as a network does in Chromium. */
-export function cutAfter(chunks) {
+/** A fetch whose first POST, or GET, breaks off after a number of chunks, as a network does in Chromium. */
+export function cutAfter(chunks, method = 'POST') {
   let cut = false;
   return async (input, init) => {
     const response = await fetch(input, init);
-    if (cut || init?.method !== 'POST') return response;
+    if (cut || (init?.method ?? 'GET') !== method) return response;
     cut = true;
     let left = chunks;
     let rest = '';
