@@ -275,8 +275,8 @@ var mutants = []mutant{
 	{
 		name: "record-without-claim", what: "an outcome is recorded once, by the latest claim",
 		file:   "services/tool-executor/internal/ledger/ledger.go",
-		old:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`,",
-		new:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key`,",
+		old:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key AND owner = @owner AND attempt = @attempt AND state = 'started'`",
+		new:    "finished_at = now(), work = NULL\n\t\tWHERE workspace_id = @workspace AND key = @key`",
 		inside: test{ledger, "^TestTakeOver$"}, outside: test{zombies, "^TestZombies$/^executor$"},
 	},
 	{
