@@ -134,7 +134,7 @@ test-go:
 test-e2e:
 	@command -v prometheus >/dev/null || sh tools/phase.sh --left-out "the dashboard's queries: they need prometheus (Debian's package prometheus)."
 	@cd bench/oracle && GOWORK=off go build -o $(CURDIR)/bin/ ./call
-	@$(REPORT) $(GO_TEST) -parallel 4 $(filter-out %/kill %/faults %/failures %/editing %/monitoring %/browser,$(shell go list ./services/e2e/...))
+	@$(REPORT) $(GO_TEST) -parallel 3 $(filter-out %/kill %/faults %/failures %/editing %/monitoring %/browser,$(shell go list ./services/e2e/...))
 
 # Short versions of `make e2e-kill`, alone on the machine, and of `make e2e-faults`.
 test-kill:
