@@ -681,12 +681,17 @@ func command(t *testing.T, bin, dir string) *exec.Cmd {
 	}
 	defer func() { _ = self.Close() }()
 	program := filepath.Join(open(t), "child")
+	// A process that another test starts meanwhile would have the file open, and it could not be executed.
+	syscall.ForkLock.RLock()
 	copied, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
+		syscall.ForkLock.RUnlock()
 		t.Fatal(err)
 	}
 	_, err = io.Copy(copied, self)
-	if err := errors.Join(err, copied.Close()); err != nil {
+	err = errors.Join(err, copied.Close())
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), program)
