@@ -7114,7 +7114,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -7227,7 +7227,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -17019,7 +17019,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -17474,7 +17474,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "PERSON_NEEDED",
-                     *       "error": "an API key cannot administer workspaces, members or keys, share documents, sign in to providers or connect them: use a person's token"
+                     *       "error": "an API key cannot administer workspaces, members or keys, decide about tool calls, share documents, sign in to providers or connect them: use a person's token"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
