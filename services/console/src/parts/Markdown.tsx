@@ -1,7 +1,13 @@
 import { lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode } from "react";
-import remend from "remend";
 import css from "./Markdown.module.css";
+
+/** Closes half-written marks. The code comes after the first load; until then they are shown as they are. */
+let close = (text: string): string => text;
+void import("remend").then(
+	(m) => (close = m.default),
+	() => undefined,
+);
 
 /**
  * Markdown as React elements, block by block. HTML in it is shown as text, never interpreted, and a
@@ -17,7 +23,7 @@ export function Markdown({
 	writing?: boolean /** The level of the heading above it. */;
 	below?: 1 | 2;
 }) {
-	const blocks = lexer(writing ? remend(text) : text).filter((t) => t.type !== "space");
+	const blocks = lexer(writing ? close(text) : text).filter((t) => t.type !== "space");
 	return (
 		<div className={css.prose}>
 			{blocks.map((t, i) => (
