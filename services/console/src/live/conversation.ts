@@ -518,9 +518,10 @@ export class Conversation {
 	}
 
 	#ended(run: string, note: Note | null): void {
+		const { active } = this.#view;
 		const waited = this.#view.queue.some((q) => q.run === run);
-		if (waited && this.#view.active && this.#view.active.run !== run) {
-			// The message was taken back before its run began.
+		if (active && active.run !== run && (active.run || waited)) {
+			// The message was taken back before its run began. If that was here, it has left the queue already.
 			this.#set({ ...this.#view, queue: this.#view.queue.filter((q) => q.run !== run) });
 			return;
 		}
