@@ -40,3 +40,10 @@ export function slugOf(w: Workspace): string {
 		.slice(0, 40);
 	return `${words ? `${words}-` : ""}${w.id.slice(-8)}`;
 }
+
+/** Who is signed in. */
+export const meQuery = {
+	queryKey: ["me"],
+	queryFn: () => unwrap(everywhere.api.GET("/api/me")),
+	staleTime: Number.POSITIVE_INFINITY,
+};

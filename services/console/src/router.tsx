@@ -1,7 +1,7 @@
 import { createClient, SignalboxError } from "@signalbox/client";
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
-import { everywhere, signedOut, slugOf, unwrap, type Workspace } from "./client.ts";
+import { everywhere, meQuery, signedOut, slugOf, unwrap, type Workspace } from "./client.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
@@ -11,7 +11,7 @@ import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
 import type { SessionSearch } from "./routes/sessions.tsx";
 import { usageSearch } from "./search.ts";
-import { place } from "./signout.ts";
+import { keepFor, place } from "./signout.ts";
 
 /** The workspaces of the person who is signed in. */
 export const workspacesQuery = {
@@ -23,7 +23,9 @@ export const workspacesQuery = {
 /** Returns the person's workspaces, or sends them to the sign-in. */
 async function workspacesOf(queries: QueryClient) {
 	try {
-		return await queries.ensureQueryData(workspacesQuery);
+		const [workspaces, me] = await Promise.all([queries.ensureQueryData(workspacesQuery), queries.ensureQueryData(meQuery)]);
+		keepFor(me.member_id);
+		return workspaces;
 	} catch (e) {
 		if (e instanceof SignalboxError && e.status === 401) {
 			place.keep();

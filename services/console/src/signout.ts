@@ -8,6 +8,14 @@ export async function signOut(): Promise<void> {
 	location.assign("/sign-in");
 }
 
+/** Deletes drafts and unsent messages unless they are of the person who signs in. */
+export function keepFor(person: string): void {
+	const before = localStorage.getItem("person");
+	if (before && before !== person)
+		for (const key of Object.keys(localStorage)) if (/^(draft|unsent):/.test(key)) localStorage.removeItem(key);
+	localStorage.setItem("person", person);
+}
+
 /** Where a person was who has to sign in, and to where they come back. */
 export const place = {
 	keep: (): void => sessionStorage.setItem("place", location.pathname + location.search + location.hash),

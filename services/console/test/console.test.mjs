@@ -56,6 +56,15 @@ const say = async (page, text) => {
 	await page.keyboard.press("Enter");
 };
 
+/** Has a page take its person for a viewer. */
+const makeViewer = (page) =>
+	page.route(/\/api\/workspaces(\?|$)/, async (route) => {
+		const answer = await route.fetch();
+		const body = await answer.json();
+		for (const w of body.workspaces) w.role = "viewer";
+		await route.fulfill({ response: answer, json: body });
+	});
+
 /** What axe finds in a page without frames: only that is reported, in the page itself, which takes a third of the time. */
 const violations = async (page) =>
 	(
@@ -242,8 +251,10 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByText("Done. I wrote Ink").waitFor();
 	await say(page, "delete it");
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	await makeViewer(page);
 	await page.reload(); // the question is a row, and its event over
-	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	await page.getByRole("region", { name: "Approval wanted: Delete document" }).getByText("An editor or an owner answers.").waitFor();
+	assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
 	const other = await person(t);
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
@@ -664,7 +675,10 @@ test("a draft survives a reload", async (t) => {
 	await page.waitForTimeout(300);
 	await page.reload();
 	await page.getByText("half a thought").waitFor();
-	await page.getByLabel("Message", { exact: true }).fill("");
+	// It is not for whoever signs in next.
+	await page.evaluate(() => localStorage.setItem("person", "another"));
+	await page.reload();
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "");
 });
 
 test("a page whose session ends asks to sign in again, and goes on where it was", async (t) => {
@@ -818,12 +832,7 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 
 test("what a viewer may not do is absent", async (t) => {
 	const page = await person(t);
-	await page.route(/\/api\/workspaces(\?|$)/, async (route) => {
-		const answer = await route.fetch();
-		const body = await answer.json();
-		for (const w of body.workspaces) w.role = "viewer";
-		await route.fulfill({ response: answer, json: body });
-	});
+	await makeViewer(page);
 	const start = page.url();
 	await page.goto(`${start}/members`);
 	await page.getByRole("region", { name: "Members" }).waitFor();

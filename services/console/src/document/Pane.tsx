@@ -1,12 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense } from "react";
-import { everywhere, unwrap, useWorkspace } from "../client.ts";
+import { meQuery, useWorkspace } from "../client.ts";
 
 const Document = lazy(() => import("./Document.tsx"));
 
 /** Who is signed in. */
-export const useMe = () =>
-	useQuery({ queryKey: ["me"], queryFn: () => unwrap(everywhere.api.GET("/api/me")), staleTime: Number.POSITIVE_INFINITY });
+export const useMe = () => useQuery(meQuery);
 
 /** A document's editor, whose code is fetched when there is one to show. */
 export function DocumentPane({ id }: { id: string }) {

@@ -2,7 +2,7 @@ import { useMutation } from "@tanstack/react-query";
 import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
-import { unwrap, useClient } from "../client.ts";
+import { unwrap, useWorkspace } from "../client.ts";
 import type { Call, Ask as Question } from "../live/conversation.ts";
 import { toolWords, until } from "../words.ts";
 import css from "./Ask.module.css";
@@ -50,7 +50,8 @@ export function Ask({
 	place?: string;
 	onAnswered?: () => void;
 }) {
-	const client = useClient();
+	const { client, workspace } = useWorkspace();
+	const watching = workspace.role === "viewer";
 	const [refusing, setRefusing] = useState(false);
 	const [reason, setReason] = useState("");
 	const [remember, setRemember] = useState<Remember | "">("");
@@ -96,7 +97,7 @@ export function Ask({
 		back.current = true;
 		setGiven(undefined);
 	};
-	const open = !given && !answer.isPending && !answer.isSuccess && !ask.outcomeUnknown;
+	const open = !watching && !given && !answer.isPending && !answer.isSuccess && !ask.outcomeUnknown;
 	useActions(
 		given
 			? [{ name: "Take the answer back", keys: "mod+z", run: undo }]
@@ -110,70 +111,71 @@ export function Ask({
 	const name = toolWords(call.tool);
 	// On a phone the answers are where the composer is else, under the thumb.
 	const isNarrow = useSyncExternalStore(onNarrow, () => narrow.matches);
-	const slot = keys && isNarrow ? document.getElementById("answers") : null;
-	const footer =
-		given || answer.isPending || answer.isSuccess ? (
-			<div className={css.footer} role="status">
-				<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
-				<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
-				{given && (
-					<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
-						Undo
-					</Button>
-				)}
-			</div>
-		) : refusing ? (
-			<form
-				className={css.footer}
-				onSubmit={(e) => {
-					e.preventDefault();
-					setGiven({ approved: false, reason });
-				}}
-			>
-				<label className="sr" htmlFor={`why-${call.id}`}>
-					Why not
-				</label>
-				<input
-					id={`why-${call.id}`}
-					className={css.why}
-					value={reason}
-					onChange={(e) => setReason(e.target.value)}
-					placeholder="Say why, so that the agent can do better"
-					autoFocus
-					maxLength={1000}
-				/>
-				<Button type="submit">Refuse</Button>
-				<Button look="quiet" onClick={() => setRefusing(false)}>
-					Back
+	const slot = keys && isNarrow && !watching ? document.getElementById("answers") : null;
+	const footer = watching ? (
+		<p className={`${css.footer} text-small text-ink-2`}>An editor or an owner answers.</p>
+	) : given || answer.isPending || answer.isSuccess ? (
+		<div className={css.footer} role="status">
+			<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
+			<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
+			{given && (
+				<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
+					Undo
 				</Button>
-			</form>
-		) : ask.outcomeUnknown ? (
-			<div className={css.footer}>
-				<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
-				<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
-			</div>
-		) : (
-			<div className={css.footer}>
-				<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
-					Approve
-				</Button>
-				<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
-					Refuse and say why
-				</Button>
-				<span className="flex-1" />
-				<label className="text-small text-ink-2">
-					Don’t ask again{" "}
-					<select value={remember} onChange={(e) => setRemember(e.target.value as Remember | "")}>
-						<option value="">(ask each time)</option>
-						{Object.entries(remembered).map(([value, text]) => (
-							<option key={value} value={value}>
-								{text}
-							</option>
-						))}
-					</select>
-				</label>
-			</div>
-		);
+			)}
+		</div>
+	) : refusing ? (
+		<form
+			className={css.footer}
+			onSubmit={(e) => {
+				e.preventDefault();
+				setGiven({ approved: false, reason });
+			}}
+		>
+			<label className="sr" htmlFor={`why-${call.id}`}>
+				Why not
+			</label>
+			<input
+				id={`why-${call.id}`}
+				className={css.why}
+				value={reason}
+				onChange={(e) => setReason(e.target.value)}
+				placeholder="Say why, so that the agent can do better"
+				autoFocus
+				maxLength={1000}
+			/>
+			<Button type="submit">Refuse</Button>
+			<Button look="quiet" onClick={() => setRefusing(false)}>
+				Back
+			</Button>
+		</form>
+	) : ask.outcomeUnknown ? (
+		<div className={css.footer}>
+			<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
+			<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
+		</div>
+	) : (
+		<div className={css.footer}>
+			<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
+				Approve
+			</Button>
+			<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
+				Refuse and say why
+			</Button>
+			<span className="flex-1" />
+			<label className="text-small text-ink-2">
+				Don’t ask again{" "}
+				<select value={remember} onChange={(e) => setRemember(e.target.value as Remember | "")}>
+					<option value="">(ask each time)</option>
+					{Object.entries(remembered).map(([value, text]) => (
+						<option key={value} value={value}>
+							{text}
+						</option>
+					))}
+				</select>
+			</label>
+		</div>
+	);
 	return (
 		<section className={css.ask} aria-label={`Approval wanted: ${name}`}>
 			<header>
