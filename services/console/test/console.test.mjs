@@ -638,6 +638,9 @@ test("what is written in a document without a connection is there when the perso
 	await page.keyboard.press("Enter");
 	await page.getByRole("textbox", { name: "Document" }).click();
 	await page.keyboard.type("Written here. ");
+	const { token, workspace_id } = await signalbox.newToken();
+	const stored = `${signalbox.url}/api/documents/${new URL(page.url()).pathname.split("/").pop()}?workspace_id=${workspace_id}`;
+	while (!(await (await fetch(stored, { headers: { Authorization: `Bearer ${token}` } })).text()).includes("Written here."));
 	await page.context().setOffline(true);
 	await page.getByText("What you write is kept in this browser").waitFor();
 	await page.keyboard.type("Written far away.");
