@@ -43,8 +43,9 @@ func (r *Rule) Matches(tool string, args json.RawMessage) (ok, exact bool) {
 	return ok, ok
 }
 
-// normal returns JSON with sorted fields, and whole numbers without fraction and exponent, as
-// tools get them. It returns what is not JSON as it is.
+// normal returns the arguments as the tool-executor hands them to tools (internal/tool, Schema.Check):
+// sorted fields, the last of several with one name, and whole numbers without fraction and exponent.
+// What differed only here would let a call past a rule. It returns what is not JSON as it is.
 func normal(args json.RawMessage) []byte {
 	d := json.NewDecoder(bytes.NewReader(args))
 	d.UseNumber()
