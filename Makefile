@@ -162,7 +162,7 @@ ONE_GOROUTINE := llm modelmsg preset structured compact clienttool scan transfor
 	conversation run presence yproto audit opencode rotation chat
 # Not covered either: tests that mostly wait for a Chromium.
 ONE_GOROUTINE += browser
-RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/internal/store$$|/migrations$$|/cmd/')
+RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/(internal/store|kms)$$|/migrations$$|/cmd/')
 CC_THERE  = $(shell command -v "$$(go env CC)")
 
 # Tests of those packages that the race detector would only slow down: tests of a single

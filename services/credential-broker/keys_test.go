@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	_ "gocloud.dev/secrets/localsecrets" // The scheme of keyInURL.
 
 	"signalbox.dev/pkg/conf"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pgtest"
 	credentialbroker "signalbox.dev/services/credential-broker"
 	"signalbox.dev/services/credential-broker/admin"
-	_ "signalbox.dev/services/credential-broker/kms"
 )
 
 const keyInURL = "base64key://smGbjm71Nxd1Ig5FS0wj9SlbzAIrnolCz9bQQ6uAhl4="
