@@ -103,6 +103,8 @@ func (b *Bus) Consume(ctx context.Context, cfg ConsumeConfig) error {
 		active:   map[*nats.Msg]struct{}{},
 		draining: ctx.Done(),
 	}
+	// A series that begins at 1 has no increase: an alert would miss the first panic.
+	b.metrics.deliveries.WithLabelValues(b.service, cfg.Consumer, "panic")
 	return c.run(ctx)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -195,6 +196,9 @@ func TestConsumeDecisions(t *testing.T) {
 			}
 			if n := decisions(t, reg, tc.metric); n < 1 {
 				t.Errorf("decisions %q counted = %v, want at least 1", tc.metric, n)
+			}
+			if n, err := testutil.GatherAndCount(reg, "signalbox_bus_deliveries_total"); err != nil || tc.metric == "ack" && n != 2 {
+				t.Errorf("series of decisions = %d, %v, want 2: one of panics from the start", n, err)
 			}
 		})
 	}

@@ -44,6 +44,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		compactions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "signalbox_compactions_total", Help: "Summaries of long conversations by outcome: done, failed."}, []string{"outcome"}),
 	}
 	reg.MustRegister(m.inProgress, m.claims, m.claimTime, m.takeovers, m.runs, m.steps, m.firstToken, m.pauses, m.modelCalls, m.tokens, m.cost, m.toolCalls, m.compactions)
+	for _, reason := range []string{"stop", "error"} { // an alert would miss the first one of a series that begins at 1
+		m.runs.WithLabelValues(reason)
+	}
 	return m
 }
 

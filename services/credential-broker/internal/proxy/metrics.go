@@ -16,7 +16,7 @@ type metrics struct {
 	open     *prometheus.GaugeVec
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, providers []string) (*metrics, error) {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "signalbox_broker_requests_total",
@@ -40,6 +40,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	for _, c := range []prometheus.Collector{m.requests, m.gate, m.added, m.open} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	for _, provider := range providers { // an alert would miss the first one of a series that begins at 1
+		for _, outcome := range []string{outcomeOK, outcomeNoAccount, outcomeExhausted} {
+			m.requests.WithLabelValues(provider, outcome)
 		}
 	}
 	return m, nil

@@ -113,7 +113,7 @@ var errEnding = errors.New("the broker is shutting down")
 // New returns a Proxy.
 func New(cfg Config) (*Proxy, error) {
 	cfg.setDefaults()
-	m, err := newMetrics(cfg.Metrics)
+	m, err := newMetrics(cfg.Metrics, append(cfg.Profiles.Providers(), "other"))
 	if err != nil {
 		return nil, fmt.Errorf("egress: %w", err)
 	}
