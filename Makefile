@@ -60,7 +60,7 @@ need-go:
 
 # The console is embedded in the binaries, so it is built first. Without Node they have none, and say so.
 CONSOLE := services/console
-CONSOLE_SOURCES := $(shell find $(CONSOLE)/src $(CONSOLE)/packages $(CONSOLE)/public $(CONSOLE)/*.json $(CONSOLE)/*.ts $(CONSOLE)/index.html -type f -not -path '*/node_modules/*')
+CONSOLE_SOURCES := $(shell find $(CONSOLE)/src $(CONSOLE)/packages $(CONSOLE)/public $(CONSOLE)/*.json $(CONSOLE)/*.ts $(CONSOLE)/index.html -type f -not -path '*/node_modules/*' -not -path '*/client/dist/*')
 .PHONY: console
 console: ## Build the web console into services/console/dist
 	@if sh tools/need.sh node 2>/dev/null; then $(MAKE) -s --no-print-directory $(CONSOLE)/dist/index.html; \
@@ -196,9 +196,10 @@ test-clients: clients
 
 # The console's units, and people who use it and the pages of examples/ in a browser.
 test-console: $(CONSOLE)/node_modules/.installed services/e2e/node/node_modules/.installed
-	@cd $(CONSOLE) && npx vitest run
-	@if without=$$(node $(FIND_CHROMIUM) 2>&1); then cd $(CONSOLE) && node --test test/*.test.mjs; \
-	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi
+	@units=0; (cd $(CONSOLE) && npx vitest run) || units=$$?; \
+	if without=$$(node $(FIND_CHROMIUM) 2>&1); then (cd $(CONSOLE) && node --test test/*.test.mjs) || exit; \
+	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi; \
+	exit $$units
 
 # Each module compiles without the workspace, as it does for its importers. Unlike go build,
 # go list -export links no programs.
