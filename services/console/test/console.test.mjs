@@ -7,7 +7,7 @@ import path from "node:path";
 import { after, before, test } from "node:test";
 import AxeBuilder from "@axe-core/playwright";
 import { freePort, startCompany } from "./company.mjs";
-import { bundle, servePage } from "./examples.mjs";
+import { checkTypes, installClient, servePage } from "./examples.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
@@ -906,13 +906,26 @@ test("a chat and an editor of another origin: the pages of examples/", async (t)
 	while (!stored.includes("# From an editor"));
 });
 
-test("the example of the client's README runs in Node", async (t) => {
+test("the client is packed, its types are checked, and the example of its README runs in Node", async (t) => {
 	const readme = readFileSync(new URL("../packages/client/README.md", import.meta.url), "utf8");
 	const dir = mkdtempSync(path.join(tmpdir(), "signalbox-client-"));
 	t.after(() => rmSync(dir, { recursive: true, force: true }));
+	installClient(dir);
+	const typed = path.join(dir, "typed.mts");
+	writeFileSync(
+		typed,
+		`import { createClient, type SignalboxEvent } from "@signalbox/client";
+		import { connectDocument } from "@signalbox/client/document";
+		const client = createClient({ url: "http://localhost", token: async () => "" });
+		const title: string = (await client.api.GET("/api/sessions/{id}", { params: { path: { id: "1" } } })).data?.session.title ?? "";
+		// @ts-expect-error: the API has no such path
+		client.api.GET("/api/nowhere");
+		for await (const { event } of client.runEvents("1")) event satisfies SignalboxEvent;
+		connectDocument("1").doc.getText(title).insert(0, "");`,
+	);
+	checkTypes(typed);
 	const file = path.join(dir, "example.mjs");
 	writeFileSync(file, /```js\n(.*?)```/s.exec(readme)[1]);
-	writeFileSync(file, await bundle(file));
 	const { token, workspace_id } = await signalbox.newToken();
 	const env = { ...process.env, SIGNALBOX_URL: signalbox.url, SIGNALBOX_TOKEN: token, SIGNALBOX_WORKSPACE: workspace_id };
 	assert.match(execFileSync(process.execPath, [file], { env, encoding: "utf8", timeout: 30_000 }), /UTC offset/);

@@ -1,8 +1,10 @@
-// Builds the pages of examples/, and code of READMEs, with the packages that are installed here.
+// Builds the pages of examples/ with the packages that are installed here, and installs @signalbox/client as others do.
+import { execFileSync } from "node:child_process";
+import { mkdirSync, readFileSync, symlinkSync } from "node:fs";
 import { createServer } from "node:http";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
-import { build } from "vite";
+import { build, defaultClientConditions } from "vite";
 
 const consoleDir = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 const clients = path.resolve(consoleDir, "../e2e/node");
@@ -29,6 +31,7 @@ export async function servePage(name, port) {
 		configFile: false,
 		logLevel: "error",
 		plugins: [installed],
+		resolve: { conditions: ["@signalbox/source", ...defaultClientConditions] },
 		build: { write: false, target: "es2023", minify: false, modulePreload: false },
 	});
 	const files = new Map(output.map((f) => [`/${f.fileName}`, f.code ?? f.source]));
@@ -47,15 +50,31 @@ export async function servePage(name, port) {
 	return { stop };
 }
 
-/** Bundles a module for Node, and returns its source. */
-export async function bundle(file) {
-	const { output } = await build({
-		root: path.dirname(file),
-		configFile: false,
-		logLevel: "error",
-		plugins: [installed],
-		ssr: { noExternal: true },
-		build: { write: false, ssr: file, target: "node20" },
-	});
-	return output[0].code;
+/**
+ * Packs @signalbox/client, unpacks it in a folder's node_modules, and links the packages that it names
+ * from the console's.
+ */
+export function installClient(folder) {
+	const pack = ["pack", "--silent", "--workspace", "@signalbox/client", "--pack-destination", folder];
+	execFileSync("npm", pack, { cwd: consoleDir, stdio: ["ignore", "pipe", "inherit"] });
+	const modules = path.join(folder, "node_modules");
+	const client = path.join(modules, "@signalbox/client");
+	mkdirSync(client, { recursive: true });
+	execFileSync("tar", ["-xzf", path.join(folder, "signalbox-client-0.0.0.tgz"), "-C", client, "--strip-components", "1"]);
+	const { dependencies, peerDependencies } = JSON.parse(readFileSync(path.join(client, "package.json"), "utf8"));
+	for (const name of Object.keys({ ...dependencies, ...peerDependencies }))
+		symlinkSync(path.join(consoleDir, "node_modules", name), path.join(modules, name));
+}
+
+/** Type-checks a TypeScript file strictly, as a bundler and as Node resolve its imports. */
+export function checkTypes(file) {
+	const tsc = path.join(consoleDir, "node_modules/typescript/bin/tsc");
+	for (const modules of [
+		["--module", "esnext", "--moduleResolution", "bundler"],
+		["--module", "nodenext"],
+	])
+		execFileSync(process.execPath, [tsc, "--noEmit", "--strict", "--target", "es2023", ...modules, file], {
+			cwd: path.dirname(file),
+			stdio: "inherit",
+		});
 }
