@@ -1,8 +1,8 @@
 #!/bin/bash
-# bases.sh [--browser]: gives the engine of engine.sh the images that deploy/Dockerfile and
+# bases.sh: gives the engine of engine.sh the images that deploy/Dockerfile and
 # docker-compose.yml start from, under their names, made from Debian's packages
-# (bases.Dockerfile). With --browser also the one that the browser's image starts from. It
-# builds what is missing. An engine of yours pulls them from their registries instead.
+# (bases.Dockerfile). It builds what is missing. An engine of yours pulls them from their
+# registries instead.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 engine=$here/engine.sh
@@ -31,4 +31,4 @@ base static gcr.io/distroless/static-debian12:nonroot
 base postgres postgres:18
 base nats nats:2.15-alpine
 base prometheus prom/prometheus:v3.5.0
-[ "${1:-}" != --browser ] || debian bookworm debian:12-slim
+debian bookworm debian:12-slim # of the browser

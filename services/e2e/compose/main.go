@@ -35,6 +35,7 @@ var steps = []step{
 	{"kill", "containers are killed under load, and Docker restarts them: nothing is lost or doubled", kills},
 	{"backup", "a backup is restored into an empty installation", backup},
 	{"monitoring", "Prometheus scrapes every service and has the alerts", monitoring},
+	{"browser", "a tool opens a page in the browser's container", browser},
 }
 
 func main() {

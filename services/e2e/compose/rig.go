@@ -31,7 +31,9 @@ type rig struct {
 	rate      float64
 	build     bool
 	tag       string   // of the images that run
+	profile   string   // of Compose; "" for none
 	shape     []string // files besides docker-compose.yml
+	variables []string // over those of the file, for Compose
 	settings  map[string]string
 }
 
@@ -39,10 +41,11 @@ func (r *rig) say(format string, args ...any) {
 	fmt.Fprintf(r.out, "%6.1f s  %s\n", time.Since(r.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// output runs a command in the checkout and returns what it prints. The error has both outputs.
-func (r *rig) output(ctx context.Context, stdin io.Reader, name string, args ...string) ([]byte, error) {
+// output runs a command in the checkout, with additional environment variables, and returns what it
+// prints. The error has both outputs.
+func (r *rig) output(ctx context.Context, stdin io.Reader, env []string, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Stdin = r.root, stdin
+	cmd.Dir, cmd.Stdin, cmd.Env = r.root, stdin, append(os.Environ(), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -53,13 +56,13 @@ func (r *rig) output(ctx context.Context, stdin io.Reader, name string, args ...
 }
 
 func (r *rig) docker(ctx context.Context, args ...string) error {
-	_, err := r.output(ctx, nil, "docker", args...)
+	_, err := r.output(ctx, nil, nil, "docker", args...)
 	return err
 }
 
 // inspect returns a property of a container, an image and so on.
 func (r *rig) inspect(ctx context.Context, name, format string) (string, error) {
-	b, err := r.output(ctx, nil, "docker", "inspect", "--format", format, name)
+	b, err := r.output(ctx, nil, nil, "docker", "inspect", "--format", format, name)
 	return strings.TrimSpace(string(b)), err
 }
 
@@ -68,12 +71,15 @@ func (r *rig) composeArgs(args ...string) []string {
 	for _, f := range append(r.shape, r.file("override.json")) {
 		all = append(all, "--file", f)
 	}
+	if r.profile != "" {
+		all = append(all, "--profile", r.profile)
+	}
 	return append(all, args...)
 }
 
 // compose runs `docker compose`.
 func (r *rig) compose(ctx context.Context, args ...string) ([]byte, error) {
-	return r.output(ctx, nil, "docker", r.composeArgs(args...)...)
+	return r.output(ctx, nil, r.variables, "docker", r.composeArgs(args...)...)
 }
 
 func (r *rig) file(name string) string { return filepath.Join(r.dir, name) }
@@ -110,7 +116,7 @@ func (r *rig) writeEnv(ctx context.Context) error {
 	if err := os.Remove(env); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := r.output(ctx, nil, "sh", "deploy/make-env.sh", "--development", env); err != nil {
+	if _, err := r.output(ctx, nil, nil, "sh", "deploy/make-env.sh", "--development", env); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(env)
@@ -196,8 +202,8 @@ func (r *rig) logs(ctx context.Context) {
 
 // down removes the project and sees that nothing of it is left.
 func (r *rig) down(ctx context.Context) error {
-	r.shape = []string{monitoringFile}
-	defer func() { r.shape = nil }()
+	r.shape, r.profile = []string{monitoringFile}, "*"
+	defer func() { r.shape, r.profile = nil, "" }()
 	if _, err := r.compose(ctx, "down", "--volumes", "--remove-orphans", "--timeout", "40"); err != nil {
 		return err
 	}
@@ -205,7 +211,7 @@ func (r *rig) down(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range [][]string{{"ps", "--all"}, {"volume", "ls"}, {"network", "ls"}} {
-		b, err := r.output(ctx, nil, "docker", append(kind, "--quiet", "--filter", "label=com.docker.compose.project="+project)...)
+		b, err := r.output(ctx, nil, nil, "docker", append(kind, "--quiet", "--filter", "label=com.docker.compose.project="+project)...)
 		if err != nil {
 			return err
 		}

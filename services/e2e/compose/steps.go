@@ -75,7 +75,7 @@ func backup(ctx context.Context, r *rig) error {
 		return err
 	}
 	add := r.composeArgs("run", "--rm", "--no-TTY", "accounts", "add", "anthropic", "--no-check", "--label", "kept", "--workspace", who.Workspace)
-	if _, err := r.output(ctx, strings.NewReader("sk-ant-kept\n"), "docker", add...); err != nil {
+	if _, err := r.output(ctx, strings.NewReader("sk-ant-kept\n"), nil, "docker", add...); err != nil {
 		return err
 	}
 	dump, err := r.compose(ctx, "exec", "--no-TTY", "postgres", "pg_dump", "--username=signalbox", "--format=custom", "signalbox")
@@ -99,13 +99,13 @@ func backup(ctx context.Context, r *rig) error {
 		return err
 	}
 	restore := r.composeArgs("exec", "--no-TTY", "postgres", "pg_restore", "--username=signalbox", "--clean", "--if-exists", "--exit-on-error", "--dbname=signalbox")
-	if _, err := r.output(ctx, bytes.NewReader(dump), "docker", restore...); err != nil {
+	if _, err := r.output(ctx, bytes.NewReader(dump), nil, "docker", restore...); err != nil {
 		return err
 	}
 	if _, err := r.compose(ctx, "create", "--no-build", "credential-broker"); err != nil {
 		return err
 	}
-	if _, err := r.output(ctx, bytes.NewReader(key), "docker", r.composeArgs("cp", "--archive", "-", "credential-broker:/data")...); err != nil {
+	if _, err := r.output(ctx, bytes.NewReader(key), nil, "docker", r.composeArgs("cp", "--archive", "-", "credential-broker:/data")...); err != nil {
 		return err
 	}
 	if err := r.up(ctx, "--no-build"); err != nil {

@@ -47,6 +47,7 @@ func find(chosen string) (string, error) {
 type launcher struct {
 	chromium  string
 	bwrap     string   // empty: without a network namespace
+	proc      []string // arguments of bwrap that mount /proc
 	self      *os.File // our program, which starts the browser in its namespace; nil without bwrap
 	noSandbox bool
 }
@@ -135,7 +136,7 @@ func (l *launcher) contain(cmd *exec.Cmd, dir string) {
 
 // namespaces are the arguments of bubblewrap: what a browser sees of the machine.
 func (l *launcher) namespaces(dir string) []string {
-	args := []string{"--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"}
+	args := append([]string{"--unshare-all", "--die-with-parent", "--new-session", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"}, l.proc...)
 	for _, path := range []string{
 		"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store", "/etc/fonts", "/etc/alternatives", "/etc/ld.so.cache", "/etc/chromium", "/etc/chromium.d",
 		"/etc/passwd", "/etc/group", "/etc/localtime", filepath.Dir(l.chromium),
@@ -147,6 +148,10 @@ func (l *launcher) namespaces(dir string) []string {
 
 // probeTime bounds the attempt to use bubblewrap.
 const probeTime = 5 * time.Second
+
+// procs are the ways to mount /proc. In a container whose /proc has masked parts, the kernel refuses
+// a new one; Chromium then has the container's, and still cannot signal the processes that it sees there.
+var procs = [][]string{{"--proc", "/proc"}, {"--bind", "/proc", "/proc"}}
 
 // isolate makes l use bubblewrap, if that makes namespaces here.
 func (l *launcher) isolate(ctx context.Context) error {
@@ -162,9 +167,29 @@ func (l *launcher) isolate(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = dir.remove() }() // it is empty
+	var errs []error
+	for _, l.proc = range procs {
+		if err = l.try(ctx, bwrap, dir.path); err == nil {
+			break
+		}
+		errs = append(errs, err)
+	}
+	if err != nil {
+		return errors.Join(errs...)
+	}
+	// The file itself, because other users may not enter its folder.
+	l.self, err = os.Open("/proc/self/exe")
+	if err == nil {
+		l.bwrap = bwrap
+	}
+	return err
+}
+
+// try reports why bubblewrap does not make the namespaces.
+func (l *launcher) try(ctx context.Context, bwrap, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bwrap, append(l.namespaces(dir.path), "/bin/true")...)
+	cmd := exec.CommandContext(ctx, bwrap, append(l.namespaces(dir), "/bin/true")...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
@@ -173,10 +198,5 @@ func (l *launcher) isolate(ctx context.Context) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
-	// The file itself, because other users may not enter its folder.
-	l.self, err = os.Open("/proc/self/exe")
-	if err == nil {
-		l.bwrap = bwrap
-	}
-	return err
+	return nil
 }
