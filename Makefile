@@ -99,7 +99,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests use the programs that were just built.
-test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams e2e-metrics bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams e2e-metrics screenshots bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -200,6 +200,11 @@ test-console: $(CONSOLE)/node_modules/.installed services/e2e/node/node_modules/
 	if without=$$(node $(FIND_CHROMIUM) 2>&1); then (cd $(CONSOLE) && node --test test/*.test.mjs) || exit; \
 	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi; \
 	exit $$units
+
+screenshots: setup build-e2e clients $(CONSOLE)/node_modules/.installed ## Take a picture of every page of the console, in both themes and widths, in bin/screenshots
+	@rm -rf bin/screenshots
+	@cd $(CONSOLE) && ALL_LOOKS=1 SCREENSHOTS=$(CURDIR)/bin/screenshots node --test --test-name-pattern '^every page' test/*.test.mjs >/dev/null
+	@ls bin/screenshots
 
 # Each module compiles without the workspace, as it does for its importers. Unlike go build,
 # go list -export links no programs.

@@ -946,7 +946,8 @@ test("a person ends another of their browsers", async (t) => {
 	await other.getByRole("heading", { name: "Sign in" }).waitFor();
 });
 
-// Both themes and both widths; ALL_LOOKS=1 tries all four combinations.
+// Both themes and both widths; ALL_LOOKS=1 tries all four combinations. With SCREENSHOTS, which
+// names a folder, each page is kept there as a picture.
 const looks = [
 	["light", 1440],
 	["dark", 390],
@@ -965,6 +966,9 @@ for (const [scheme, width] of process.env.ALL_LOOKS ? looks : looks.slice(0, 2))
 			);
 			const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
 			assert.ok(wide <= 0, `${name} scrolls sideways by ${wide} px`);
+			if (!process.env.SCREENSHOTS) return;
+			const file = `${name.replaceAll(/[^a-z]+/g, "-").replace(/-$/, "")}-${scheme}-${width}.png`;
+			await page.screenshot({ path: path.join(process.env.SCREENSHOTS, file), fullPage: true });
 		};
 		await check("new session");
 		await say(page, "create a document about rivers");
