@@ -247,7 +247,7 @@ e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and u
 e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
 
-e2e-compose: setup build-e2e ## Compose with a real Docker engine: kills, backup, Prometheus (ARGS="--help")
+e2e-compose: setup build-e2e ## Compose with a real Docker engine: stories, kills, upgrade, backup (ARGS="--help")
 	@deploy/e2e/compose/run.sh $(ARGS)
 
 e2e-metrics: setup build-e2e $(REPORT) ## Cause a fault for each alert, and run the dashboard's queries, in a real Prometheus (8 min)

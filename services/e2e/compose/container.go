@@ -20,7 +20,8 @@ type container struct {
 	r     *rig
 	name  string // of the part: gateway-1
 	id    string
-	pid   string        // of the process that was killed last
+	pid   string // of the process that was killed last
+	end   func(c *container) error
 	limit time.Duration // of one command
 }
 
@@ -40,7 +41,7 @@ func (r *rig) parts(ctx context.Context) ([]world.Part, error) {
 		if c.Service == world.PostgresName || c.Service == world.NATSName || c.Service == world.SimulatorName {
 			name = c.Service
 		}
-		parts = append(parts, &container{r: r, name: name, id: c.ID, limit: 2 * time.Minute})
+		parts = append(parts, &container{r: r, name: name, id: c.ID, end: killProcess, limit: 2 * time.Minute})
 	}
 	return parts, nil
 }
@@ -52,8 +53,8 @@ func (r *rig) startKiller(ctx context.Context) error {
 	return r.docker(ctx, "run", "--detach", "--name", killerName, "--pid", "host", "--network", "none", "--init", "--entrypoint", "sleep", "postgres:18", "infinity")
 }
 
-// Kill implements world.Part: it ends the first process, and with it all the others.
-func (c *container) Kill() error {
+// killProcess ends the container's first process, and with it all the others.
+func killProcess(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
 	defer cancel()
 	var err error
@@ -67,8 +68,22 @@ func (c *container) Kill() error {
 		fmt.Sprintf("kill -9 %[1]s 2>/dev/null; while kill -0 %[1]s 2>/dev/null; do sleep 0.01; done", c.pid))
 }
 
+// restartContainer stops the container as `docker compose restart` does, and starts it.
+func restartContainer(c *container) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
+	defer cancel()
+	var err error
+	if c.pid, err = c.r.inspect(ctx, c.id, "{{.State.Pid}}"); err != nil {
+		return err
+	}
+	return c.r.docker(ctx, "restart", "--timeout", "40", c.id)
+}
+
 // Name implements world.Part.
 func (c *container) Name() string { return c.name }
+
+// Kill implements world.Part.
+func (c *container) Kill() error { return c.end(c) }
 
 // Stop implements world.Part.
 func (c *container) Stop() error { return errors.New("stop " + c.name + ": it belongs to Compose") }

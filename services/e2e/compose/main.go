@@ -32,7 +32,10 @@ type step struct {
 }
 
 var steps = []step{
+	{"stories", "the end-to-end stories", stories},
 	{"kill", "containers are killed under load, and Docker restarts them: nothing is lost or doubled", kills},
+	{"restart", "the same while containers are restarted one by one", restarts},
+	{"upgrade", "agent-runner alone is replaced by another version, under load", upgrade},
 	{"backup", "a backup is restored into an empty installation", backup},
 	{"monitoring", "Prometheus scrapes every service and has the alerts", monitoring},
 	{"browser", "a tool opens a page in the browser's container", browser},
@@ -45,7 +48,7 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("compose", flag.ContinueOnError)
 	keep := flags.Bool("keep", false, "leave the installation running")
-	numKills := flags.Int("kills", 12, "kills of the step kill")
+	numKills := flags.Int("kills", 12, "kills of each step that kills or restarts")
 	rate := flags.Float64("rate", 4, "runs per second that are offered meanwhile")
 	build := flags.Bool("build", true, "build the images; without, those that are there are used")
 	flags.Usage = func() {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -220,4 +221,13 @@ func (r *rig) down(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// attached writes the file that other tests find the installation in, and returns the variable.
+func (r *rig) attached(in world.Installation) (string, error) {
+	b, err := json.Marshal(in)
+	if err != nil {
+		return "", err
+	}
+	return world.Attached + "=" + r.file("attached.json"), os.WriteFile(r.file("attached.json"), b, 0o600)
 }

@@ -10,12 +10,30 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
+
+	"signalbox.dev/pkg/subject"
 
 	"signalbox.dev/services/e2e/kill"
 	"signalbox.dev/services/e2e/world"
 )
+
+// stories runs the stories of package e2e against the installation.
+func stories(ctx context.Context, r *rig) error {
+	env, err := r.attached(r.installation())
+	if err != nil {
+		return err
+	}
+	out, err := r.output(ctx, nil, []string{env, world.Built + "=" + filepath.Join(r.root, "bin")},
+		"go", "test", "-count=1", "-timeout", "10m", "-run", "^TestCluster$", "-v", "./services/e2e")
+	r.say("   %d stories told", bytes.Count(out, []byte("--- PASS: TestCluster/")))
+	if err == nil && !bytes.Contains(out, []byte("--- PASS: TestCluster/viewers")) {
+		err = errors.New("the stories did not run")
+	}
+	return err
+}
 
 // storm keeps conversations going while parts end, and checks each of them.
 func (r *rig) storm(ctx context.Context, w *world.World) error {
@@ -48,6 +66,82 @@ func kills(ctx context.Context, r *rig) error {
 		return err
 	}
 	return r.storm(ctx, w)
+}
+
+func restarts(ctx context.Context, r *rig) error {
+	parts, err := r.parts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		p.(*container).end = restartContainer
+	}
+	w, err := world.Attach(r.installation(), parts...)
+	if err != nil {
+		return err
+	}
+	return r.storm(ctx, w)
+}
+
+// upgrade changes the version of agent-runner there and back again.
+func upgrade(ctx context.Context, r *rig) error {
+	const version = "9.9.9-next"
+	_, err := r.output(ctx, nil, nil, "docker", "build", "--file", "deploy/Dockerfile", "--build-arg", "SERVICE="+subject.AgentRunner,
+		"--build-arg", "VERSION="+version, "--tag", "signalbox/"+subject.AgentRunner+":next", ".")
+	if err != nil {
+		return err
+	}
+	before, err := r.ids(ctx)
+	if err != nil {
+		return err
+	}
+	tag := r.tag
+	replace := func(c *container) error {
+		ctx, cancel := context.WithTimeout(ctx, c.limit)
+		defer cancel()
+		tag = map[string]string{r.tag: "next", "next": r.tag}[tag]
+		_, err := r.output(ctx, nil, []string{"TAG=" + tag}, "docker", r.composeArgs("up", "--detach", "--no-build", "--no-deps", "--wait", subject.AgentRunner)...)
+		if err != nil {
+			return err
+		}
+		ids, err := r.ids(ctx)
+		c.id, c.pid = ids[subject.AgentRunner+"-1"], ""
+		return err
+	}
+	w, err := world.Attach(r.installation(), &container{r: r, name: subject.AgentRunner + "-1", end: replace, limit: 3 * time.Minute})
+	if err != nil {
+		return err
+	}
+	all := r.kills
+	r.kills = 3
+	defer func() { r.kills = all }()
+	if err := r.storm(ctx, w); err != nil {
+		return err
+	}
+	after, err := r.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for name, id := range before {
+		if changed := after[name] != id; changed != (name == subject.AgentRunner+"-1") {
+			return fmt.Errorf("%s was replaced: %t", name, changed)
+		}
+	}
+	said, err := r.output(ctx, nil, nil, "docker", "exec", after[subject.AgentRunner+"-1"], "/service", "--version")
+	if err == nil && !strings.Contains(string(said), version) {
+		err = fmt.Errorf("agent-runner is of version %s, want %s", said, version)
+	}
+	return errors.Join(err, r.up(ctx, "--no-build")) // the first version again
+}
+
+// ids returns the ids of the containers by the names of parts.
+func (r *rig) ids(ctx context.Context) (map[string]string, error) {
+	parts, err := r.parts(ctx)
+	out := map[string]string{}
+	for _, p := range parts {
+		out[p.Name()] = p.(*container).id
+	}
+	return out, err
 }
 
 // backup follows docs/operate.md, "Back up and restore".
