@@ -2,7 +2,7 @@ import { createClient, type Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search, Sun } from "lucide-react";
-import { lazy, Suspense, useEffect, useMemo, useState } from "react";
+import { lazy, Suspense, useEffect, useMemo, useState, useSyncExternalStore } from "react";
 import { useActions } from "./actions.ts";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
@@ -65,6 +65,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const running = sessions.data?.filter((s) => s.state === "running").length ?? 0;
 	const waiting = useApprovals().data?.length ?? 0;
 	const line = useLine();
+	const clear = useSyncExternalStore(onOnline, () => navigator.onLine) && line.state === "open";
 	useCount(waiting);
 	useNotices(sessions.data);
 	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
@@ -154,8 +155,8 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 			</main>
 			<footer className={css.foot}>
 				<span>
-					<Signal name={line.state === "open" ? "running" : "waiting"} label={line.state === "open" ? "Connected" : "Not connected"} />
-					{line.state === "open" ? "Line clear" : "No connection"}
+					<Signal name={clear ? "running" : "waiting"} label={clear ? "Connected" : "Not connected"} />
+					{clear ? "Line clear" : "No connection"}
 				</span>
 				{running > 0 && (
 					<Link to="/w/$slug/sessions" params={{ slug }} search={{ state: "running" }}>
@@ -248,6 +249,14 @@ function Count({ n }: { n: number }) {
 			<span className="sr"> waiting</span>
 		</span>
 	);
+}
+
+/** Subscribes to whether the browser has a network: a page that follows no events learns of a loss by it. */
+function onOnline(f: () => void): () => void {
+	for (const e of ["online", "offline"]) addEventListener(e, f);
+	return () => {
+		for (const e of ["online", "offline"]) removeEventListener(e, f);
+	};
 }
 
 function Offline({ retryAt }: { retryAt: number }) {

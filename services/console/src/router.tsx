@@ -69,7 +69,7 @@ export function createConsole(queries: QueryClient) {
 			if (first && back) throw redirect({ href: back });
 			if (first) throw redirect({ to: (await isEmpty(first)) ? "/w/$slug/welcome" : "/w/$slug", params: { slug: slugOf(first) } });
 		},
-		component: () => <Failed error={new Error("You are a member of no workspace. An owner can invite you.")} />,
+		component: () => <Failed error={new SignalboxError("You are a member of no workspace. An owner can invite you.", 403)} />,
 	});
 	const signIn = createRoute({
 		getParentRoute: () => root,
@@ -232,6 +232,7 @@ export function createConsole(queries: QueryClient) {
 			shared,
 			workspace.addChildren([fresh, session, sessions, inbox, documents, document, runs, run, ...operate, audit, usage]),
 		]),
+		defaultErrorComponent: ({ error }) => <Failed error={error as Error} />,
 		defaultPreload: "intent",
 		scrollRestoration: true,
 	});

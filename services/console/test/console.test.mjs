@@ -632,17 +632,18 @@ test("what is written without a connection is kept over a reload, and sent when 
 
 test("what is written in a document without a connection is there when the person comes back", async (t) => {
 	const page = await person(t);
+	await page.routeWebSocket(/\/ws\/documents\//, () => undefined); // a connection on which nothing comes
 	await page.goto(`${page.url()}/documents`);
 	await page.getByRole("button", { name: "New document" }).click();
 	await page.getByLabel("Name", { exact: true }).fill("Far away");
 	await page.keyboard.press("Enter");
-	await page.getByRole("textbox", { name: "Document" }).click();
-	await page.keyboard.type("Written here. ");
-	const { token, workspace_id } = await signalbox.newToken();
-	const stored = `${signalbox.url}/api/documents/${new URL(page.url()).pathname.split("/").pop()}?workspace_id=${workspace_id}`;
-	while (!(await (await fetch(stored, { headers: { Authorization: `Bearer ${token}` } })).text()).includes("Written here."));
+	// The network is cut before the text has come.
+	const sheet = page.getByRole("textbox", { name: "Document" });
+	await sheet.waitFor();
 	await page.context().setOffline(true);
-	await page.getByText("What you write is kept in this browser").waitFor();
+	await page.getByText("The text has not come yet. What you write is kept in this browser").waitFor();
+	await page.getByRole("contentinfo").getByText("No connection").waitFor();
+	await sheet.click();
 	await page.keyboard.type("Written far away.");
 	const kept = (p) => p.evaluate(() => Object.keys(localStorage).filter((k) => k.startsWith("document:")).length);
 	await page.waitForFunction(() => Object.keys(localStorage).some((k) => k.startsWith("document:")));
@@ -652,10 +653,10 @@ test("what is written in a document without a connection is there when the perso
 	await page.close();
 	await back.context().setOffline(false);
 	await back.goto(address);
-	await back.getByRole("textbox", { name: "Document" }).getByText("Written here. Written far away.").waitFor();
+	await back.getByRole("textbox", { name: "Document" }).getByText("Written far away.").waitFor();
 	const other = await person(t);
 	await other.goto(address);
-	await other.getByRole("textbox", { name: "Document" }).getByText("Written here. Written far away.").waitFor();
+	await other.getByRole("textbox", { name: "Document" }).getByText("Written far away.").waitFor();
 	await back.waitForFunction(() => !Object.keys(localStorage).some((k) => k.startsWith("document:")));
 	// A sign-out leaves nothing of a document in the browser.
 	await back.context().setOffline(true);
@@ -710,6 +711,33 @@ test("a page whose session ends asks to sign in again, and goes on where it was"
 	await page.getByText("Hello!").waitFor();
 	assert.equal(page.url(), address);
 	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "half a thought");
+	// In a document the socket says it, and what was not stored by then is there after the sign-in.
+	let deaf = false;
+	await page.routeWebSocket(/\/ws\/documents\//, (ws) => {
+		const server = ws.connectToServer();
+		ws.onMessage((m) => deaf || server.send(m));
+	});
+	await tab.close();
+	await page.goto(`${address.split("/").slice(0, 5).join("/")}/documents`);
+	await page.getByRole("button", { name: "New document" }).click();
+	await page.getByLabel("Name", { exact: true }).fill("Interrupted");
+	await page.keyboard.press("Enter");
+	await page.getByText("Live", { exact: true }).waitFor();
+	deaf = true;
+	await page.getByRole("textbox", { name: "Document" }).click();
+	await page.keyboard.type("Half a sentence");
+	const written = page.url();
+	await page.request.post(`${signalbox.url}/api/sign-out`, { headers: { Origin: signalbox.url } });
+	await page.getByText("You were signed out.").waitFor();
+	deaf = false;
+	await page.getByLabel("Token").fill((await signalbox.newToken()).token);
+	await page.getByRole("button", { name: "Sign in" }).click();
+	await page.getByText("Live", { exact: true }).waitFor();
+	assert.equal(page.url(), written);
+	await page.getByRole("textbox", { name: "Document" }).getByText("Half a sentence").waitFor();
+	const { token, workspace_id } = await signalbox.newToken();
+	const stored = `${signalbox.url}/api/documents/${written.split("/").pop()}?workspace_id=${workspace_id}`;
+	while (!(await (await fetch(stored, { headers: { Authorization: `Bearer ${token}` } })).text()).includes("Half a sentence"));
 });
 
 test("a key is shown once, and revoked after a question", async (t) => {

@@ -7,7 +7,7 @@ import type { Transaction } from "@tiptap/pm/state";
 import { ySyncPluginKey } from "@tiptap/y-tiptap";
 import { Bold, History as HistoryIcon, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
 import { type MouseEvent, useEffect, useRef, useState } from "react";
-import { unwrap, useClient } from "../client.ts";
+import { signedOut, unwrap, useClient } from "../client.ts";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
 import { CopyButton } from "../parts/page.tsx";
 import { toast } from "../parts/Toast.tsx";
@@ -37,8 +37,11 @@ const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string
 
 /** A document, live: people and agents write in it at the same time. */
 export default function Document({ id, me, readOnly }: { id: string; me: { id: string; name: string }; readOnly: boolean }) {
-	const { connected, line, draft } = useDocument(id, me.id);
+	const { connected, line, here, draft } = useDocument(id, me.id);
 	useLeaveWarning(draft);
+	useEffect(() => {
+		if (line === "signed-out") signedOut.tell();
+	}, [line]);
 	const told = words[line];
 	const [typed, setTyped] = useState("");
 	return (
@@ -46,7 +49,8 @@ export default function Document({ id, me, readOnly }: { id: string; me: { id: s
 			{told && (
 				<div role="status">
 					<Notice tone={told[0]}>
-						<b className="font-bold">{told[1]}</b> {told[2]}
+						<b className="font-bold">{told[1]}</b> {line === "lost" && !here && "The text has not come yet. "}
+						{told[2]}
 						{line !== "lost" && (
 							<span className="mt-2 flex gap-2">
 								{line === "signed-out" && (

@@ -4,25 +4,31 @@ import { useWorkspace } from "../client.ts";
 import { type Draft, keepDraft } from "./draft.ts";
 import { placeOf } from "./kept.ts";
 
-/** Connects a document until the page leaves it, and keeps what its member writes without a connection. */
+/**
+ * Connects a document until the page leaves it, and keeps what its member writes without a connection. `here`
+ * says whether the document's text has come.
+ */
 export function useDocument(
 	id: string,
 	member: string,
-): { connected: DocumentConnection | null; line: DocumentState; draft: Draft | null } {
+): { connected: DocumentConnection | null; line: DocumentState; here: boolean; draft: Draft | null } {
 	const { workspace } = useWorkspace();
 	const [connected, setConnected] = useState<DocumentConnection | null>(null);
 	const [draft, setDraft] = useState<Draft | null>(null);
 	const [line, setLine] = useState<DocumentState>("connecting");
+	const [here, setHere] = useState(false);
 	useEffect(() => {
 		const connection = connectDocument(id, {
 			workspace: workspace.id,
 			onState: (state) => {
 				kept.line(state);
 				setLine(state);
+				if (state === "live") setHere(true);
 			},
 		});
 		const kept = keepDraft(placeOf(workspace.id, member, id), connection);
 		setLine("connecting");
+		setHere(false);
 		setConnected(connection);
 		setDraft(kept);
 		return () => {
@@ -32,5 +38,5 @@ export function useDocument(
 			setDraft(null);
 		};
 	}, [id, member, workspace.id]);
-	return { connected, line, draft };
+	return { connected, line, here, draft };
 }

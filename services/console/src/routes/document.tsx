@@ -1,3 +1,4 @@
+import { SignalboxError } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ChevronLeft, History as HistoryIcon, SquareArrowOutUpRight } from "lucide-react";
@@ -39,7 +40,9 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 	useEffect(() => {
 		document.title = `${name.data ?? "Document"} · Signalbox`;
 	}, [name.data]);
-	if (name.error) return <Failed error={name.error} onRetry={() => void name.refetch()} />;
+	// The text of a document that is open stays, also when it is deleted or the network is cut.
+	if (name.error && !name.data && !(name.error instanceof SignalboxError && name.error.status === 0))
+		return <Failed error={name.error} onRetry={() => void name.refetch()} />;
 	const go = (next: DocumentSearch) => void navigate({ to: "/w/$slug/d/$id", params: { slug, id }, search: next, replace: true });
 	const open = search.history === true || search.v !== undefined;
 	return (

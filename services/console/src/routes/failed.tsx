@@ -22,8 +22,9 @@ export function NotHere() {
 /** A page that could not be loaded, with what is known about why. */
 export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRetry?: () => void; heading?: "h1" | "h2" }) {
 	const router = useRouter();
-	if (error instanceof SignalboxError && error.status === 401) return <SignedOut heading={heading} />;
-	if (error instanceof SignalboxError && error.status === 404) return <NotHere />;
+	if (!(error instanceof SignalboxError)) return <Unfetched error={error} heading={heading} />;
+	if (error.status === 401) return <SignedOut heading={heading} />;
+	if (error.status === 404) return <NotHere />;
 	return (
 		<Blank
 			heading={heading}
@@ -32,6 +33,28 @@ export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRet
 			action={<Button onClick={onRetry ?? (() => void router.invalidate())}>Try now</Button>}
 		>
 			{error.message} Nothing is lost, it is only not shown.
+		</Blank>
+	);
+}
+
+/**
+ * A page with code that could not be fetched: the network was cut, or the server has a newer version.
+ * Only a reload fetches it again.
+ */
+function Unfetched({ error, heading }: { error: Error; heading: "h1" | "h2" }) {
+	useEffect(() => {
+		const reload = () => location.reload();
+		addEventListener("online", reload);
+		return () => removeEventListener("online", reload);
+	}, []);
+	return (
+		<Blank
+			heading={heading}
+			line="broken"
+			title="This could not be shown"
+			action={<Button onClick={() => location.reload()}>Reload</Button>}
+		>
+			A part of this page could not be fetched or shown ({error.message}). What you wrote is kept in this browser.
 		</Blank>
 	);
 }
