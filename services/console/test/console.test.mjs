@@ -995,7 +995,7 @@ for (const [scheme, width] of process.env.ALL_LOOKS ? looks : looks.slice(0, 2))
 			const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
 			assert.ok(wide <= 0, `${name} scrolls sideways by ${wide} px`);
 			if (!process.env.SCREENSHOTS) return;
-			const file = `${name.replaceAll(/[^a-z]+/g, "-").replace(/-$/, "")}-${scheme}-${width}.png`;
+			const file = `${name.replaceAll(/[^a-z0-9]+/g, "-")}-${scheme}-${width}.png`;
 			await page.screenshot({ path: path.join(process.env.SCREENSHOTS, file), fullPage: true });
 		};
 		await check("new session");
