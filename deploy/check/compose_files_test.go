@@ -15,7 +15,7 @@ import (
 )
 
 // composeFiles are docker-compose.yml and what may be added to it.
-var composeFiles = []string{"docker-compose.yml", "deploy/compose/monitoring.yml"}
+var composeFiles = []string{"docker-compose.yml", "deploy/compose/replicas.yml", "deploy/compose/monitoring.yml"}
 
 func composed(t *testing.T, files ...string) *types.Project {
 	t.Helper()
@@ -24,6 +24,29 @@ func composed(t *testing.T, files ...string) *types.Project {
 		t.Fatalf("%q: %v", files, err)
 	}
 	return p
+}
+
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	p := composed(t, composeFiles[0], composeFiles[1])
+	for _, name := range services {
+		if s := p.Services[name]; s.Deploy == nil || s.Deploy.Replicas == nil || *s.Deploy.Replicas != 2 {
+			t.Errorf("%s does not have two replicas", name)
+		}
+	}
+	if n := len(p.Services["gateway"].Ports); n != 0 {
+		t.Errorf("the gateways publish %d ports, which only one of them could have", n)
+	}
+	if ports := p.Services["balancer"].Ports; len(ports) != 1 || ports[0].HostIP != "127.0.0.1" || ports[0].Published != "8080" {
+		t.Errorf("the balancer is published at %v, want 127.0.0.1:8080", ports)
+	}
+	// docs/operate.md, "Connections".
+	if command := p.Services["postgres"].Command; !slices.Contains(command, "max_connections=200") {
+		t.Errorf("two replicas of each service may open 154 connections; postgres is started with %q", command)
+	}
+	if conf := read(t, "deploy/compose/haproxy.cfg"); !strings.Contains(conf, "gateway:8080") || !strings.Contains(conf, "GET /ready") {
+		t.Error("the balancer does not ask the gateways whether they are ready")
+	}
 }
 
 // TestAddedServicesAreHardened sees that what is added is no weaker than the services.

@@ -63,6 +63,13 @@ RUN apt-get update && apt-get install -y --no-install-recommends wget && rm -rf 
 COPY --from=nats-build /out/nats-server /usr/local/bin/
 ENTRYPOINT ["nats-server"]
 
+# haproxy:3.2-alpine
+FROM $DEBIAN AS haproxy
+RUN apt-get update && apt-get install -y --no-install-recommends haproxy wget && rm -rf /var/lib/apt/lists/*
+USER haproxy
+STOPSIGNAL SIGUSR1
+CMD ["haproxy", "-W", "-db", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]
+
 # prom/prometheus:v3.5.0
 FROM $DEBIAN AS prometheus
 RUN apt-get update && apt-get install -y --no-install-recommends prometheus wget && rm -rf /var/lib/apt/lists/* && \

@@ -37,6 +37,7 @@ var steps = []step{
 	{"restart", "the same while containers are restarted one by one", restarts},
 	{"upgrade", "agent-runner alone is replaced by another version, under load", upgrade},
 	{"backup", "a backup is restored into an empty installation", backup},
+	{"replicas", "two replicas of each service behind a balancer: stories on both gateways, and kills", replicas},
 	{"monitoring", "Prometheus scrapes every service and has the alerts", monitoring},
 	{"browser", "a tool opens a page in the browser's container", browser},
 }

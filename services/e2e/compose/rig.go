@@ -20,7 +20,7 @@ import (
 // project is Compose's name of the installation.
 const project = "signalbox-e2e"
 
-// published is where the gateway is reached.
+// published is where the gateway, or the balancer, is reached.
 const published = "127.0.0.1:18080"
 
 // rig is the installation and what the steps share.
@@ -176,9 +176,12 @@ func ask(ctx context.Context, c world.Client, content string) error {
 }
 
 // installation describes the project for package world.
-func (r *rig) installation() world.Installation {
+func (r *rig) installation(gateways ...string) world.Installation {
+	if len(gateways) == 0 {
+		gateways = []string{"http://" + published}
+	}
 	return world.Installation{
-		Gateways: []string{"http://" + published}, Simulator: "http://" + simulatorAddress + ":8089",
+		Gateways: gateways, Simulator: "http://" + simulatorAddress + ":8089",
 		Database: "postgres://signalbox:" + r.settings["POSTGRES_PASSWORD"] + "@" + postgresAddress + ":5432/signalbox?sslmode=disable",
 		Secret:   r.settings["GATEWAY_DEV_SECRET"],
 	}
@@ -203,7 +206,7 @@ func (r *rig) logs(ctx context.Context) {
 
 // down removes the project and sees that nothing of it is left.
 func (r *rig) down(ctx context.Context) error {
-	r.shape, r.profile = []string{monitoringFile}, "*"
+	r.shape, r.profile = []string{replicasFile, monitoringFile}, "*"
 	defer func() { r.shape, r.profile = nil, "" }()
 	if _, err := r.compose(ctx, "down", "--volumes", "--remove-orphans", "--timeout", "40"); err != nil {
 		return err

@@ -21,8 +21,10 @@ import (
 )
 
 // stories runs the stories of package e2e against the installation.
-func stories(ctx context.Context, r *rig) error {
-	env, err := r.attached(r.installation())
+func stories(ctx context.Context, r *rig) error { return r.tell(ctx, r.installation()) }
+
+func (r *rig) tell(ctx context.Context, in world.Installation) error {
+	env, err := r.attached(in)
 	if err != nil {
 		return err
 	}
@@ -230,7 +232,38 @@ func backup(ctx context.Context, r *rig) error {
 	return err
 }
 
-const monitoringFile = "deploy/compose/monitoring.yml"
+const (
+	replicasFile   = "deploy/compose/replicas.yml"
+	monitoringFile = "deploy/compose/monitoring.yml"
+)
+
+func replicas(ctx context.Context, r *rig) error {
+	r.shape = []string{replicasFile}
+	if err := r.up(ctx, "--no-build"); err != nil {
+		return err
+	}
+	// The stories have viewers on both gateways.
+	var gateways []string
+	for _, n := range []string{"1", "2"} {
+		ip, err := r.inspect(ctx, project+"-gateway-"+n, `{{(index .NetworkSettings.Networks "`+project+`_outside").IPAddress}}`)
+		if err != nil {
+			return err
+		}
+		gateways = append(gateways, "http://"+ip+":8080")
+	}
+	if err := r.tell(ctx, r.installation(gateways...)); err != nil {
+		return err
+	}
+	w, err := r.world(ctx) // through the balancer
+	if err != nil {
+		return err
+	}
+	if err := r.storm(ctx, w); err != nil {
+		return err
+	}
+	r.shape = nil
+	return r.up(ctx, "--no-build", "--remove-orphans")
+}
 
 func monitoring(ctx context.Context, r *rig) error {
 	r.shape = []string{monitoringFile}
