@@ -5,12 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
-	"strings"
+	"maps"
 
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/pg"
+	"signalbox.dev/pkg/plainjson"
 )
 
 // RuleEffect is what a rule does with the calls that it matches.
@@ -39,40 +39,57 @@ func (r *Rule) Matches(tool string, args json.RawMessage) (ok, exact bool) {
 	if r.Args == nil {
 		return true, false
 	}
-	ok = bytes.Equal(normal(*r.Args), normal(args))
+	form := alike
+	if r.Effect == Allow {
+		form = same
+	}
+	ok = bytes.Equal(form(*r.Args), form(args))
 	return ok, ok
 }
 
-// normal returns the arguments as the tool-executor hands them to tools (internal/tool, Schema.Check):
-// sorted fields, the last of several with one name, and whole numbers without fraction and exponent.
-// What differed only here would let a call past a rule. It returns what is not JSON as it is.
-func normal(args json.RawMessage) []byte {
-	d := json.NewDecoder(bytes.NewReader(args))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
+// same returns the arguments in the form in which the tool-executor checks them. It returns what
+// is not JSON as it is.
+func same(args json.RawMessage) []byte {
+	v, err := plainjson.Decode(string(args))
+	if err != nil {
 		return args
 	}
-	b, err := json.Marshal(plainNumbers(v))
+	b, err := json.Marshal(v)
 	if err != nil {
 		return args
 	}
 	return b
 }
 
-func plainNumbers(v any) any {
+// alike is same, but makes all arguments equal that may have one meaning to a tool: the
+// tool-executor leaves out members with null that a schema does not allow, and most programs read
+// numbers as float64. A rule that restricts calls is about more of them rather than too few.
+func alike(args json.RawMessage) []byte {
+	v, err := plainjson.Decode(string(args))
+	if err != nil {
+		return args
+	}
+	b, err := json.Marshal(withoutSpelling(v))
+	if err != nil {
+		return args
+	}
+	return b
+}
+
+func withoutSpelling(v any) any {
 	switch v := v.(type) {
 	case json.Number:
-		if f, err := v.Float64(); err == nil && f == math.Trunc(f) && math.Abs(f) <= 1<<53 && strings.ContainsAny(v.String(), ".eE") {
-			return int64(f)
+		if f, err := v.Float64(); err == nil {
+			return f + 0 // no negative zero
 		}
 	case []any:
 		for i := range v {
-			v[i] = plainNumbers(v[i])
+			v[i] = withoutSpelling(v[i])
 		}
 	case map[string]any:
+		maps.DeleteFunc(v, func(_ string, member any) bool { return member == nil })
 		for k := range v {
-			v[k] = plainNumbers(v[k])
+			v[k] = withoutSpelling(v[k])
 		}
 	}
 	return v

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/text/message"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/plainjson"
 )
 
 // MaxArgs bounds the arguments of a call, in bytes of JSON.
@@ -83,15 +82,15 @@ func (s *Schema) check(args string, dropNulls bool) (json.RawMessage, error) {
 	if strings.TrimSpace(args) == "" {
 		args = "{}"
 	}
-	v, err := decode(args)
-	if err != nil {
-		return nil, fault.New(fault.Invalid, "the arguments are not valid JSON (%v): send one JSON object", err)
+	v, err := plainjson.Decode(args)
+	switch {
+	case errors.Is(err, plainjson.ErrSyntax):
+		return nil, fault.New(fault.Invalid, "the arguments are %v: send one JSON object", err)
+	case err != nil:
+		return nil, fault.New(fault.Invalid, "in the arguments, %v", err)
 	}
 	if _, ok := v.(map[string]any); !ok {
 		return nil, fault.New(fault.Invalid, "the arguments must be a JSON object, not %s", typeName(v))
-	}
-	if v, err = plainNumbers(v); err != nil {
-		return nil, fault.New(fault.Invalid, "the arguments contain %v", err)
 	}
 	if err := s.schema.Validate(v); err != nil {
 		violation, ok := errors.AsType[*jsonschema.ValidationError](err)
@@ -144,55 +143,6 @@ func removeNulls(v any, e *jsonschema.ValidationError) (removed bool) {
 	delete(parent, name)
 	return true
 }
-
-func decode(text string) (any, error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil {
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, errors.New("it ends too early")
-		}
-		return nil, err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the value")
-	}
-	return v, nil
-}
-
-// plainNumbers writes whole numbers without fraction and exponent (5 for 5.0 or 0.5e1), as
-// tools decode them. It refuses numbers outside of float64 and very long ones, which would
-// make the validation slow.
-func plainNumbers(v any) (any, error) {
-	var err error
-	switch v := v.(type) {
-	case json.Number:
-		f, perr := v.Float64()
-		if perr != nil || len(v) > maxNumber {
-			return nil, fmt.Errorf("a number that is out of range: %s", clip(v.String()))
-		}
-		if f == math.Trunc(f) && math.Abs(f) <= 1<<53 && strings.ContainsAny(v.String(), ".eE") {
-			return json.Number(strconv.FormatInt(int64(f), 10)), nil
-		}
-	case []any:
-		for i := range v {
-			if v[i], err = plainNumbers(v[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for k := range v {
-			if v[k], err = plainNumbers(v[k]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
-}
-
-// maxNumber bounds the characters of a number. A float64 written out has fewer.
-const maxNumber = 400
 
 func typeName(v any) string {
 	switch v.(type) {
