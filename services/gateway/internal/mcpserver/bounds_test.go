@@ -106,3 +106,20 @@ func TestPanic(t *testing.T) {
 		t.Errorf("list_documents: %d %s, want an error", status, answer)
 	}
 }
+
+// A resource that there is not is an error, whatever its URI is.
+func TestMissingResource(t *testing.T) {
+	t.Parallel()
+	url := newServer(t)
+	for _, uri := range []string{`x`, ``, `a\u0000`, `signalbox://documents/\u0000`, `\u007f\u0007`, `\udb40\udc01`, `\ud800`, `\"`} {
+		status, answer := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"`+uri+`"}}`)
+		if status != http.StatusOK || !strings.Contains(answer, "Resource not found") {
+			t.Errorf("%s: %d %q, want an error", uri, status, answer)
+		}
+	}
+	for _, params := range []string{`,"params":null`, `,"params":{}`, `,"params":[]`} {
+		if status, answer := post(t, url, `{"jsonrpc":"2.0","id":1,"method":"resources/read"`+params+`}`); !strings.Contains(answer, `"error"`) && status != http.StatusBadRequest {
+			t.Errorf("resources/read%s: %d %q, want an error", params, status, answer)
+		}
+	}
+}

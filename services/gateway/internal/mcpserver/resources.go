@@ -3,8 +3,10 @@ package mcpserver
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"signalbox.dev/pkg/fault"
@@ -30,15 +32,33 @@ func (s *server) addResources(m *mcp.Server) {
 	m.AddResourceTemplate(&mcp.ResourceTemplate{
 		Name: "session", Title: "Session", URITemplate: sessionURI + "{id}", MIMEType: "application/json", Description: "The newest messages of a session.",
 	}, s.session)
-	// The SDK lists the resources that were added; a workspace's documents change.
 	m.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			if list, ok := req.(*mcp.ListResourcesRequest); ok {
-				return s.listResources(ctx, list)
+			switch r := req.(type) {
+			case *mcp.ListResourcesRequest:
+				// The SDK lists the resources that were added; a workspace's documents change.
+				return s.listResources(ctx, r)
+			case *mcp.ReadResourceRequest:
+				res, err := next(ctx, method, req)
+				return res, withJSONData(err, r.Params.URI)
 			}
 			return next(ctx, method, req)
 		}
 	})
+}
+
+// withJSONData returns the SDK's error about a missing resource with data that is JSON: the SDK
+// quotes the URI as Go does, and leaves out the answer if that is not JSON.
+func withJSONData(err error, uri string) error {
+	e, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok || e.Code != mcp.CodeResourceNotFound {
+		return err
+	}
+	data, err := json.Marshal(map[string]string{"uri": uri})
+	if err != nil {
+		return err
+	}
+	return &jsonrpc.Error{Code: e.Code, Message: e.Message, Data: data}
 }
 
 func (s *server) listResources(ctx context.Context, req *mcp.ListResourcesRequest) (*mcp.ListResourcesResult, error) {

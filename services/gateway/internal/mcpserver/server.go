@@ -193,7 +193,19 @@ func (s *server) shown(ctx context.Context, name string, err error) error {
 		s.cfg.Log.ErrorContext(ctx, "call of the MCP server failed", "name", name, "error", err)
 		return errors.New("the call failed inside of Signalbox: try again later")
 	}
-	return errors.New(f.Message)
+	return errors.New(inputName(f.Message))
+}
+
+// inputNames are the tools' names of services' fields.
+var inputNames = map[string]string{"page_size": "limit", "operation_key": "idempotency_key", "markdown": "content", "content_json": "message"}
+
+// inputName replaces the field name at the beginning of a service's message.
+func inputName(message string) string {
+	field, rest, ok := strings.Cut(message, ": ")
+	if name := inputNames[field]; ok && name != "" {
+		return name + ": " + rest
+	}
+	return message
 }
 
 // Hints for clients that ask people before they call a tool.

@@ -1,6 +1,10 @@
 package mcpserver
 
-import "testing"
+import (
+	"testing"
+
+	"signalbox.dev/pkg/fault"
+)
 
 // TestOrigins sees which pages may call the server.
 func TestOrigins(t *testing.T) {
@@ -27,6 +31,20 @@ func TestOrigins(t *testing.T) {
 		s := &server{Config{Origins: c.origins}}
 		if got := s.allows(c.origin, c.host); got != c.want {
 			t.Errorf("a page of %q at %s with %q listed: allowed is %t, want %t", c.origin, c.host, c.origins, got, c.want)
+		}
+	}
+}
+
+// Errors of services name the fields of tools.
+func TestErrorNames(t *testing.T) {
+	t.Parallel()
+	s := &server{}
+	for message, want := range map[string]string{
+		"page_size: is 101; use 1 to 100": "limit: is 101; use 1 to 100", "operation_key: this key was used": "idempotency_key: this key was used",
+		"markdown": "markdown", "no page_size: here": "no page_size: here", ": ": ": ",
+	} {
+		if got := s.shown(t.Context(), "tool", fault.New(fault.Invalid, "%s", message)).Error(); got != want {
+			t.Errorf("the error %q is shown as %q, want %q", message, got, want)
 		}
 	}
 }
