@@ -290,6 +290,11 @@ func TestRules(t *testing.T) {
 	if err := rule(identity.Owner, ask); err != nil {
 		t.Fatal(err)
 	}
+	for _, pattern := range []string{"*", "read*", "mcp__x__*", " read", "re\nad"} {
+		if err := rule(identity.Owner, &agentv1.CreateRuleRequest{ToolName: pattern, Effect: agentv1.RuleEffect_RULE_EFFECT_DENY}); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("a rule for %q = %v, want Invalid: it would never match", pattern, err)
+		}
+	}
 	v := w.watch(session)
 	w.submit(session, "go")
 	remember := func(r agentv1.Remember) func(*agentv1.DecideRequest) {

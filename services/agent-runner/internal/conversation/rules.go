@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,6 +37,8 @@ const (
 	maxRuleArgs = 64 << 10
 )
 
+var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+
 // CreateRule stores a rule, which replaces one with the same scope, tool and arguments. Rules
 // for the whole workspace are for its owners.
 func (s *Store) CreateRule(ctx context.Context, a identity.Actor, r Rule) (*Rule, error) {
@@ -45,6 +48,8 @@ func (s *Store) CreateRule(ctx context.Context, a identity.Actor, r Rule) (*Rule
 	switch {
 	case r.ToolName == "":
 		return nil, fault.New(fault.Invalid, "tool is required")
+	case !toolName.MatchString(r.ToolName): // such as mcp__linear__*, which people would rely on
+		return nil, fault.New(fault.Invalid, "tool must be the whole name of one tool, such as browser_open: a rule has no patterns")
 	case r.Effect != run.Allow && r.Effect != run.Deny && r.Effect != run.AskBy:
 		return nil, fault.New(fault.Invalid, "effect must be allow, deny or ask")
 	case r.Args != nil && (len(*r.Args) > maxRuleArgs || !json.Valid(*r.Args) || !bytes.HasPrefix(bytes.TrimSpace(*r.Args), []byte("{"))):
