@@ -81,6 +81,9 @@ func (a *API) authorize(hc huma.Context, who access) (context.Context, error) {
 		return nil, err
 	}
 	r, _ := humago.Unwrap(hc)
+	if !utf8.ValidString(r.URL.Path) || strings.ContainsRune(r.URL.Path, 0) {
+		return nil, invalid("the path must be UTF-8, and not have the character U+0000")
+	}
 	if who.open {
 		return context.WithValue(ctx, addressKey{}, a.cfg.Authenticator.Address(r)), nil
 	}

@@ -54,6 +54,8 @@ func (f *ResponseFormat) schema(mode string) (string, error) {
 		return "", nil
 	case f.Type != "json_schema":
 		return "", invalid("response_format.type must be json_schema")
+	case len(f.Schema) == 0:
+		return "", invalid("response_format.schema is required: the JSON Schema that the answer must satisfy")
 	case mode == "steer":
 		return "", invalid("response_format is not possible with the mode steer: the run answers in the format that it was started with")
 	}
