@@ -40,6 +40,7 @@ var steps = []step{
 	{"replicas", "two replicas of each service behind a balancer: stories on both gateways, and kills", replicas},
 	{"monitoring", "Prometheus scrapes every service and has the alerts", monitoring},
 	{"browser", "a tool opens a page in the browser's container", browser},
+	{"release", "the images of a release (make dist) are loaded and started", release},
 }
 
 func main() {
@@ -52,8 +53,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	numKills := flags.Int("kills", 12, "kills of each step that kills or restarts")
 	rate := flags.Float64("rate", 4, "runs per second that are offered meanwhile")
 	build := flags.Bool("build", true, "build the images; without, those that are there are used")
+	images := flags.String("images", "", "archive of a release's images, for the step release")
 	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "usage: compose [flags] [step …]\n\nSteps (without any, all):")
+		fmt.Fprintln(flags.Output(), "usage: compose [flags] [step …]\n\nSteps (without any, all but release):")
 		for _, s := range steps {
 			fmt.Fprintf(flags.Output(), "  %-11s %s\n", s.name, s.about)
 		}
@@ -66,7 +68,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		return process.Usage("%v", err)
 	}
-	chosen, err := choose(flags.Args())
+	chosen, err := choose(flags.Args(), *images != "")
 	if err != nil {
 		return err
 	}
@@ -76,7 +78,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	r := &rig{
 		root: root, dir: filepath.Join(root, "bin/compose"), out: out, began: time.Now(),
-		kills: *numKills, rate: *rate, build: *build, tag: "dev",
+		kills: *numKills, rate: *rate, images: *images, build: *build, tag: "dev",
 	}
 	if err := r.docker(ctx, "info"); err != nil {
 		return fmt.Errorf("no Docker engine answers (deploy/e2e/compose/run.sh starts one): %w", err)
@@ -101,16 +103,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errors.Join(err, r.down(context.WithoutCancel(ctx)))
 }
 
-func choose(names []string) ([]step, error) {
+func choose(names []string, released bool) ([]step, error) {
 	var chosen []step
 	for _, s := range steps {
-		if slices.Contains(names, s.name) || len(names) == 0 {
+		if slices.Contains(names, s.name) || len(names) == 0 && (s.name != "release" || released) {
 			chosen = append(chosen, s)
 		}
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(steps, func(s step) bool { return s.name == name }) {
 			return nil, process.Usage("there is no step %q: see --help", name)
+		}
+		if name == "release" && !released {
+			return nil, process.Usage("the step release needs -images FILE, which `make dist` makes")
 		}
 	}
 	return chosen, nil

@@ -30,6 +30,7 @@ type rig struct {
 	began     time.Time
 	kills     int
 	rate      float64
+	images    string // archive of a release's images
 	build     bool
 	tag       string   // of the images that run
 	profile   string   // of Compose; "" for none
