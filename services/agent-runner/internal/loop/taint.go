@@ -8,6 +8,7 @@ import (
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
 	"signalbox.dev/services/agent-runner/internal/clienttool"
 	"signalbox.dev/services/agent-runner/internal/llm"
+	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 	"signalbox.dev/services/agent-runner/internal/modelmsg"
 	"signalbox.dev/services/agent-runner/internal/run"
 )
@@ -75,10 +76,18 @@ func (t *taint) addMessage(role string, content json.RawMessage, catalogue []*to
 		switch p := &parts[i]; {
 		case p.Type == modelmsg.ToolResult:
 			t.addResult(p, role == string(llm.Assistant), catalogue)
+		case p.Type == modelmsg.Text && role == string(llm.Assistant):
+			t.untrusted = t.untrusted || cites(p.ProviderOptions)
 		case p.Type != modelmsg.Text && role == string(llm.User):
 			t.addAnything()
 		}
 	}
+}
+
+// cites reports whether a text has citations. Some models search the web without being given a tool,
+// and nothing else tells of it.
+func cites(options json.RawMessage) bool {
+	return jscan.Member(jscan.Member(options, "openai"), "annotations") != nil || jscan.Member(jscan.Member(options, "anthropic"), "citations") != nil
 }
 
 func (t *taint) addResult(p *modelmsg.Part, byProvider bool, catalogue []*toolv1.Tool) {
