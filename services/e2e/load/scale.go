@@ -439,8 +439,9 @@ func wide(ctx context.Context, b *bench) error {
 		systems = append(systems, c)
 	}
 	const rounds = 3
-	for _, m := range append(wideMixes, mix{name: "nothing", long: 10 * time.Second}) {
-		var cost [2]float64
+	var idle [2]float64 // a second of it
+	for _, m := range append([]mix{{name: "nothing", long: 10 * time.Second}}, wideMixes...) {
+		var cost, seconds [2]float64
 		parts := [2]used{{}, {}}
 		for round := range rounds + 1 {
 			for i, c := range systems {
@@ -452,6 +453,7 @@ func wide(ctx context.Context, b *bench) error {
 					continue // warming up
 				}
 				cost[i] += o.used[allCPU] / 1000
+				seconds[i] += o.seconds
 				for part, n := range o.used {
 					parts[i][part] += n / 1000
 				}
@@ -471,6 +473,11 @@ func wide(ctx context.Context, b *bench) error {
 		b.figure(of+"1 replica of each service", cost[0]/unit, "ms")
 		b.figure(of+"4 replicas", cost[1]/unit, "ms")
 		b.figure(of+"4 replicas, beside 1", cost[1]/cost[0], "×")
+		if m.runs == 0 {
+			idle = [2]float64{cost[0] / seconds[0], cost[1] / seconds[1]}
+		} else {
+			b.figure(of+"4 replicas, beside 1, without what they use while idle", (cost[1]-idle[1]*seconds[1])/(cost[0]-idle[0]*seconds[0]), "×")
+		}
 		for _, part := range append(world.Services(), world.PostgresName, world.NATSName) {
 			b.figure(of+"1 and 4 replicas: of "+part, parts[0][part]/unit, "ms")
 			b.figure(of+"1 and 4 replicas: of "+part, parts[1][part]/unit, "ms")
