@@ -228,9 +228,9 @@ e2e: setup build-e2e $(REPORT) clients ## Run the end-to-end stories only
 
 ## ---- testing at length
 
-e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 SEED=)
+e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 SEED= TALKERS=120; RESTARTS=2 for rolling restarts instead)
 	@rm -rf bin/kill
-	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
+	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) -talkers $(or $(TALKERS),120) -restarts $(or $(RESTARTS),0) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
 
 e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and a minute of kills, with PgBouncer before PostgreSQL
 	@SIGNALBOX_E2E_POOLER=1 $(REPORT) $(GO_TEST) -p 1 -run '^Test(Cluster|Kills)$$' ./services/e2e ./services/e2e/kill

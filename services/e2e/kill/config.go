@@ -31,6 +31,10 @@ type Config struct {
 	Talkers int
 	// Only lists prefixes of the names of parts to kill; empty means all.
 	Only []string
+	// Restarts is how often each replica of each service is stopped and started again, one after
+	// the other, instead of kills; 0 means kills. Services then call each other through a
+	// balancer, as in Kubernetes. Not with World.
+	Restarts int
 	// Disturb breaks things, instead of the killer, and returns when the system is whole again.
 	// It calls Died when it breaks something.
 	Disturb func(ctx context.Context, died Died) error

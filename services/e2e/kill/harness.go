@@ -91,7 +91,14 @@ func (h *harness) startWorld(ctx context.Context, far string) error {
 	if err != nil {
 		return err
 	}
+	var via func(world.Link) (string, error)
+	if h.cfg.Restarts > 0 {
+		b := &balancer{services: map[string]*balanced{}}
+		h.closers = append(h.closers, b.close)
+		via = func(l world.Link) (string, error) { return b.via(ctx, l) }
+	}
 	h.world, err = world.Start(ctx, world.Options{
+		Via: via,
 		Dir: h.cfg.Dir, Programs: h.cfg.Programs, Durable: true,
 		Program: func(service string, _ int) string {
 			if service == subject.ToolExecutor {
@@ -149,10 +156,17 @@ func (h *harness) storm(ctx context.Context) error {
 	others.Go(func() { killer.supervise(background) })
 	others.Go(func() { h.progress(background) })
 	others.Go(func() { h.offer(offering) })
-	if h.cfg.Disturb == nil {
+	switch {
+	case h.cfg.Disturb != nil:
+		if err := h.cfg.Disturb(ctx, h.died); err != nil {
+			h.fatal(err)
+		}
+	case h.cfg.Restarts > 0:
+		if err := killer.restart(ctx); err != nil {
+			h.fatal(err)
+		}
+	default:
 		killer.run(ctx)
-	} else if err := h.cfg.Disturb(ctx, h.died); err != nil {
-		h.fatal(err)
 	}
 	h.count(func(r *Report) { r.Storm = time.Since(h.begun) })
 	h.say("that was the last kill; %d runs are to come to their end", h.active())

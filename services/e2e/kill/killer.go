@@ -114,6 +114,32 @@ func (k *killer) kill(ctx context.Context, victim world.Part, away time.Duration
 	})
 }
 
+// restart stops and starts each replica of each service, one after the other, as for an upgrade.
+func (k *killer) restart(ctx context.Context) error {
+	for range k.cfg.Restarts {
+		for _, p := range k.world.Procs() {
+			if !slices.Contains(world.Services(), p.Service) || !k.wanted(p.Name()) {
+				continue
+			}
+			if !pause(ctx, between(k.rnd, k.cfg.Least, k.cfg.Most)) {
+				return nil
+			}
+			k.mu.Lock()
+			k.busy[p.Name()] = true // so that supervise leaves it alone
+			k.mu.Unlock()
+			k.died(p.Service) // a drain takes seconds: all pauses from here on are its
+			if err := p.Stop(); err != nil {
+				return err
+			}
+			k.revive(context.WithoutCancel(ctx), p)
+			k.mu.Lock()
+			delete(k.busy, p.Name())
+			k.mu.Unlock()
+		}
+	}
+	return nil
+}
+
 // revive starts a part until it stays up, like a supervisor: a program may end because a dependency
 // is down.
 func (k *killer) revive(ctx context.Context, part world.Part) {

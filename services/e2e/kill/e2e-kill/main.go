@@ -33,6 +33,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	flags.IntVar(&cfg.Kills, "kills", 140, "how many kills")
 	flags.Float64Var(&cfg.Rate, "rate", 50, "runs per second that are offered")
 	flags.IntVar(&cfg.Talkers, "talkers", 120, "conversations at a time")
+	flags.IntVar(&cfg.Restarts, "restarts", 0, "how often to stop and start each replica of each service, one after the other, instead of kills")
 	flags.DurationVar(&cfg.Least, "least", 0, "shortest time between two kills (default 1s)")
 	flags.DurationVar(&cfg.Most, "most", 0, "longest time between two kills (default 2s)")
 	only := flags.String("only", "", "prefixes of the parts to kill, separated by commas: gateway,postgres,agent-runner-1")
