@@ -419,7 +419,8 @@ func (b *bench) verify(m model, proven []observation) error {
 // wideMixes are the loads whose costs should not depend on the number of replicas.
 var wideMixes = []mix{
 	{name: "step", runs: 24, steps: 20, words: 1, viewers: 1, long: 10 * time.Second},
-	{name: "stream", runs: 24, steps: 1, words: 150, viewers: 12, long: 8 * time.Second},
+	{name: "stream", runs: 60, steps: 1, words: 150, viewers: 1, long: 10 * time.Second},
+	{name: "stream of twelve of a run", runs: 24, steps: 1, words: 150, viewers: 12, long: 8 * time.Second},
 }
 
 // wide measures what steps and streams cost with four replicas of each service, beside one. The two
@@ -459,14 +460,8 @@ func wide(ctx context.Context, b *bench) error {
 				}
 			}
 		}
-		per := ""
-		var unit float64
-		switch m.name {
-		case "step":
-			unit = float64(rounds * m.runs * m.steps)
-		case "stream":
-			unit = float64(rounds * m.runs * m.viewers)
-		default:
+		unit, per := float64(rounds*m.runs*m.steps*m.viewers), ""
+		if m.runs == 0 {
 			unit, per = rounds*(m.long.Seconds()+2), " for a second"
 		}
 		of := "CPU time of one " + m.name + per + ", with "
