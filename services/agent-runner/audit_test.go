@@ -80,6 +80,21 @@ func TestAudit(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the audit differs (-want +got):\n%s", diff)
 	}
+	for query, want := range map[string]int{"NOT TODAY": 1, "rule": 2, "send": 4, "%": 0, person.Member.String(): 6, "nothing": 0} {
+		res, err := w.audit.ListAudit(owner, &agentv1.ListAuditRequest{Query: query})
+		if err != nil || len(res.GetRows()) != want {
+			t.Errorf("the audit of %q has %d rows (%v), want %d", query, len(res.GetRows()), err, want)
+		}
+	}
+	res, err := w.audit.ListAudit(owner, &agentv1.ListAuditRequest{Query: "nothing", QueryMembers: []string{person.Member.String()}})
+	if err != nil || len(res.GetRows()) != len(want) {
+		t.Errorf("the audit of a member has %d rows (%v), want %d", len(res.GetRows()), err, len(want))
+	}
+	for _, req := range []*agentv1.ListAuditRequest{{Query: strings.Repeat("x", 201)}, {Query: "x", QueryMembers: []string{"x"}}} {
+		if _, err := w.audit.ListAudit(owner, req); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("ListAudit(%v) = %v, want it invalid", req, err)
+		}
+	}
 	if _, err := w.audit.ListAudit(w.as(identity.Editor), &agentv1.ListAuditRequest{}); fault.KindOf(err) != fault.Forbidden {
 		t.Errorf("ListAudit by an editor = %v, want it forbidden", err)
 	}

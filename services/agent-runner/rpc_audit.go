@@ -21,7 +21,9 @@ func (s *audits) ListAudit(ctx context.Context, req *agentv1.ListAuditRequest) (
 	if err != nil {
 		return nil, err
 	}
-	rows, next, err := s.store.List(ctx, actor, req.GetPageToken(), int(req.GetLimit()))
+	rows, next, err := s.store.List(ctx, actor, audit.Query{
+		Token: req.GetPageToken(), Limit: int(req.GetLimit()), Text: req.GetQuery(), Members: req.GetQueryMembers(),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -787,6 +787,9 @@ func (fakeAudit) ListAudit(ctx context.Context, req *agentv1.ListAuditRequest) (
 		}
 		rows = slices.DeleteFunc(rows, func(r *agentv1.AuditRow) bool { return !r.GetAt().AsTime().Before(before) })
 	}
+	rows = slices.DeleteFunc(rows, func(r *agentv1.AuditRow) bool {
+		return !strings.Contains(r.String(), req.GetQuery()) && !slices.Contains(req.GetQueryMembers(), r.GetMemberId())
+	})
 	res := &agentv1.ListAuditResponse{Rows: rows}
 	if n := int(req.GetLimit()); n < len(rows) {
 		res.Rows, res.NextPageToken = rows[:n], "more"

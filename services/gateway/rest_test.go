@@ -15,6 +15,7 @@ import (
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
+	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
@@ -797,6 +798,27 @@ func TestAudit(t *testing.T) {
 		t.Errorf("a row differs (-want +got):\n%s", diff)
 	}
 	call[object](t, in, w.owner, "GET", "/api/audit?cursor=x", "", http.StatusBadRequest)
+	call[object](t, in, w.owner, "GET", "/api/audit?q="+strings.Repeat("x", 201), "", http.StatusBadRequest)
+	// A search is in what is told, and in the names of those who did it.
+	err := w.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO people (member_id, email, name) VALUES (@me, '', 'Ines Halden')`, pg.Args{"me": me})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string][]string{
+		"ROLE-": {"role-changed"}, "lost": {"key-revoked", "key-created"}, "halden": {"key-revoked", "key-created", "member-removed", "key-revoked", "role-changed", "member-added"},
+		"c1": {"call-approved"}, "%": nil,
+	} {
+		var found []string
+		for _, r := range call[map[string][]object](t, in, w.owner, "GET", "/api/audit?q="+url.QueryEscape(q), "", http.StatusOK)["audit"] {
+			found = append(found, fmt.Sprint(r["action"]))
+		}
+		if diff := cmp.Diff(want, found); diff != "" {
+			t.Errorf("the audit of %q differs (-want +got):\n%s", q, diff)
+		}
+	}
 	// The gateway can neither change nor delete a row.
 	for _, query := range []string{`UPDATE audit SET member_id = gen_random_uuid()`, `DELETE FROM audit`} {
 		err := w.db.InWorkspace(t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {

@@ -28,7 +28,12 @@ type ListAuditRequest struct {
 	// next_page_token of the previous page, or the place of a row of another audit.
 	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// 1 to 100; 0 means 20.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only rows whose member, action, tool, subject or detail contains it, in any case, or that are by
+	// one of query_members. At most 200 characters; empty means all rows.
+	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
+	// At most 100: the members whom the query names.
+	QueryMembers  []string `protobuf:"bytes,4,rep,name=query_members,json=queryMembers,proto3" json:"query_members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -75,6 +80,20 @@ func (x *ListAuditRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListAuditRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetQueryMembers() []string {
+	if x != nil {
+		return x.QueryMembers
+	}
+	return nil
 }
 
 type ListAuditResponse struct {
@@ -249,11 +268,13 @@ var File_signalbox_agent_v1_audit_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_audit_proto_rawDesc = "" +
 	"\n" +
-	"\x1esignalbox/agent/v1/audit.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"G\n" +
+	"\x1esignalbox/agent/v1/audit.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x82\x01\n" +
 	"\x10ListAuditRequest\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x01 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"m\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05query\x18\x03 \x01(\tR\x05query\x12#\n" +
+	"\rquery_members\x18\x04 \x03(\tR\fqueryMembers\"m\n" +
 	"\x11ListAuditResponse\x120\n" +
 	"\x04rows\x18\x01 \x03(\v2\x1c.signalbox.agent.v1.AuditRowR\x04rows\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x80\x02\n" +

@@ -1,8 +1,8 @@
 import type { Schemas } from "@signalbox/client";
-import { type InfiniteData, type UseInfiniteQueryResult, useInfiniteQuery } from "@tanstack/react-query";
+import { type InfiniteData, keepPreviousData, type UseInfiniteQueryResult, useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Download } from "lucide-react";
-import { type ReactNode, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { saveCsv } from "../csv.ts";
 import { Blank, Button, Face, Segments } from "../parts/controls.tsx";
@@ -98,20 +98,25 @@ function Decisions() {
 	const { client, workspace } = useWorkspace();
 	const about = useSubjects();
 	const { nameOf } = usePeople();
+	const [wanted, setWanted] = useState("");
 	const rows = useInfiniteQuery({
-		queryKey: [workspace.id, "audit"],
+		queryKey: [workspace.id, "audit", wanted],
 		initialPageParam: undefined as string | undefined,
 		queryFn: ({ pageParam }) =>
-			unwrap(client.api.GET("/api/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } })).then(
-				(b) => ({
-					rows: b.audit as Schemas["Decision"][],
-					next: b.next_cursor,
+			unwrap(
+				client.api.GET("/api/audit", {
+					params: { query: { limit: 100, ...(wanted ? { q: wanted } : {}), ...(pageParam ? { cursor: pageParam } : {}) } },
 				}),
-			),
+			).then((b) => ({
+				rows: b.audit as Schemas["Decision"][],
+				next: b.next_cursor,
+			})),
 		getNextPageParam: (p) => p.next ?? undefined,
+		placeholderData: keepPreviousData,
 	});
 	return (
 		<Log
+			search={{ wanted, set: setWanted }}
 			query={rows}
 			label="Decisions"
 			cells={(r) => [
@@ -228,12 +233,15 @@ const mostPages = 200;
 
 function Log<T>({
 	query,
+	search,
 	label,
 	empty,
 	cells,
 	children,
 }: {
 	query: UseInfiniteQueryResult<InfiniteData<{ rows: T[]; next: string | null }>>;
+	/** What the server searches for. Without it the rows that are loaded are searched. */
+	search?: { wanted: string; set: (words: string) => void };
 	label: string;
 	empty: string;
 	/** A row in words, for the search and the file. */
@@ -241,6 +249,13 @@ function Log<T>({
 	children: (row: T) => ReactNode;
 }) {
 	const [words, setWords] = useState("");
+	const typing = useRef<ReturnType<typeof setTimeout>>(undefined);
+	useEffect(() => () => clearTimeout(typing.current), []);
+	const type = (typed: string) => {
+		setWords(typed);
+		clearTimeout(typing.current);
+		if (search) typing.current = setTimeout(() => search.set(typed.trim()), 200);
+	};
 	const [saving, setSaving] = useState(false);
 	const save = async () => {
 		setSaving(true);
@@ -258,9 +273,9 @@ function Log<T>({
 		<Loaded query={query}>
 			{({ pages }) => {
 				const rows = pages.flatMap((p) => p.rows);
-				const wanted = words.trim().toLowerCase();
+				const wanted = search ? "" : words.trim().toLowerCase();
 				const found = wanted ? rows.filter((r) => cells(r).join(" ").toLowerCase().includes(wanted)) : rows;
-				if (rows.length === 0)
+				if (rows.length === 0 && !search?.wanted)
 					return (
 						<Blank line="clear" title="Nothing yet">
 							{empty}
@@ -272,13 +287,13 @@ function Log<T>({
 							<input
 								type="search"
 								aria-label={`Search ${label}`}
-								placeholder="Search these rows"
+								placeholder={search ? "Who, what" : "Search these rows"}
 								value={words}
 								maxLength={100}
-								onChange={(e) => setWords(e.target.value)}
+								onChange={(e) => type(e.target.value)}
 							/>
 							<Button small icon={Download} busy={saving} onClick={() => void save()}>
-								Download all as CSV
+								{search?.wanted ? "Download these as CSV" : "Download all as CSV"}
 							</Button>
 						</div>
 						<Table label={label} head={["When", "Who", "What", ["From", "wide"]]}>

@@ -13,6 +13,7 @@ import (
 
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/services/gateway/internal/store"
 )
 
@@ -62,20 +63,36 @@ type decisionsOutputBody struct {
 
 // listAudit merges agent-runner's audit and the gateway's own. The cursor is the place of the last
 // row that was returned, which is valid in both.
-func (a *API) listAudit(ctx context.Context, in *ServicePage) (*decisionsOutputBody, error) {
+func (a *API) listAudit(ctx context.Context, in *struct {
+	ServicePage
+	Query string `query:"q" maxLength:"200" doc:"What the name or the e-mail address of a member who did it, the action, the tool, the subject or the detail contains."`
+},
+) (*decisionsOutputBody, error) {
+	if err := checkText("q", in.Query, 200); err != nil {
+		return nil, err
+	}
 	before, err := parsePlace(in.Cursor)
 	if err != nil {
 		return nil, err
+	}
+	ws := principalOf(ctx).Actor.Workspace
+	var named []id.Member
+	if in.Query != "" {
+		if named, err = a.cfg.Store.PeopleLike(ctx, ws, in.Query); err != nil {
+			return nil, err
+		}
 	}
 	var decided *agentv1.ListAuditResponse
 	var changed []store.Change
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() (err error) {
-		decided, err = a.cfg.Audit.ListAudit(ctx, &agentv1.ListAuditRequest{PageToken: in.Cursor, Limit: in.Limit})
+		decided, err = a.cfg.Audit.ListAudit(ctx, &agentv1.ListAuditRequest{
+			PageToken: in.Cursor, Limit: in.Limit, Query: in.Query, QueryMembers: each(named, id.Member.String),
+		})
 		return err
 	})
 	both.Go(func() (err error) {
-		changed, err = a.cfg.Store.Audit(ctx, principalOf(ctx).Actor.Workspace, before, int(in.Limit)+1)
+		changed, err = a.cfg.Store.Audit(ctx, ws, store.AuditQuery{Before: before, Limit: int(in.Limit) + 1, Text: in.Query, Members: named})
 		return err
 	})
 	if err := both.Wait(); err != nil {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -74,14 +75,51 @@ type Place struct {
 	ID uuid.UUID
 }
 
-// Audit returns up to limit rows of a workspace's audit, newest first, before a place; the zero
-// Place is after all rows.
-func (s *Store) Audit(ctx context.Context, ws id.Workspace, before Place, limit int) (page []Change, err error) {
+// AuditQuery selects rows of a workspace's audit.
+type AuditQuery struct {
+	Before Place // the zero Place is after all rows
+	Limit  int
+	// Text is in the rows, in any case, unless they are by or about one of Members. Empty: all rows.
+	Text    string
+	Members []id.Member
+}
+
+// Audit returns rows of a workspace's audit, newest first. A search reads the workspace's rows
+// until it has as many as the limit.
+func (s *Store) Audit(ctx context.Context, ws id.Workspace, q AuditQuery) (page []Change, err error) {
+	members := make([]string, len(q.Members)) // not nil: NULL would match no row
+	for i, m := range q.Members {
+		members[i] = m.String()
+	}
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT id, at, member_id, action, subject, detail FROM audit
 		WHERE workspace_id = @workspace AND (@newest OR (at, id) < (@before, @id))
+			AND (@text = '' OR member_id = ANY (@members::text[]::uuid[]) OR subject = ANY (@members::text[])
+				OR concat_ws(' ', member_id, action, subject, detail) ILIKE @pattern)
 		ORDER BY at DESC, id DESC LIMIT @limit`,
-		pg.Args{"workspace": ws, "newest": before == Place{}, "before": before.At, "id": before.ID, "limit": limit}).Query(pg.Collect(&page))
+		pg.Args{
+			"workspace": ws, "newest": q.Before == Place{}, "before": q.Before.At, "id": q.Before.ID, "limit": q.Limit,
+			"text": q.Text, "pattern": likePattern(q.Text), "members": members,
+		}).Query(pg.Collect(&page))
 	return page, wrap(s.db.ReadInWorkspace(ctx, ws, b), "read the audit")
 }
+
+// PeopleLike returns up to 100 members of a workspace whose name or e-mail address contains a text,
+// in any case.
+func (s *Store) PeopleLike(ctx context.Context, ws id.Workspace, text string) (members []id.Member, err error) {
+	b := &pgx.Batch{}
+	b.Queue(`
+		SELECT p.member_id FROM people p JOIN members m ON m.member_id = p.member_id
+		WHERE m.workspace_id = @workspace AND (p.name ILIKE @pattern OR p.email ILIKE @pattern)
+		ORDER BY p.member_id LIMIT 100`, pg.Args{"workspace": ws, "pattern": likePattern(text)}).Query(func(rows pgx.Rows) error {
+		members, err = pgx.CollectRows(rows, pgx.RowTo[id.Member])
+		return err
+	})
+	return members, wrap(s.db.ReadInWorkspace(ctx, ws, b), "read the people")
+}
+
+var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// likePattern returns the pattern of texts that contain a text.
+func likePattern(text string) string { return "%" + escapeLike.Replace(text) + "%" }

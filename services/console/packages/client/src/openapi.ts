@@ -6950,6 +6950,8 @@ export interface operations {
                 /** @description next_cursor of the previous page. */
                 cursor?: string;
                 limit?: number;
+                /** @description What the name or the e-mail address of a member who did it, the action, the tool, the subject or the detail contains. */
+                q?: string;
             };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
