@@ -51,7 +51,7 @@ func (s *server) addResources(m *mcp.Server) {
 // quotes the URI as Go does, and leaves out the answer if that is not JSON.
 func withJSONData(err error, uri string) error {
 	e, ok := errors.AsType[*jsonrpc.Error](err)
-	if !ok || e.Code != mcp.CodeResourceNotFound {
+	if !ok || len(e.Data) == 0 || json.Valid(e.Data) {
 		return err
 	}
 	data, err := json.Marshal(map[string]string{"uri": uri})
