@@ -1141,7 +1141,7 @@ func TestMove(t *testing.T) {
 	first := w.submit(session, "one")
 	v.until(func(ev *runv1.Event) bool { return ev.GetRunStart() != nil })
 	second, third := w.submit(session, "two", func(r *agentv1.SubmitRequest) { r.IdempotencyKey = "k" }), w.submit(session, "three")
-	w.submit(session, "four")
+	fourth := w.submit(session, "four")
 	if _, err := move(first.GetMessageId(), agentv1.SubmitMode_SUBMIT_MODE_QUEUE); fault.KindOf(err) != fault.Conflict {
 		t.Errorf("Move of a message that is answered = %v, want Conflict", err)
 	}
@@ -1156,6 +1156,13 @@ func TestMove(t *testing.T) {
 	again := w.submit(session, "two", func(r *agentv1.SubmitRequest) { r.IdempotencyKey = "k" })
 	if again.GetCreated() || again.GetRun().GetId() != queued.GetRun().GetId() {
 		t.Errorf("the key of a moved message again = %v, want its new run", again)
+	}
+	var listed []string
+	for _, m := range w.look(session).GetMessages() {
+		listed = append(listed, m.GetId())
+	}
+	if want := []string{first.GetMessageId(), third.GetMessageId(), fourth.GetMessageId(), second.GetMessageId()}; !slices.Equal(listed, want) {
+		t.Errorf("the messages are %v, want %v", listed, want)
 	}
 	close(release)
 	v.until(func(ev *runv1.Event) bool { return isEnd(ev) && ev.GetRunOrdinal() == 5 })

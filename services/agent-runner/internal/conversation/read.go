@@ -34,7 +34,8 @@ type Message struct {
 // View is a consistent snapshot of a session.
 type View struct {
 	Session Session
-	// Messages are those of the current branch, in order, and then those that are queued.
+	// Messages are those of the current branch, in order, and then those that are queued, in the
+	// order in which they will be answered.
 	Messages []Message
 	// Earlier is the position of the first one, if there are earlier ones than Messages has; else 0.
 	Earlier int64
@@ -184,7 +185,9 @@ func (v *View) readMessages(ctx context.Context, tx pgx.Tx, args pg.Args, page P
 		FROM messages
 		WHERE workspace_id = @workspace AND session_id = @session
 			AND (position IS NULL AND @newest OR position >= @first AND position < @before AND `+branch.OnCurrent+`)
-		ORDER BY position NULLS LAST, created_at, id`, args)
+		ORDER BY position NULLS LAST,
+			CASE WHEN position IS NULL THEN (SELECT ordinal FROM runs r WHERE r.workspace_id = @workspace AND r.id = messages.run_id) END,
+			created_at, id`, args)
 	if err != nil {
 		return err
 	}
