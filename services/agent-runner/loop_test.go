@@ -744,7 +744,7 @@ func TestBudget(t *testing.T) {
 	if got := lines(events); got[len(got)-1] != `1 done budget-steps "" 1` {
 		t.Errorf("events: %v", got)
 	}
-	const detail = "The 1 steps that this run may use are spent. An owner can raise the budget."
+	const detail = "The budget of this run, 1 step, is spent. An owner can raise it."
 	if r := w.run(sub.GetRun().GetId()).GetRun(); r.GetFinishDetail() != detail || events[len(events)-1].GetDone().GetFinishDetail() != detail {
 		t.Errorf("the run says %q, the event %q, want %q", r.GetFinishDetail(), events[len(events)-1].GetDone().GetFinishDetail(), detail)
 	}

@@ -250,10 +250,10 @@ func (s *state) verdict(now time.Time) Verdict {
 		used, others int64
 		shown        func(int64) string
 	}{
-		{"tokens", s.Tokens, s.UsedTokens, s.OthersTokens, func(n int64) string { return fmt.Sprintf("%d tokens", n) }},
+		{"tokens", s.Tokens, s.UsedTokens, s.OthersTokens, func(n int64) string { return count(n, "token") }},
 		{"cost", s.CostMicros, s.UsedMicros, s.OthersMicros, dollars},
-		{"steps", s.Steps, s.UsedSteps, s.OthersReserve, func(n int64) string { return fmt.Sprintf("%d steps", n) }},
-		{"time", s.Milliseconds, s.UsedMilliseconds, 0, func(n int64) string { return fmt.Sprintf("%d seconds of running time", n/1000) }},
+		{"steps", s.Steps, s.UsedSteps, s.OthersReserve, func(n int64) string { return count(n, "step") }},
+		{"time", s.Milliseconds, s.UsedMilliseconds, 0, func(n int64) string { return count(n/1000, "second") + " of running time" }},
 	} {
 		switch {
 		case l.limit == nil || l.used+l.others < *l.limit:
@@ -274,9 +274,16 @@ func (s *state) detail(limit string, now time.Time) string {
 			whose = "of this member"
 		}
 		midnight := now.UTC().Truncate(24 * time.Hour).Add(24 * time.Hour)
-		return fmt.Sprintf("Today's %s %s are spent. Runs go on at %s, or when an owner raises the budget.", limit, whose, midnight.Format(time.RFC3339))
+		return fmt.Sprintf("Today's budget %s, %s, is spent. Runs go on at %s, or when an owner raises it.", whose, limit, midnight.Format(time.RFC3339))
 	}
-	return fmt.Sprintf("The %s that this %s may use are spent. An owner can raise the budget.", limit, s.Scope)
+	return fmt.Sprintf("The budget of this %s, %s, is spent. An owner can raise it.", s.Scope, limit)
+}
+
+func count(n int64, unit string) string {
+	if n != 1 {
+		unit += "s"
+	}
+	return fmt.Sprintf("%d %s", n, unit)
 }
 
 // dollars formats an amount with two to six digits after the point.

@@ -195,7 +195,7 @@ func TestReserve(t *testing.T) {
 	}
 	w.take(two, 90)
 	v, err := w.reserve(t.Context(), one, 1)
-	if err != nil || v.Reason != "budget-tokens" || !strings.HasPrefix(v.Detail, "Today's 100 tokens of the workspace are spent. Runs go on at ") {
+	if err != nil || v.Reason != "budget-tokens" || !strings.HasPrefix(v.Detail, "Today's budget of the workspace, 100 tokens, is spent. Runs go on at ") {
 		t.Errorf("Reserve() = %+v, %v, want the day's tokens spent", v, err)
 	}
 	w.set(budget.Budget{Scope: budget.Workspace, Tokens: new(int64(1000))})
@@ -313,7 +313,7 @@ func TestDayAndSubject(t *testing.T) {
 	w.take(one, 2_500_000)
 	w.take(other, 2_500_000)
 	v, err := w.reserve(t.Context(), one, 1)
-	if err != nil || v.Reason != "budget-cost" || !strings.HasPrefix(v.Detail, "Today's $2.50 of this member are spent.") {
+	if err != nil || v.Reason != "budget-cost" || !strings.HasPrefix(v.Detail, "Today's budget of this member, $2.50, is spent.") {
 		t.Errorf("Reserve() = %+v, %v, want $2.50 spent", v, err)
 	}
 	if got := w.verdict(other); got != "" {
@@ -398,7 +398,7 @@ func TestRunningTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := w.reserve(t.Context(), c, 1)
-	const want = "The 3 seconds of running time that this run may use are spent. An owner can raise the budget."
+	const want = "The budget of this run, 3 seconds of running time, is spent. An owner can raise it."
 	if err != nil || v.Reason != "budget-time" || v.Detail != want {
 		t.Errorf("Reserve() = %+v, %v, want budget-time with %q", v, err, want)
 	}
