@@ -27,8 +27,8 @@ func browser(ctx context.Context, r *rig) error {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprint(w, "<title>A page</title><h1>Tide tables</h1><script>document.body.append('written by a script')</script>")
 	})}
-	go func() { _ = page.Serve(l) }() // it ends with Close
-	defer page.Close()
+	go func() { _ = page.Serve(l) }()   // it ends with Close
+	defer func() { _ = page.Close() }() // the step is over
 
 	r.profile = "browser"
 	r.variables = []string{"TOOL_EXECUTOR_BROWSER=http://browser:8086", "BROWSER_ALLOW_PRIVATE=" + address + "/32"}
@@ -129,11 +129,11 @@ func (r *rig) contained(ctx context.Context) error {
 	case service.filters == 0:
 		err = errors.New("the container has no seccomp profile")
 	case renderer.filters <= service.filters:
-		err = errors.New("Chromium's sandbox is off: a renderer has the container's seccomp filter only")
+		err = errors.New("the sandbox of Chromium is off: a renderer has the container's seccomp filter only")
 	case renderer.network == main.network:
-		err = errors.New("Chromium's sandbox is off: a renderer has the namespaces of Chromium")
+		err = errors.New("the sandbox of Chromium is off: a renderer has the namespaces of its main process")
 	case main.network == service.network:
-		err = errors.New("Chromium has the container's network")
+		err = errors.New("the network of Chromium is that of the container")
 	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

@@ -15,7 +15,7 @@ func release(ctx context.Context, r *rig) error {
 	if err != nil {
 		return err
 	}
-	defer archive.Close()
+	defer func() { _ = archive.Close() }() // only read
 	// By standard input: the engine of engine.sh has files of its own.
 	out, err := r.output(ctx, archive, nil, "docker", "load")
 	if err != nil {
