@@ -1,6 +1,6 @@
 import tailwind from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
-import { defaultClientConditions } from "vite";
+import { defaultClientConditions, defaultServerConditions } from "vite";
 import { defineConfig } from "vitest/config";
 
 // `npm run dev` serves the console with a gateway behind it: SIGNALBOX_URL names the gateway and
@@ -12,6 +12,7 @@ export default defineConfig({
 	plugins: [react(), tailwind()],
 	// The client's TypeScript, as in tsconfig.json: its dist/ is for those who install it.
 	resolve: { conditions: ["@signalbox/source", ...defaultClientConditions] },
+	ssr: { resolve: { conditions: ["@signalbox/source", ...defaultServerConditions] } }, // the units
 	build: { target: "es2023", sourcemap: false, chunkSizeWarningLimit: 700, assetsInlineLimit: 0 },
 	server: {
 		proxy: Object.fromEntries(
