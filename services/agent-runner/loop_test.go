@@ -72,7 +72,7 @@ func TestAnswer(t *testing.T) {
 // TestLongestPause checks the metric of the longest pause in a model's answer.
 func TestLongestPause(t *testing.T) {
 	t.Parallel()
-	const pause = 50 * time.Millisecond
+	const pause, least = 200 * time.Millisecond, 50 * time.Millisecond // the runner may get the beginning late
 	w := newWorld(t)
 	w.model.then(func(a *answer) {
 		a.begin()
@@ -95,8 +95,8 @@ func TestLongestPause(t *testing.T) {
 			continue
 		}
 		h, most := f.GetMetric()[0].GetHistogram(), time.Since(began).Seconds()
-		if h.GetSampleCount() != 1 || h.GetSampleSum() < pause.Seconds() || h.GetSampleSum() > most {
-			t.Errorf("%d answers paused for %v s, want one for %v to %v s", h.GetSampleCount(), h.GetSampleSum(), pause.Seconds(), most)
+		if h.GetSampleCount() != 1 || h.GetSampleSum() < least.Seconds() || h.GetSampleSum() > most {
+			t.Errorf("%d answers paused for %v s, want one for %v to %v s", h.GetSampleCount(), h.GetSampleSum(), least.Seconds(), most)
 		}
 		return
 	}
