@@ -47,7 +47,7 @@ export function DocumentsPage({ search }: { search: { q?: string } }) {
 		document.title = "Documents · Signalbox";
 		return () => clearTimeout(typing.current);
 	}, []);
-	if (documents.error) return <Failed error={documents.error} onRetry={() => void documents.refetch()} />;
+	if (documents.error && !documents.data) return <Failed error={documents.error} onRetry={() => void documents.refetch()} />;
 	const all = documents.data?.pages.flatMap((p) => p.documents) ?? [];
 	const again = () => queries.invalidateQueries({ queryKey: [workspace.id, "documents"] });
 	return (

@@ -30,7 +30,7 @@ export function InboxPage() {
 	useEffect(() => {
 		document.title = "Inbox · Signalbox";
 	}, []);
-	if (approvals.error) return <Failed error={approvals.error} onRetry={() => void approvals.refetch()} />;
+	if (approvals.error && !approvals.data) return <Failed error={approvals.error} onRetry={() => void approvals.refetch()} />;
 	return (
 		<div className="scroll">
 			<div className="page">

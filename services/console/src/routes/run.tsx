@@ -73,7 +73,7 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 	}, [title]);
 	const fall = useMemo(() => read.data && waterfall(read.data.details, read.data.trace, read.data.at), [read.data]);
 	const [part, setPart] = useState<Part>();
-	if (read.error) return <Failed error={read.error} onRetry={() => void read.refetch()} />;
+	if (read.error && !read.data) return <Failed error={read.error} onRetry={() => void read.refetch()} />;
 	if (!read.data || !fall)
 		return (
 			<p className="sr" role="status">

@@ -46,7 +46,7 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 	useEffect(() => {
 		document.title = "Runs · Signalbox";
 	}, []);
-	if (runs.error) return <Failed error={runs.error} onRetry={() => void runs.refetch()} />;
+	if (runs.error && !runs.data) return <Failed error={runs.error} onRetry={() => void runs.refetch()} />;
 	const all = runs.data?.pages.flatMap((p) => p.runs) ?? [];
 	const go = (next: RunsSearch) => void navigate({ to: "/w/$slug/runs", params: { slug }, search: next });
 	return (

@@ -86,7 +86,7 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 	useEffect(() => {
 		document.title = "Sessions · Signalbox";
 	}, []);
-	if (sessions.error) return <Failed error={sessions.error} onRetry={() => void sessions.refetch()} />;
+	if (sessions.error && !sessions.data) return <Failed error={sessions.error} onRetry={() => void sessions.refetch()} />;
 	let day = "";
 	return (
 		<div className="scroll">
