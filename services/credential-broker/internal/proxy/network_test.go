@@ -224,7 +224,7 @@ func TestConcurrentStreams(t *testing.T) {
 	}
 	wg.Wait()
 	r.proxy.Wait()
-	want := map[string]float64{"requests ok": streams - streams/10, "requests broken": streams / 10, "open ": 0, "gate ": streams, "added ": streams}
+	want := map[string]float64{"requests ok": streams - streams/10, "requests broken": streams / 10, "requests exhausted": 0, "requests no_account": 0, "open ": 0, "gate ": streams, "added ": streams}
 	if diff := cmp.Diff(want, r.metricValues()); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}
