@@ -32,4 +32,4 @@ base postgres postgres:18
 base nats nats:2.15-alpine
 base haproxy haproxy:3.2-alpine
 base prometheus prom/prometheus:v3.5.0
-debian bookworm debian:12-slim # of the browser
+debian bookworm debian:12-slim
