@@ -80,7 +80,7 @@ const (
 // empty; it is kept.
 func Transcript(earlier string, messages []run.Message, limit int) string {
 	if earlier != "" {
-		earlier = "[summary of what came before]\n" + earlier + "\n\n"
+		earlier = "[summary of what came before]\n" + plain(earlier) + "\n\n"
 	}
 	limit = max(limit-len(earlier), minEntry)
 	var text string
@@ -103,12 +103,18 @@ func render(messages []run.Message, entry int) string {
 		}
 		for j := range parts {
 			if head, text := describe(m.Role, &parts[j]); head != "" {
-				b.WriteString("[" + head + "]\n" + Shorten(text, entry) + "\n\n")
+				b.WriteString("[" + head + "]\n" + plain(Shorten(text, entry)) + "\n\n")
 			}
 		}
 	}
-	// Text of tools must not end the transcript.
-	return strings.ReplaceAll(b.String(), "</transcript", "<\\/transcript")
+	return b.String()
+}
+
+// plain returns the text of an entry, which neither ends the transcript nor begins another entry:
+// what a page says must not look like a message of the user.
+func plain(text string) string {
+	text = strings.ReplaceAll(text, "</transcript", "<\\/transcript")
+	return strings.ReplaceAll("\n"+text, "\n[", "\n [")[1:]
 }
 
 // describe returns the heading and the text of a part. The model's reasoning is left out.

@@ -108,7 +108,8 @@ func Build(in Input) *llm.Request {
 		req.Tools = append(req.Tools, llm.ToolDef{Name: t.GetName(), Description: t.GetDescription(), Schema: json.RawMessage(t.GetInputSchemaJson())})
 	}
 	if in.Session.Summary != nil {
-		content, _ := json.Marshal(summaryNote + in.Session.Summary.Text + "\n</summary>") // a string always marshals
+		text := strings.ReplaceAll(in.Session.Summary.Text, "</summary", "<\\/summary")
+		content, _ := json.Marshal(summaryNote + text + "\n</summary>") // a string always marshals
 		req.Messages = append(req.Messages, llm.Message{Role: llm.User, Content: content})
 	}
 	for _, m := range in.Messages {
