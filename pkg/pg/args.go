@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -75,3 +76,8 @@ func parse(ctx context.Context, conn *pgx.Conn, sql string, names Args) (stateme
 	}
 	return s, nil
 }
+
+var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// Containing returns the pattern of LIKE and ILIKE for texts that contain a text.
+func Containing(text string) string { return "%" + escapeLike.Replace(text) + "%" }

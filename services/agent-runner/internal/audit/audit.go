@@ -87,8 +87,6 @@ const (
 	maxMembers = 100
 )
 
-var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
 // List returns a page of a workspace's audit, newest first, and the token of the next page, which
 // is empty on the last one. A search reads the workspace's rows until the page is full.
 func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Row, next string, err error) {
@@ -107,7 +105,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Row
 	}
 	args := pg.Args{
 		"workspace": a.Workspace, "limit": limit + 1, "before": nil, "id": nil,
-		"text": q.Text, "pattern": "%" + escapeLike.Replace(q.Text) + "%", "members": members,
+		"text": q.Text, "pattern": pg.Containing(q.Text), "members": members,
 	}
 	if q.Token != "" {
 		at, row, _ := strings.Cut(q.Token, "_")

@@ -108,10 +108,9 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 
 // likeWords returns one LIKE pattern for each word of a query.
 func likeWords(q string) []string {
-	escape := strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 	patterns := []string{}
 	for w := range strings.FieldsSeq(q) {
-		patterns = append(patterns, "%"+escape.Replace(w)+"%")
+		patterns = append(patterns, pg.Containing(w))
 	}
 	return patterns
 }

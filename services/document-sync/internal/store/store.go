@@ -46,7 +46,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -213,7 +212,7 @@ type Cursor struct {
 func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after *Cursor, limit int) ([]Document, error) {
 	patterns := make([]string, 0, len(words)) // not nil: NULL would match no name
 	for _, w := range words {
-		patterns = append(patterns, "%"+likeEscaper.Replace(w)+"%")
+		patterns = append(patterns, pg.Containing(w))
 	}
 	at, last := pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}, id.Document{UUID: uuid.Max}
 	if after != nil {
@@ -228,8 +227,6 @@ func (s *Store) List(ctx context.Context, ws id.Workspace, words []string, after
 	}
 	return out, nil
 }
-
-var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
 // Changed returns up to limit documents of the workspace that changed within span, including
 // deleted ones, oldest change first, after a place (nil: from the beginning). A live edit counts

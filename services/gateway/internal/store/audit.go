@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -100,7 +99,7 @@ func (s *Store) Audit(ctx context.Context, ws id.Workspace, q AuditQuery) (page 
 		ORDER BY at DESC, id DESC LIMIT @limit`,
 		pg.Args{
 			"workspace": ws, "newest": q.Before == Place{}, "before": q.Before.At, "id": q.Before.ID, "limit": q.Limit,
-			"text": q.Text, "pattern": likePattern(q.Text), "members": members,
+			"text": q.Text, "pattern": pg.Containing(q.Text), "members": members,
 		}).Query(pg.Collect(&page))
 	return page, wrap(s.db.ReadInWorkspace(ctx, ws, b), "read the audit")
 }
@@ -112,14 +111,9 @@ func (s *Store) PeopleLike(ctx context.Context, ws id.Workspace, text string) (m
 	b.Queue(`
 		SELECT p.member_id FROM people p JOIN members m ON m.member_id = p.member_id
 		WHERE m.workspace_id = @workspace AND (p.name ILIKE @pattern OR p.email ILIKE @pattern)
-		ORDER BY p.member_id LIMIT 100`, pg.Args{"workspace": ws, "pattern": likePattern(text)}).Query(func(rows pgx.Rows) error {
+		ORDER BY p.member_id LIMIT 100`, pg.Args{"workspace": ws, "pattern": pg.Containing(text)}).Query(func(rows pgx.Rows) error {
 		members, err = pgx.CollectRows(rows, pgx.RowTo[id.Member])
 		return err
 	})
 	return members, wrap(s.db.ReadInWorkspace(ctx, ws, b), "read the people")
 }
-
-var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
-
-// likePattern returns the pattern of texts that contain a text.
-func likePattern(text string) string { return "%" + escapeLike.Replace(text) + "%" }
