@@ -55,7 +55,7 @@ func TestReplicasFromOneToThree(t *testing.T) {
 	}
 	c := natstest.NewClusterWith(t, subject.Options{Partitions: 1, Replicas: 1})
 	b := c.Bus("anybody")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	const events = 50
 	for i := range events {
@@ -74,12 +74,19 @@ func TestReplicasFromOneToThree(t *testing.T) {
 		stream string
 		last   uint64
 	}{{subject.EventStream(0), events}, {subject.Runs, 1}} {
-		state, err := b.Stream(ctx, want.stream)
-		for ; err != nil && ctx.Err() == nil; state, err = b.Stream(ctx, want.stream) { // no leader yet
+		state, err := streamOf(ctx, b, want.stream)
+		for ; err != nil && ctx.Err() == nil; state, err = streamOf(ctx, b, want.stream) { // no leader yet
 			<-time.After(50 * time.Millisecond)
 		}
 		if err != nil || state.Last != want.last {
 			t.Errorf("stream %s after the loss = %+v, %v, want %d messages", want.stream, state, err, want.last)
 		}
 	}
+}
+
+// streamOf asks once. A stream without a leader does not answer.
+func streamOf(ctx context.Context, b *bus.Bus, stream string) (bus.StreamState, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return b.Stream(ctx, stream)
 }
