@@ -159,6 +159,7 @@ type viewer struct {
 	cursor   string // the last event's id
 	hole     bool   // a snapshot replaced some events, so the text is incomplete
 	lost     bool   // the number of replaced events is unknown
+	again    int64  // the number of the first event, after a snapshot, that was not seen before it
 	text     string // of the current step
 	whole    string // of the last complete step
 	writing  *bool  // the tool's result as seen
@@ -245,8 +246,10 @@ func (v *viewer) see(ev sse.Event) {
 		// It describes the session, which may have another active run by now.
 		v.snapshots++
 		v.hole = true
-		if v.lost = v.ordinal != ordinal; !v.lost {
-			v.next = max(v.next, n+1)
+		v.lost, v.again = true, 0
+		if v.ordinal == ordinal {
+			// If it is older than what was seen, events are sent again before those after the loss.
+			v.lost, v.again, v.next = n+1 < v.next, v.next, n+1
 		}
 		return
 	}
@@ -256,7 +259,7 @@ func (v *viewer) see(ev sse.Event) {
 	if due := n == v.next || v.lost && n > v.next || v.hole && end; !due {
 		v.wrong("event %d (%s) came where %d was due", n, ev.Type, v.next)
 	}
-	v.lost = false
+	v.lost = v.lost && n < v.again
 	v.next = n + 1
 	var d data
 	if err := json.Unmarshal(ev.Data, &d); err != nil {
