@@ -133,6 +133,8 @@ func providerFaults() []providerFault {
 // complete answer or a clear error through the real chain: provider, credential-broker,
 // agent-runner, gateway. Text from failed attempts is retracted, its cost is counted, and a
 // truncated answer is never presented as complete.
+//
+//nolint:paralleltest // rows are played again one by one
 func TestProviderFaults(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*timeout)
@@ -159,13 +161,26 @@ func TestProviderFaults(t *testing.T) {
 		}
 	}
 	wg.Wait()
+	again := maxAgain
 	for name, r := range results {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r.check(t)
+			if wrong := r.check(); len(wrong) > 0 && again > 0 {
+				again--
+				t.Logf("among all others: %s\n%s", r, strings.Join(wrong, "\n"))
+				r = &faultResult{row: r.row, dialect: r.dialect, script: r.script + "-again", Client: r.Client}
+				r.err = f.play(ctx, r)
+			}
+			t.Log(r)
+			if wrong := r.check(); len(wrong) > 0 {
+				t.Error(strings.Join(wrong, "\n"))
+			}
 		})
 	}
 }
+
+// maxAgain is how many rows may be played again, alone: on a busy machine, the short timeouts of
+// faulty can expire where the provider has no fault.
+const maxAgain = 5
 
 // faulty is a world with short timeouts: of the runner for the headers, of the broker within a
 // stream.
@@ -324,72 +339,76 @@ func (f *faulty) asked(ctx context.Context, script string) (int, error) {
 	return len(out.Requests), err
 }
 
-func (r *faultResult) check(t *testing.T) {
-	t.Helper()
+func (r *faultResult) String() string {
+	return fmt.Sprintf("%s in %s: %s", r.got.State, r.took.Round(time.Millisecond), r.last)
+}
+
+// check returns what is wrong.
+func (r *faultResult) check() (wrong []string) {
 	if r.err != nil {
-		t.Fatal(r.err)
+		return []string{r.err.Error()}
 	}
-	t.Logf("%s in %s: %s", r.got.State, r.took.Round(time.Millisecond), r.last)
 	switch {
 	case r.row.limit != "":
-		r.checkLimit(t)
+		wrong = r.checkLimit()
 	case r.row.code != "":
-		r.checkError(t)
+		wrong = r.checkError()
 	default:
-		r.checkAnswer(t)
+		wrong = r.checkAnswer()
 	}
 	if r.asked != r.row.asked || r.retries != r.row.retries {
-		t.Errorf("the provider got %d requests with %d step-retries, want %d and %d", r.asked, r.retries, r.row.asked, r.row.retries)
+		wrong = append(wrong, fmt.Sprintf("the provider got %d requests with %d step-retries, want %d and %d", r.asked, r.retries, r.row.asked, r.row.retries))
 	}
 	if r.row.refused != (len(r.got.ToolCalls) == 1) {
-		t.Errorf("the run has the tool calls %+v", r.got.ToolCalls)
+		wrong = append(wrong, fmt.Sprintf("the run has the tool calls %+v", r.got.ToolCalls))
 	}
 	for _, c := range r.got.ToolCalls {
 		if !r.row.refused || c.State == nil || *c.State != "error" || c.Result == nil || !strings.Contains(*c.Result, "not a JSON object") {
-			t.Errorf("the call %+v was executed", c)
+			wrong = append(wrong, fmt.Sprintf("the call %+v was executed", c))
 		}
 	}
 	if r.waste == 0 && r.row.retries > 0 || r.waste > 0 && r.row.code == "" && r.asked == 1 {
-		t.Errorf("%d tokens are counted as waste after %d step-retries and %d calls", r.waste, r.row.retries, r.asked)
+		wrong = append(wrong, fmt.Sprintf("%d tokens are counted as waste after %d step-retries and %d calls", r.waste, r.row.retries, r.asked))
 	}
 	if r.took < r.row.atLeast || r.took > timeout {
-		t.Errorf("it took %s, want at least %s and less than %s", r.took, r.row.atLeast, timeout)
+		wrong = append(wrong, fmt.Sprintf("it took %s, want at least %s and less than %s", r.took, r.row.atLeast, timeout))
 	}
+	return wrong
 }
 
-func (r *faultResult) checkAnswer(t *testing.T) {
-	t.Helper()
+func (r *faultResult) checkAnswer() (wrong []string) {
 	if r.got.State != "done" || r.got.FinishReason == nil || *r.got.FinishReason != "stop" || r.got.Error != nil {
-		t.Errorf("the run is %+v, want it done", r.got)
+		wrong = append(wrong, fmt.Sprintf("the run is %+v, want it done", r.got))
 	}
 	if r.seen != wholeAnswer || r.stored != wholeAnswer || r.got.Text != wholeAnswer {
-		t.Errorf("the viewer has %q, the session %q, the run %q, want %q", r.seen, r.stored, r.got.Text, wholeAnswer)
+		wrong = append(wrong, fmt.Sprintf("the viewer has %q, the session %q, the run %q, want %q", r.seen, r.stored, r.got.Text, wholeAnswer))
 	}
 	if !strings.HasPrefix(r.last, "done ") || r.marked {
-		t.Errorf("the last event is %s, want done", r.last)
+		wrong = append(wrong, fmt.Sprintf("the last event is %s, want done", r.last))
 	}
+	return wrong
 }
 
 // checkLimit checks that the text so far is kept, with the finish reason of a limit.
-func (r *faultResult) checkLimit(t *testing.T) {
-	t.Helper()
+func (r *faultResult) checkLimit() (wrong []string) {
 	if r.got.State != "done" || r.got.FinishReason == nil || *r.got.FinishReason != r.row.limit {
-		t.Errorf("the run is %+v, want it ended by %s", r.got, r.row.limit)
+		wrong = append(wrong, fmt.Sprintf("the run is %+v, want it ended by %s", r.got, r.row.limit))
 	}
 	if r.seen == "" || r.stored != r.seen || !r.marked || !strings.Contains(r.last, r.row.limit) {
-		t.Errorf("the viewer has %q, the session %q and the last event is %s, want the same, and %s", r.seen, r.stored, r.last, r.row.limit)
+		wrong = append(wrong, fmt.Sprintf("the viewer has %q, the session %q and the last event is %s, want the same, and %s", r.seen, r.stored, r.last, r.row.limit))
 	}
+	return wrong
 }
 
-func (r *faultResult) checkError(t *testing.T) {
-	t.Helper()
+func (r *faultResult) checkError() (wrong []string) {
 	if r.got.State != "failed" || r.got.Error == nil || r.got.Error.Code != r.row.code || r.got.Error.Message == "" || !strings.Contains(r.got.Error.Message, r.row.says) {
-		t.Errorf("the run is %+v with the error %+v, want it failed with %s", r.got, r.got.Error, r.row.code)
+		wrong = append(wrong, fmt.Sprintf("the run is %+v with the error %+v, want it failed with %s", r.got, r.got.Error, r.row.code))
 	}
 	if r.stored != "" || r.got.Text != "" {
-		t.Errorf("the session keeps %q and the run %q of a truncated answer", r.stored, r.got.Text)
+		wrong = append(wrong, fmt.Sprintf("the session keeps %q and the run %q of a truncated answer", r.stored, r.got.Text))
 	}
 	if !strings.HasPrefix(r.last, "error ") || !strings.Contains(r.last, r.row.code) {
-		t.Errorf("the last event is %s, want the error %s", r.last, r.row.code)
+		wrong = append(wrong, fmt.Sprintf("the last event is %s, want the error %s", r.last, r.row.code))
 	}
+	return wrong
 }
