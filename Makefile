@@ -197,7 +197,7 @@ test-clients: clients
 # The console's units, and people who use it and the pages of examples/ in a browser.
 test-console: $(CONSOLE)/node_modules/.installed services/e2e/node/node_modules/.installed
 	@units=0; (cd $(CONSOLE) && npx vitest run) || units=$$?; \
-	if without=$$(node $(FIND_CHROMIUM) 2>&1); then (cd $(CONSOLE) && node --test test/*.test.mjs) || exit; \
+	if without=$$(node $(FIND_CHROMIUM) 2>&1); then (cd $(CONSOLE) && node test/run.mjs) || exit; \
 	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi; \
 	exit $$units
 

@@ -28,12 +28,38 @@ func (n name) String() string {
 
 // report collects events. It keeps output until the result of its test is known.
 type report struct {
-	w       io.Writer
-	output  map[name]*strings.Builder
-	passed  int
-	pkgs    int
-	failed  []name
-	skipped []string
+	w        io.Writer
+	output   map[name]*strings.Builder
+	passed   int
+	pkgs     int
+	failed   []name
+	broken   bool   // a process died, a data race was found, or a package did not build
+	unsteady []name // tests that failed, and passed alone
+	skipped  []string
+}
+
+// maxRetries is the number of tests that may be run again. When more fail, it is not chance.
+const maxRetries = 3
+
+// retries returns the failed tests to run again, without subtests.
+func (r *report) retries() []name {
+	tests := map[name]bool{}
+	packages := map[string]bool{} // of these tests
+	for _, n := range r.failed {
+		if n.test != "" {
+			top, _, _ := strings.Cut(n.test, "/")
+			tests[name{n.pkg, top}], packages[n.pkg] = true, true
+		}
+	}
+	for _, n := range r.failed {
+		if !packages[n.pkg] {
+			return nil // the package failed, and none of its tests: it hung or does not build
+		}
+	}
+	if r.broken || len(tests) > maxRetries {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(tests), func(a, b name) int { return strings.Compare(a.String(), b.String()) })
 }
 
 func newReport(w io.Writer) *report {
@@ -106,16 +132,21 @@ func (r *report) skip(n name) {
 func (r *report) fail(n name) {
 	r.failed = append(r.failed, n)
 	if n.test != "" {
-		r.say("%s", r.text(n))
+		r.sayFailed(n)
 		return
 	}
 	r.pkgs++
 	// Tests that never ended: the one that panicked or hung, and those beside it.
 	for _, other := range slices.SortedFunc(maps.Keys(r.output), func(a, b name) int { return strings.Compare(a.test, b.test) }) {
 		if other.pkg == n.pkg && other.test != "" {
-			r.say("%s", r.text(other))
+			r.sayFailed(other)
 		}
 	}
+	r.sayFailed(n)
+}
+
+func (r *report) sayFailed(n name) {
+	r.broken = r.broken || died(r.output[n])
 	r.say("%s", r.text(n))
 }
 
@@ -128,13 +159,13 @@ func (r *report) lines(n name) {
 	}
 }
 
-// died reports whether output holds the last words of a process.
+// died reports whether output holds the last words of a process, or a data race.
 func died(output *strings.Builder) bool {
 	if output == nil {
 		return false
 	}
 	for line := range strings.Lines(output.String()) {
-		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "SIG") {
+		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") || strings.HasPrefix(line, "SIG") || strings.HasPrefix(line, "WARNING: DATA RACE") {
 			return true
 		}
 	}
@@ -175,13 +206,24 @@ func (r *report) summary(took time.Duration) bool {
 		r.say("skipped: %s\n", s)
 	}
 	for _, n := range r.failed {
-		r.say("FAILED: %s\n", n)
+		if !r.ok() {
+			r.say("FAILED: %s\n", n)
+		}
+	}
+	for _, n := range r.unsteady {
+		r.say("unsteady: %s failed, and passed alone\n", n)
 	}
 	r.say("%d packages, %d tests passed, %d failed, %d skipped in %s\n", r.pkgs, r.passed, failedTests, len(r.skipped), took.Round(100*time.Millisecond))
 	if r.pkgs == 0 {
 		r.say("no test ran\n")
 	}
-	return len(r.failed) == 0 && r.pkgs > 0
+	return r.ok()
+}
+
+// ok reports whether tests ran, and each passed, be it the second time.
+func (r *report) ok() bool {
+	retried := len(r.unsteady) > 0 && len(r.unsteady) == len(r.retries())
+	return r.pkgs > 0 && (len(r.failed) == 0 || retried)
 }
 
 func (r *report) say(format string, args ...any) {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +105,69 @@ func TestReport(t *testing.T) {
 				if strings.Contains(out.String(), not) {
 					t.Errorf("the report has %q:\n%s", not, out.String())
 				}
+			}
+		})
+	}
+}
+
+// module is a package whose TestUnsteady passes the second time only, beside a test that is named.
+const module = `package unsteady
+
+import (
+	"os"
+	"testing"
+)
+
+func TestUnsteady(t *testing.T) {
+	t.Run("part", func(t *testing.T) {
+		if _, err := os.Stat("ran"); err != nil {
+			os.WriteFile("ran", nil, 0o600)
+			t.Error("not the first time")
+		}
+	})
+}
+
+func TestOther(t *testing.T) { %s }
+
+`
+
+const tooMany = `
+func TestA(t *testing.T) { t.Error("bad") }
+func TestB(t *testing.T) { t.Error("bad") }
+func TestC(t *testing.T) { t.Error("bad") }
+`
+
+func TestRetries(t *testing.T) {
+	for _, tt := range []struct {
+		name, other string
+		ok          bool
+	}{
+		{"alone", "", true},
+		{"beside one that fails for good", `t.Error("bad")`, false},
+		{"beside one that panics", `panic("bad")`, false},
+		{"beside a data race", `println("WARNING: DATA RACE")`, false},
+		{"beside too many", "}\n" + tooMany + "func TestEnd(*testing.T) {", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Chdir(dir)
+			phases := filepath.Join(dir, "phases")
+			t.Setenv("PHASES", phases)
+			t.Setenv("GOWORK", "off")
+			for file, text := range map[string]string{"go.mod": "module unsteady.example/m\n\ngo 1.25\n", "a_test.go": fmt.Sprintf(module, tt.other)} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if ok, err := run([]string{"go", "test", "-json", "-vet=off", "./..."}); ok != tt.ok || err != nil {
+				t.Errorf("run = %v, %v, want %v", ok, err, tt.ok)
+			}
+			if _, err := os.Stat("ran"); err != nil {
+				t.Errorf("the tests did not run: %v", err)
+			}
+			noted, _ := os.ReadFile(phases) // there is none without an unsteady test
+			if strings.Contains(string(noted), "unsteady.example/m.TestUnsteady failed, and passed alone") != tt.ok {
+				t.Errorf("noted is %q", noted)
 			}
 		})
 	}
