@@ -64,7 +64,7 @@ func TestPermissionsDeployed(t *testing.T) {
 		srv.Shutdown()
 		srv.WaitForShutdown()
 	})
-	if !srv.ReadyForConnections(10 * time.Second) {
+	if !srv.ReadyForConnections(time.Minute) {
 		t.Fatal("the server did not become ready")
 	}
 	testPermissions(t, func(t *testing.T, user string) *nats.Conn {
@@ -193,7 +193,7 @@ func testTheft(t *testing.T, dial func(t *testing.T, user string) *nats.Conn) {
 		if err != nil {
 			return err
 		}
-		_, err = c.Next(jetstream.FetchMaxWait(time.Second))
+		_, err = c.Next(jetstream.FetchMaxWait(10 * time.Second))
 		return err
 	}
 	short, err := jetstream.New(executor.Conn(), jetstream.WithDefaultTimeout(200*time.Millisecond))

@@ -97,7 +97,7 @@ func testReach(t *testing.T, dial func(t *testing.T, user string) *nats.Conn, u 
 	// Replies come in the order of the requests: when these come, all have come.
 	for _, allowed := range literals(u) {
 		if strings.HasPrefix(allowed, "$JS.API.STREAM.INFO") || strings.HasPrefix(allowed, "$JS.API.DIRECT") || strings.HasPrefix(allowed, "ev.") {
-			if _, err := nc.Request(allowed, []byte(`{"seq":1}`), 5*time.Second); err != nil {
+			if _, err := nc.Request(allowed, []byte(`{"seq":1}`), 30*time.Second); err != nil {
 				t.Errorf("%s requests %s: %v", u.Name, allowed, err)
 			}
 		}
