@@ -64,7 +64,7 @@ type worker struct {
 
 func newRig(t *testing.T, all []attack) *rig {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*world.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*world.Timeout)
 	t.Cleanup(cancel)
 	r := &rig{ctx: ctx, far: newFarEnds(all), model: &model{attacks: all, obeyed: map[int]bool{}, faults: map[int]string{}}}
 	mux := http.NewServeMux()

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 // before the tool's deadline. `make bench-load ARGS=stops` measures how long it takes.
 func TestStops(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*world.Timeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*world.Timeout)
 	defer cancel()
 	programs := filepath.Join(t.TempDir(), "bin")
 	if err := os.Mkdir(programs, 0o755); err != nil {
@@ -46,7 +46,7 @@ func TestStops(t *testing.T) {
 				t.Skipf("NOT TESTED: %s", why)
 			}
 			for range 2 {
-				one, cancel := context.WithTimeout(ctx, 3*bound) // Chromium may have to start
+				one, cancel := context.WithTimeout(ctx, 9*bound) // Chromium may have to start
 				took, err := r.Stop(one, k)
 				cancel()
 				if err != nil || took > bound {
