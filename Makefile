@@ -31,7 +31,7 @@ PHASE  := PHASES=bin/phases sh tools/phase.sh
 
 # -count=1: the test cache does not see the programs, scripts and settings that tests use.
 # -vet=off: `make lint` runs vet.
-GO_TEST := go test -json -vet=off -count=1 -timeout 10m
+GO_TEST := go test -json -vet=off -count=1 -timeout 15m
 # Packages to test at once. Most of them mostly wait.
 AT_ONCE := -p 4
 
