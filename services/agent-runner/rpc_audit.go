@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/identity"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 	"signalbox.dev/services/agent-runner/internal/audit"
@@ -21,9 +22,11 @@ func (s *audits) ListAudit(ctx context.Context, req *agentv1.ListAuditRequest) (
 	if err != nil {
 		return nil, err
 	}
-	rows, next, err := s.store.List(ctx, actor, audit.Query{
-		Token: req.GetPageToken(), Limit: int(req.GetLimit()), Text: req.GetQuery(), Members: req.GetQueryMembers(),
-	})
+	search, err := hashchain.NewSearch(req.GetQuery(), req.GetQueryMembers())
+	if err != nil {
+		return nil, err
+	}
+	rows, next, err := s.store.List(ctx, actor, audit.Query{Token: req.GetPageToken(), Limit: int(req.GetLimit()), Search: search})
 	if err != nil {
 		return nil, err
 	}

@@ -261,6 +261,16 @@ func TestManageAccount(t *testing.T) {
 	if diff := cmp.Diff(wanted, did); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
+	for _, req := range []*credentialv1.ListAuditRequest{{Query: "Statistics"}, {Query: "nothing", QueryMembers: []string{owner.Member.String()}, Limit: 1}} {
+		if page, err := c.ListAudit(ctx, req); err != nil || len(page.GetRows()) != 1 {
+			t.Errorf("ListAudit(%v) has %d rows (%v), want one", req, len(page.GetRows()), err)
+		}
+	}
+	for _, req := range []*credentialv1.ListAuditRequest{{Query: strings.Repeat("x", 201)}, {Query: "x", QueryMembers: []string{"x"}}} {
+		if _, err := c.ListAudit(ctx, req); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("ListAudit(%v) = %v, want it invalid", req, err)
+		}
+	}
 }
 
 // TestResetReachesBrokers resets an account at the command line: a broker that has parked it

@@ -46,7 +46,7 @@ func (b *broker) operator(change func(*admin.Config)) *admin.Accounts {
 // audit returns a workspace's rows, newest first: action, service, address.
 func audit(t *testing.T, s *admin.Scope) []string {
 	t.Helper()
-	rows, _, err := s.Audit(t.Context(), 0, 100)
+	rows, _, err := s.Audit(t.Context(), admin.AuditQuery{Limit: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestAuditSaysWhoRenewed(t *testing.T) {
 	if _, err := s.client().RefreshAccount(identity.With(t.Context(), owner), &credentialv1.RefreshAccountRequest{Id: ref.Account.String()}); err != nil {
 		t.Fatal(err)
 	}
-	rows, _, err := s.operator(nil).Operator(owner.Workspace).Audit(t.Context(), 0, 1)
+	rows, _, err := s.operator(nil).Operator(owner.Workspace).Audit(t.Context(), admin.AuditQuery{Limit: 1})
 	if err != nil || len(rows) != 1 || rows[0].Action != "refreshed" || rows[0].Member != owner.Member || rows[0].Service != "gateway" || rows[0].Address != owner.Address {
 		t.Errorf("the audit ends with %+v, %v, want the owner's renewal, from their address", rows, err)
 	}

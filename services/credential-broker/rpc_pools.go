@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"signalbox.dev/pkg/hashchain"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/services/credential-broker/admin"
 )
@@ -80,7 +81,11 @@ func (s *server) ResetStats(ctx context.Context, req *credentialv1.ResetStatsReq
 
 // ListAudit returns a page of the audit of the workspace's credentials.
 func (s *server) ListAudit(ctx context.Context, req *credentialv1.ListAuditRequest) (*credentialv1.ListAuditResponse, error) {
-	rows, next, err := scope(ctx).Audit(ctx, req.GetBefore(), int(req.GetLimit()))
+	search, err := hashchain.NewSearch(req.GetQuery(), req.GetQueryMembers())
+	if err != nil {
+		return nil, err
+	}
+	rows, next, err := scope(ctx).Audit(ctx, admin.AuditQuery{Before: req.GetBefore(), Limit: int(req.GetLimit()), Search: search})
 	return &credentialv1.ListAuditResponse{NextBefore: next, Rows: each(rows, func(r admin.AuditRow) *credentialv1.AuditRow {
 		return &credentialv1.AuditRow{
 			Sequence: r.Sequence, At: timestamppb.New(r.At), Action: r.Action, AccountId: text(r.Account), Provider: r.Provider,

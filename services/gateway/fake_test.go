@@ -892,7 +892,7 @@ func (f *fakeMcp) ListServerAudit(ctx context.Context, req *toolv1.ListServerAud
 	if _, err := may(ctx, identity.Owner); err != nil {
 		return nil, err
 	}
-	return &toolv1.ListServerAuditResponse{NextPageToken: req.GetPageToken() + fmt.Sprint(req.GetLimit()), Changes: []*toolv1.ServerChange{{
+	return &toolv1.ListServerAuditResponse{NextPageToken: req.GetPageToken() + fmt.Sprint(req.GetLimit()) + req.GetQuery() + strings.Join(req.GetQueryMembers(), ""), Changes: []*toolv1.ServerChange{{
 		Id: noone, At: timestamppb.New(time.Unix(0, 0)), MemberId: noone, Action: "tools-approved", ServerId: noone, ServerName: "linear", Detail: "echo",
 	}}}, nil
 }

@@ -845,6 +845,22 @@ func TestMcpAudit(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the audit of MCP servers differs (-want +got):\n%s", diff)
 	}
+	// The services search for the text, and for the members whom it names.
+	me := w.owner.member.String()
+	err := w.db.AsSystem(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO people (member_id, email, name) VALUES (@me, '', 'Ines Halden')`, pg.Args{"me": me})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/api/mcp-servers/audit", "/api/accounts/audit"} {
+		res := fmt.Sprint(call[object](t, in, w.owner, "GET", path+"?q=halden", "", http.StatusOK))
+		if want := "halden" + me; !strings.Contains(res, want) {
+			t.Errorf("GET %s?q=halden = %s, want that the service gets %s", path, res, want)
+		}
+		call[object](t, in, w.owner, "GET", path+"?q="+strings.Repeat("x", 201), "", http.StatusBadRequest)
+	}
 }
 
 func TestMcpServers(t *testing.T) {

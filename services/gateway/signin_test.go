@@ -121,6 +121,12 @@ func (f *fakeBroker) ListAccounts(ctx context.Context, _ *credentialv1.ListAccou
 	return &credentialv1.ListAccountsResponse{Accounts: f.accounts}, err
 }
 
+// ListAudit returns a row that tells what was searched for.
+func (f *fakeBroker) ListAudit(ctx context.Context, req *credentialv1.ListAuditRequest) (*credentialv1.ListAuditResponse, error) {
+	_, err := may(ctx, identity.Owner)
+	return &credentialv1.ListAuditResponse{Rows: []*credentialv1.AuditRow{{Sequence: 1, Detail: req.GetQuery() + strings.Join(req.GetQueryMembers(), "")}}}, err
+}
+
 // TestSignInCookie checks that the cookie that binds a sign-in to the browser fits the page to
 // which the provider redirects, and that there is none if this page is not the gateway's.
 func TestSignInCookie(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	toolv1 "signalbox.dev/proto/signalbox/tool/v1"
@@ -102,7 +103,11 @@ func (s *servers) ListServerAudit(ctx context.Context, req *toolv1.ListServerAud
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := s.mcp.Audit(ctx, actor.Workspace, req.GetPageToken(), int(req.GetLimit()))
+	search, err := hashchain.NewSearch(req.GetQuery(), req.GetQueryMembers())
+	if err != nil {
+		return nil, err
+	}
+	page, next, err := s.mcp.Audit(ctx, actor.Workspace, mcp.ChangesQuery{Token: req.GetPageToken(), Limit: int(req.GetLimit()), Search: search})
 	res := &toolv1.ListServerAuditResponse{NextPageToken: next}
 	for i := range page {
 		c := &page[i]

@@ -821,6 +821,10 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await page.getByRole("link", { name: "Audit log" }).click();
 	await page.getByRole("button", { name: "MCP servers" }).click();
 	await page.getByRole("row", { name: /added tracker · https:\/\/mcp\.tracker\.invalid/ }).waitFor();
+	await page.getByLabel("Search MCP servers").fill("nowhere");
+	await page.getByText("0 rows, all there are").waitFor();
+	await page.getByLabel("Search MCP servers").fill("Tracker");
+	await page.getByRole("row", { name: /added tracker/ }).waitFor();
 	await page.getByRole("button", { name: "Decisions" }).click();
 	await page.getByRole("row", { name: /set a budget/ }).waitFor();
 	await page.getByLabel("Search Decisions").fill("nowhere");

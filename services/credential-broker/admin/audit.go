@@ -33,16 +33,20 @@ const (
 	maxAuditOf       = 10000
 )
 
-// Audit returns the rows before a sequence number, 0 for the end, newest first; and the
-// number for the next page, 0 after the last.
-func (s *Scope) Audit(ctx context.Context, before int64, limit int) (page []AuditRow, next int64, err error) {
-	if before < 0 {
+// AuditQuery selects a page of the audit; 50 rows if Limit is 0.
+type AuditQuery = audit.Query
+
+// Audit returns rows, newest first, and the number for the next page, 0 after the last.
+func (s *Scope) Audit(ctx context.Context, q AuditQuery) (page []AuditRow, next int64, err error) {
+	if q.Before < 0 {
 		return nil, 0, fault.New(fault.Invalid, "before: it is negative: use the number that the previous page returned, or 0")
 	}
-	if limit, err = auditLimit(limit, maxAuditPage); err != nil {
+	limit, err := auditLimit(q.Limit, maxAuditPage)
+	if err != nil {
 		return nil, 0, err
 	}
-	rows, err := s.accounts.Store.Audit(ctx, s.by.Workspace, before, limit+1)
+	q.Limit = limit + 1
+	rows, err := s.accounts.Store.Audit(ctx, s.by.Workspace, q)
 	if err != nil {
 		return nil, 0, err
 	}

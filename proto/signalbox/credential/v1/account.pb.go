@@ -3357,7 +3357,12 @@ type ListAuditRequest struct {
 	// Only rows before this sequence; 0: from the newest.
 	Before int64 `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
 	// 1 to 100; 0 means 50.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only rows whose member, action, provider, account, service, address, session or detail contains it,
+	// in any case, or that are by one of query_members. At most 200 characters; empty means all rows.
+	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
+	// At most 100: the members whom the query names.
+	QueryMembers  []string `protobuf:"bytes,4,rep,name=query_members,json=queryMembers,proto3" json:"query_members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3404,6 +3409,20 @@ func (x *ListAuditRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListAuditRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetQueryMembers() []string {
+	if x != nil {
+		return x.QueryMembers
+	}
+	return nil
 }
 
 type ListAuditResponse struct {
@@ -3709,10 +3728,12 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"session_id\x18\n" +
 	" \x01(\tR\tsessionId\x12\x16\n" +
 	"\x06detail\x18\v \x01(\tR\x06detail\x12\x12\n" +
-	"\x04hash\x18\f \x01(\tR\x04hash\"@\n" +
+	"\x04hash\x18\f \x01(\tR\x04hash\"{\n" +
 	"\x10ListAuditRequest\x12\x16\n" +
 	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"k\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05query\x18\x03 \x01(\tR\x05query\x12#\n" +
+	"\rquery_members\x18\x04 \x03(\tR\fqueryMembers\"k\n" +
 	"\x11ListAuditResponse\x125\n" +
 	"\x04rows\x18\x01 \x03(\v2!.signalbox.credential.v1.AuditRowR\x04rows\x12\x1f\n" +
 	"\vnext_before\x18\x02 \x01(\x03R\n" +

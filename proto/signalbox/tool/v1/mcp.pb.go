@@ -823,7 +823,12 @@ type ListServerAuditRequest struct {
 	// next_page_token of the previous page; empty for the first.
 	PageToken string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// 1 to 100.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Only rows whose member, action, server's name or detail contains it, in any case, or that are by
+	// one of query_members. At most 200 characters; empty means all rows.
+	Query string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
+	// At most 100: the members whom the query names.
+	QueryMembers  []string `protobuf:"bytes,4,rep,name=query_members,json=queryMembers,proto3" json:"query_members,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -870,6 +875,20 @@ func (x *ListServerAuditRequest) GetLimit() int32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListServerAuditRequest) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *ListServerAuditRequest) GetQueryMembers() []string {
+	if x != nil {
+		return x.QueryMembers
+	}
+	return nil
 }
 
 type ListServerAuditResponse struct {
@@ -1079,11 +1098,13 @@ const file_signalbox_tool_v1_mcp_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06hashes\x18\x02 \x03(\tR\x06hashes\"L\n" +
 	"\x14ApproveToolsResponse\x124\n" +
-	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server\"M\n" +
+	"\x06server\x18\x01 \x01(\v2\x1c.signalbox.tool.v1.McpServerR\x06server\"\x88\x01\n" +
 	"\x16ListServerAuditRequest\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x01 \x01(\tR\tpageToken\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"|\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x14\n" +
+	"\x05query\x18\x03 \x01(\tR\x05query\x12#\n" +
+	"\rquery_members\x18\x04 \x03(\tR\fqueryMembers\"|\n" +
 	"\x17ListServerAuditResponse\x129\n" +
 	"\achanges\x18\x01 \x03(\v2\x1f.signalbox.tool.v1.ServerChangeR\achanges\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd5\x01\n" +

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -74,18 +73,10 @@ func NewStore(db *pg.DB) *Store { return &Store{db} }
 
 // Query selects a page of the audit.
 type Query struct {
-	Token string // of the page; empty: the first one
-	Limit int    // 1 to 100; 0 means 20
-	// Text is in the rows, in any case, unless they are by one of Members. Empty: all rows.
-	Text    string
-	Members []string // at most 100 ids
+	Token  string // of the page; empty: the first one
+	Limit  int    // 1 to 100; 0 means 20
+	Search hashchain.Search
 }
-
-// Most characters of a query's text, and most members.
-const (
-	maxText    = 200
-	maxMembers = 100
-)
 
 // List returns a page of a workspace's audit, newest first, and the token of the next page, which
 // is empty on the last one. A search reads the workspace's rows until the page is full.
@@ -94,19 +85,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Row
 	if limit < 1 || limit > 100 {
 		return nil, "", fault.New(fault.Invalid, "limit must be 1 to 100")
 	}
-	if utf8.RuneCountInString(q.Text) > maxText || len(q.Members) > maxMembers {
-		return nil, "", fault.New(fault.Invalid, "query has at most %d characters and %d members", maxText, maxMembers)
-	}
-	members := make([]uuid.UUID, len(q.Members))
-	for i, m := range q.Members {
-		if members[i], err = uuid.Parse(m); err != nil {
-			return nil, "", fault.New(fault.Invalid, "query_members: %q is not an id", m)
-		}
-	}
-	args := pg.Args{
-		"workspace": a.Workspace, "limit": limit + 1, "before": nil, "id": nil,
-		"text": q.Text, "pattern": pg.Containing(q.Text), "members": members,
-	}
+	args := pg.Args{"workspace": a.Workspace, "limit": limit + 1, "before": nil, "id": nil}
 	if q.Token != "" {
 		at, row, _ := strings.Cut(q.Token, "_")
 		before, timeErr := time.Parse(time.RFC3339Nano, at)
@@ -120,7 +99,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Row
 	b.Queue(`
 		SELECT id, workspace_id, at, member_id, action, subject, tool_name, session_id, run_id, detail FROM audit
 		WHERE workspace_id = @workspace AND (@before::timestamptz IS NULL OR (at, id) < (@before, @id::uuid))
-			AND (@text = '' OR member_id = ANY (@members::uuid[]) OR concat_ws(' ', member_id, action, tool_name, subject, detail) ILIKE @pattern)
+			AND `+q.Search.Where(args, "action, tool_name, subject, detail")+`
 		ORDER BY at DESC, id DESC LIMIT @limit`, args).Query(pg.Collect(&page))
 	if err := s.db.ReadInWorkspace(ctx, a.Workspace, b); err != nil {
 		return nil, "", fmt.Errorf("read the audit: %w", err)

@@ -1,5 +1,5 @@
 import type { Schemas } from "@signalbox/client";
-import { type InfiniteData, keepPreviousData, type UseInfiniteQueryResult, useInfiniteQuery } from "@tanstack/react-query";
+import { type InfiniteData, keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Download } from "lucide-react";
 import { type ReactNode, useEffect, useRef, useState } from "react";
@@ -95,29 +95,18 @@ function useSubjects() {
 }
 
 function Decisions() {
-	const { client, workspace } = useWorkspace();
+	const { client } = useWorkspace();
 	const about = useSubjects();
 	const { nameOf } = usePeople();
-	const [wanted, setWanted] = useState("");
-	const rows = useInfiniteQuery({
-		queryKey: [workspace.id, "audit", wanted],
-		initialPageParam: undefined as string | undefined,
-		queryFn: ({ pageParam }) =>
-			unwrap(
-				client.api.GET("/api/audit", {
-					params: { query: { limit: 100, ...(wanted ? { q: wanted } : {}), ...(pageParam ? { cursor: pageParam } : {}) } },
-				}),
-			).then((b) => ({
-				rows: b.audit as Schemas["Decision"][],
-				next: b.next_cursor,
-			})),
-		getNextPageParam: (p) => p.next ?? undefined,
-		placeholderData: keepPreviousData,
-	});
 	return (
 		<Log
-			search={{ wanted, set: setWanted }}
-			query={rows}
+			name="audit"
+			page={(query) =>
+				unwrap(client.api.GET("/api/audit", { params: { query } })).then((b) => ({
+					rows: b.audit as Schemas["Decision"][],
+					next: b.next_cursor,
+				}))
+			}
 			label="Decisions"
 			cells={(r) => [
 				r.at,
@@ -151,23 +140,17 @@ const actions: Record<Schemas["AuditRow"]["action"], string> = {
 };
 
 function Credentials() {
-	const { client, workspace } = useWorkspace();
+	const { client } = useWorkspace();
 	const { nameOf } = usePeople();
-	const rows = useInfiniteQuery({
-		queryKey: [workspace.id, "credential-audit"],
-		initialPageParam: undefined as string | undefined,
-		queryFn: ({ pageParam }) =>
-			unwrap(
-				client.api.GET("/api/accounts/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }),
-			).then((b) => ({
-				rows: b.rows as Schemas["AuditRow"][],
-				next: b.next_cursor,
-			})),
-		getNextPageParam: (p) => p.next ?? undefined,
-	});
 	return (
 		<Log
-			query={rows}
+			name="credential-audit"
+			page={(query) =>
+				unwrap(client.api.GET("/api/accounts/audit", { params: { query } })).then((b) => ({
+					rows: b.rows as Schemas["AuditRow"][],
+					next: b.next_cursor,
+				}))
+			}
 			label="Credentials"
 			empty="Each credential that is added, changed, renewed or first used in a session will be here."
 			cells={(r) => [
@@ -197,23 +180,17 @@ const changes: Record<Schemas["McpChange"]["action"], string> = {
 };
 
 function McpServers() {
-	const { client, workspace } = useWorkspace();
+	const { client } = useWorkspace();
 	const { nameOf } = usePeople();
-	const rows = useInfiniteQuery({
-		queryKey: [workspace.id, "mcp-audit"],
-		initialPageParam: undefined as string | undefined,
-		queryFn: ({ pageParam }) =>
-			unwrap(
-				client.api.GET("/api/mcp-servers/audit", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }),
-			).then((b) => ({
-				rows: b.audit as Schemas["McpChange"][],
-				next: b.next_cursor,
-			})),
-		getNextPageParam: (p) => p.next ?? undefined,
-	});
 	return (
 		<Log
-			query={rows}
+			name="mcp-audit"
+			page={(query) =>
+				unwrap(client.api.GET("/api/mcp-servers/audit", { params: { query } })).then((b) => ({
+					rows: b.audit as Schemas["McpChange"][],
+					next: b.next_cursor,
+				}))
+			}
 			label="MCP servers"
 			cells={(r) => [r.at, nameOf(r.member_id), changes[r.action], r.server_name, r.detail ?? "", ""]}
 			empty="Each MCP server that is added, signed in to or removed, and each approval of its changed tools, will be here."
@@ -232,29 +209,37 @@ function McpServers() {
 const mostPages = 200;
 
 function Log<T>({
-	query,
-	search,
+	name,
+	page,
 	label,
 	empty,
 	cells,
 	children,
 }: {
-	query: UseInfiniteQueryResult<InfiniteData<{ rows: T[]; next: string | null }>>;
-	/** What the server searches for. Without it the rows that are loaded are searched. */
-	search?: { wanted: string; set: (words: string) => void };
+	name: string;
+	page: (query: { limit: number; q?: string; cursor?: string }) => Promise<{ rows: T[]; next: string | null }>;
 	label: string;
 	empty: string;
-	/** A row in words, for the search and the file. */
+	/** A row in words, for the file. */
 	cells: (row: T) => [at: string, who: string, what: string, about: string, detail: string, session: string];
 	children: (row: T) => ReactNode;
 }) {
+	const { workspace } = useWorkspace();
 	const [words, setWords] = useState("");
+	const [wanted, setWanted] = useState("");
+	const query = useInfiniteQuery({
+		queryKey: [workspace.id, name, wanted],
+		initialPageParam: undefined as string | undefined,
+		queryFn: ({ pageParam }) => page({ limit: 100, ...(wanted ? { q: wanted } : {}), ...(pageParam ? { cursor: pageParam } : {}) }),
+		getNextPageParam: (p) => p.next ?? undefined,
+		placeholderData: keepPreviousData,
+	});
 	const typing = useRef<ReturnType<typeof setTimeout>>(undefined);
 	useEffect(() => () => clearTimeout(typing.current), []);
 	const type = (typed: string) => {
 		setWords(typed);
 		clearTimeout(typing.current);
-		if (search) typing.current = setTimeout(() => search.set(typed.trim()), 200);
+		typing.current = setTimeout(() => setWanted(typed.trim()), 200);
 	};
 	const [saving, setSaving] = useState(false);
 	const save = async () => {
@@ -273,9 +258,7 @@ function Log<T>({
 		<Loaded query={query}>
 			{({ pages }) => {
 				const rows = pages.flatMap((p) => p.rows);
-				const wanted = search ? "" : words.trim().toLowerCase();
-				const found = wanted ? rows.filter((r) => cells(r).join(" ").toLowerCase().includes(wanted)) : rows;
-				if (rows.length === 0 && !search?.wanted)
+				if (rows.length === 0 && !wanted)
 					return (
 						<Blank line="clear" title="Nothing yet">
 							{empty}
@@ -287,21 +270,21 @@ function Log<T>({
 							<input
 								type="search"
 								aria-label={`Search ${label}`}
-								placeholder={search ? "Who, what" : "Search these rows"}
+								placeholder="Who, what"
 								value={words}
 								maxLength={100}
 								onChange={(e) => type(e.target.value)}
 							/>
 							<Button small icon={Download} busy={saving} onClick={() => void save()}>
-								{search?.wanted ? "Download these as CSV" : "Download all as CSV"}
+								{wanted ? "Download these as CSV" : "Download all as CSV"}
 							</Button>
 						</div>
 						<Table label={label} head={["When", "Who", "What", ["From", "wide"]]}>
-							{found.map(children)}
+							{rows.map(children)}
 						</Table>
 						<Refused error={query.error} />
 						<p className="mt-4 flex items-center gap-3 text-small text-ink-3" role="status">
-							{wanted ? `${found.length} of the ${rows.length} newest rows` : `${rows.length} rows`}
+							{rows.length} rows
 							{query.hasNextPage ? "" : ", all there are"}
 							{query.hasNextPage && (
 								<Button small busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>

@@ -33,6 +33,13 @@ type Row struct {
 	Hash      []byte       `json:"hash"`
 }
 
+// Query selects rows of a workspace's audit.
+type Query struct {
+	Before int64 // only rows before this sequence; 0: from the end
+	Limit  int
+	Search hashchain.Search
+}
+
 // Link returns the row as a link of its chain.
 func (r *Row) Link() hashchain.Row {
 	member := ""

@@ -24,6 +24,7 @@ import (
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
 	"signalbox.dev/services/credential-broker/internal/accountfile"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/oauth"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
@@ -199,7 +200,7 @@ func (w *world) attempts(ref oauth.Ref, want ...string) {
 // events returns what the audit of our workspace has.
 func (w *world) events() (all []string) {
 	w.t.Helper()
-	rows, err := w.stored().Audit(w.t.Context(), w.who.Workspace, 0, 100)
+	rows, err := w.stored().Audit(w.t.Context(), w.who.Workspace, audit.Query{Limit: 100})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"signalbox.dev/pkg/natsd/natstest"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/subject"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/pool"
 	"signalbox.dev/services/credential-broker/internal/profile"
 	"signalbox.dev/services/credential-broker/internal/store"
@@ -173,7 +174,7 @@ func TestKilledAfterAnAnswer(t *testing.T) {
 			used[session] = victim.do(do{Requests: 1, Session: session})
 		}
 		victim.kill()
-		rows, err := w.store.Audit(t.Context(), w.actor.Workspace, 0, 1000)
+		rows, err := w.store.Audit(t.Context(), w.actor.Workspace, audit.Query{Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -174,9 +175,18 @@ func TestAuditMigration(t *testing.T) {
 			t.Errorf("the chain has %d rows and these problems: %q; want 4 and none", rows, problems)
 		}
 	}
-	page, err := s.Audit(t.Context(), mine, 0, 2)
+	page, err := s.Audit(t.Context(), mine, audit.Query{Limit: 2})
 	if err != nil || len(page) != 2 || page[0].Sequence != 4 || page[0].Action != "removed" || page[1].Action != "changed" {
 		t.Errorf("Audit = %+v, %v, want rows 4 and 3", page, err)
+	}
+	for text, want := range map[string]int{"REMOVED": 1, "openai": 4, "nothing": 0, "%": 0} {
+		search, err := hashchain.NewSearch(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if page, err := s.Audit(t.Context(), mine, audit.Query{Limit: 10, Search: search}); err != nil || len(page) != want {
+			t.Errorf("Audit of %q has %d rows (%v), want %d", text, len(page), err, want)
+		}
 	}
 	chains, err := s.AuditChains(t.Context())
 	if err != nil || len(chains) != 2 {

@@ -26,11 +26,11 @@ func (t *fileTx) Record(_ context.Context, ev Event) error {
 	return nil
 }
 
-func (s file) Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error) {
-	if !id.IsZero(ws) {
+func (s file) Audit(ctx context.Context, ws id.Workspace, q audit.Query) ([]audit.Row, error) {
+	if !id.IsZero(ws) || !q.Search.All() {
 		return nil, ErrNeedsDatabase
 	}
-	return s.lastRows(ctx, limit, func(r *audit.Row) bool { return before == 0 || r.Sequence < before })
+	return s.lastRows(ctx, q.Limit, func(r *audit.Row) bool { return q.Before == 0 || r.Sequence < q.Before })
 }
 
 func (s file) AuditOf(ctx context.Context, account id.Account, limit int) ([]audit.Row, error) {

@@ -199,7 +199,7 @@ func ask(t *testing.T, s *store.Store) (all told) {
 	all.Keys, errs[7] = s.DataKeys(ctx, ws)
 	all.Keyed, errs[8] = s.Keyed(ctx, false, nil, 10)
 	all.Imported, errs[9] = s.FindImported(ctx)
-	all.Audit, errs[10] = s.Audit(ctx, ws, 40, 100)
+	all.Audit, errs[10] = s.Audit(ctx, ws, audit.Query{Before: 40, Limit: 100})
 	for i := range all.Audit { // what is each one's own
 		r := &all.Audit[i]
 		r.ID, r.Prev, r.Hash = uuid.Nil, nil, nil
@@ -275,7 +275,7 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	_, added := s.Add(ctx, store.Account{WorkspaceID: mine, ID: id.New[id.Account](), Sealed: vault.Sealed{KeyVersion: 1, Bytes: []byte{1}}}, shared)
 	_, rewrapped := s.Rewrap(ctx, mine, vault.WrappedKey{}, vault.WrappedKey{})
 	connected := s.NameConnection(ctx, mine, store.Connection{})
-	_, audited := s.Audit(ctx, mine, 0, 10)
+	_, audited := s.Audit(ctx, mine, audit.Query{Limit: 10})
 	for what, err := range map[string]error{
 		"Add": added, "AddDataKey": s.AddDataKey(ctx, mine, vault.WrappedKey{Version: 1}), "Rewrap": rewrapped, "NameConnection": connected,
 		"ChangeSettings":            s.ChangeSettings(ctx, mine, "openai", shared, func([]byte) ([]byte, string, error) { return []byte("{}"), "settings", nil }),
@@ -310,7 +310,7 @@ func TestFileHasSharedAccountsAlone(t *testing.T) {
 	if err := s.Used(ctx, []store.Use{use}); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := s.Audit(ctx, id.Workspace{}, 0, 10)
+	rows, err := s.Audit(ctx, id.Workspace{}, audit.Query{Limit: 10})
 	if err != nil || len(rows) != 2 || rows[0].Action != "used" || rows[0].Account != a.ID || rows[0].Detail != "in workspace "+mine.String() {
 		t.Errorf("Audit = %+v, %v, want one use, which says whose workspace it was", rows, err)
 	}

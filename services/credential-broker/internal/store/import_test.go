@@ -14,6 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/pgtest"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/store"
 	"signalbox.dev/services/credential-broker/internal/vault"
 )
@@ -97,7 +98,7 @@ func TestImport(t *testing.T) {
 	if a, err := w.store.Get(ctx, mine, two.ID); err != nil || a.Enabled {
 		t.Errorf("Get = %+v, %v, want it disabled", a, err)
 	}
-	rows, err := w.store.Audit(ctx, mine, 0, 10)
+	rows, err := w.store.Audit(ctx, mine, audit.Query{Limit: 10})
 	if err != nil || len(rows) != 3 || rows[1].Detail != "imported, made the current one" || rows[0].Detail != "imported, disabled" {
 		t.Errorf("Audit = %+v, %v, want what was imported", rows, err)
 	}

@@ -39,9 +39,10 @@ func (t pgTx) Record(ctx context.Context, ev Event) error {
 const selectAudit = `SELECT workspace_id AS workspace, sequence, id, at, action, account_id AS account, provider, origin, member_id AS member,
 		service, address, session_id AS session, detail, prev, hash FROM audit WHERE `
 
-func (s postgres) Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error) {
-	return s.auditRows(ctx, ws, `workspace_id = @workspace AND (@sequence = 0 OR sequence < @sequence) ORDER BY sequence DESC LIMIT @limit`,
-		pg.Args{"workspace": ws, "sequence": before, "limit": limit})
+func (s postgres) Audit(ctx context.Context, ws id.Workspace, q audit.Query) ([]audit.Row, error) {
+	args := pg.Args{"workspace": ws, "sequence": q.Before, "limit": q.Limit}
+	return s.auditRows(ctx, ws, `workspace_id = @workspace AND (@sequence = 0 OR sequence < @sequence)
+		AND `+q.Search.Where(args, "action, provider, account_id, service, address, session_id, detail")+` ORDER BY sequence DESC LIMIT @limit`, args)
 }
 
 func (s postgres) auditRows(ctx context.Context, ws id.Workspace, where string, args pg.Args) ([]audit.Row, error) {

@@ -259,9 +259,9 @@ type backend interface {
 	// recorded afterwards, as far as that is known without a transaction.
 	CanRecord() error
 
-	// Audit returns a workspace's rows before a sequence number, from the end for 0, newest
-	// first, up to limit; for the zero workspace the operator's.
-	Audit(ctx context.Context, ws id.Workspace, before int64, limit int) ([]audit.Row, error)
+	// Audit returns a workspace's rows, newest first; for the zero workspace the operator's. A
+	// search reads the rows until it has as many as the limit, and needs the database.
+	Audit(ctx context.Context, ws id.Workspace, q audit.Query) ([]audit.Row, error)
 	// AuditOf returns an account's rows in all chains, newest first, up to limit: the use of a
 	// shared account is in the chains of the workspaces that used it. The account may have
 	// been removed.

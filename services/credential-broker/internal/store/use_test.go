@@ -7,6 +7,7 @@ import (
 
 	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/services/credential-broker/internal/audit"
 	"signalbox.dev/services/credential-broker/internal/store"
 )
 
@@ -46,7 +47,7 @@ func TestUsed(t *testing.T) {
 	}
 	wg.Wait()
 	for _, ws := range workspaces {
-		rows, err := w.store.Audit(t.Context(), ws, 0, 100)
+		rows, err := w.store.Audit(t.Context(), ws, audit.Query{Limit: 100})
 		if err != nil || len(rows) != 11 {
 			t.Fatalf("%d rows, %v, want the account's and 10 uses", len(rows), err)
 		}
@@ -74,7 +75,7 @@ func TestUsed(t *testing.T) {
 	if err := w.store.Used(t.Context(), []store.Use{now}); err != nil {
 		t.Fatal(err)
 	}
-	if rows, err := w.store.Audit(t.Context(), workspaces[0], 0, 1); err != nil || rows[0].Detail != "" {
+	if rows, err := w.store.Audit(t.Context(), workspaces[0], audit.Query{Limit: 1}); err != nil || rows[0].Detail != "" {
 		t.Errorf("row %+v, %v, want one without details", rows, err)
 	}
 	// A later use is none for the audit.
@@ -82,7 +83,7 @@ func TestUsed(t *testing.T) {
 	if err := w.store.Used(t.Context(), []store.Use{now}); err != nil {
 		t.Fatal(err)
 	}
-	if rows, err := w.store.Audit(t.Context(), workspaces[0], 0, 1); err != nil || rows[0].Session == now.Session {
+	if rows, err := w.store.Audit(t.Context(), workspaces[0], audit.Query{Limit: 1}); err != nil || rows[0].Session == now.Session {
 		t.Errorf("row %+v, %v, want none of a later use", rows, err)
 	}
 	if a, err := w.store.Get(t.Context(), workspaces[0], now.Account); err != nil || a.LastUsedAt.Before(now.At.Truncate(time.Millisecond)) {

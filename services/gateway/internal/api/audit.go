@@ -65,22 +65,16 @@ type decisionsOutputBody struct {
 // row that was returned, which is valid in both.
 func (a *API) listAudit(ctx context.Context, in *struct {
 	ServicePage
-	Query string `query:"q" maxLength:"200" doc:"What the name or the e-mail address of a member who did it, the action, the tool, the subject or the detail contains."`
+	AuditSearch
 },
 ) (*decisionsOutputBody, error) {
-	if err := checkText("q", in.Query, 200); err != nil {
+	named, err := a.membersIn(ctx, in.AuditSearch)
+	if err != nil {
 		return nil, err
 	}
 	before, err := parsePlace(in.Cursor)
 	if err != nil {
 		return nil, err
-	}
-	ws := principalOf(ctx).Actor.Workspace
-	var named []id.Member
-	if in.Query != "" {
-		if named, err = a.cfg.Store.PeopleLike(ctx, ws, in.Query); err != nil {
-			return nil, err
-		}
 	}
 	var decided *agentv1.ListAuditResponse
 	var changed []store.Change
@@ -92,7 +86,9 @@ func (a *API) listAudit(ctx context.Context, in *struct {
 		return err
 	})
 	both.Go(func() (err error) {
-		changed, err = a.cfg.Store.Audit(ctx, ws, store.AuditQuery{Before: before, Limit: int(in.Limit) + 1, Text: in.Query, Members: named})
+		changed, err = a.cfg.Store.Audit(ctx, principalOf(ctx).Actor.Workspace, store.AuditQuery{
+			Before: before, Limit: int(in.Limit) + 1, Text: in.Query, Members: named,
+		})
 		return err
 	})
 	if err := both.Wait(); err != nil {
@@ -110,6 +106,19 @@ func (a *API) listAudit(ctx context.Context, in *struct {
 	}
 	out.Audit = each(rows, func(r auditRow) Decision { return r.Decision })
 	return out, nil
+}
+
+// AuditSearch selects rows of an audit.
+type AuditSearch struct {
+	Query string `query:"q" maxLength:"200" doc:"What the name or the e-mail address of the member who did it, or the text of a row contains, in any case."`
+}
+
+// membersIn returns the members whom a search names.
+func (a *API) membersIn(ctx context.Context, s AuditSearch) ([]id.Member, error) {
+	if err := checkText("q", s.Query, 200); err != nil || s.Query == "" {
+		return nil, err
+	}
+	return a.cfg.Store.PeopleLike(ctx, principalOf(ctx).Actor.Workspace, s.Query)
 }
 
 // parsePlace parses a cursor, which is also agent-runner's page token.

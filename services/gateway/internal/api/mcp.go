@@ -176,8 +176,18 @@ type mcpAuditOutputBody struct {
 	NextCursor *string     `json:"next_cursor" doc:"Null at the end."`
 }
 
-func (a *API) listMcpAudit(ctx context.Context, in *ServicePage) (*mcpAuditOutputBody, error) {
-	res, err := a.cfg.McpServers.ListServerAudit(ctx, &toolv1.ListServerAuditRequest{PageToken: in.Cursor, Limit: in.Limit})
+func (a *API) listMcpAudit(ctx context.Context, in *struct {
+	ServicePage
+	AuditSearch
+},
+) (*mcpAuditOutputBody, error) {
+	named, err := a.membersIn(ctx, in.AuditSearch)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.cfg.McpServers.ListServerAudit(ctx, &toolv1.ListServerAuditRequest{
+		PageToken: in.Cursor, Limit: in.Limit, Query: in.Query, QueryMembers: each(named, id.Member.String),
+	})
 	return answer(res, err, func(res *toolv1.ListServerAuditResponse) mcpAuditOutputBody {
 		return mcpAuditOutputBody{each(res.GetChanges(), func(c *toolv1.ServerChange) McpChange {
 			return McpChange{c.GetId(), stamp(c.GetAt()), c.GetMemberId(), c.GetAction(), c.GetServerId(), c.GetServerName(), orNull(c.GetDetail())}

@@ -177,9 +177,14 @@ type auditOutputBody struct {
 func (a *API) accountAudit(ctx context.Context, in *struct {
 	Cursor string `query:"cursor" maxLength:"20" doc:"next_cursor of the previous page."`
 	Limit  int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
+	AuditSearch
 },
 ) (*auditOutputBody, error) {
-	req := &credentialv1.ListAuditRequest{Limit: in.Limit}
+	named, err := a.membersIn(ctx, in.AuditSearch)
+	if err != nil {
+		return nil, err
+	}
+	req := &credentialv1.ListAuditRequest{Limit: in.Limit, Query: in.Query, QueryMembers: each(named, id.Member.String)}
 	if in.Cursor != "" {
 		before, err := strconv.ParseInt(in.Cursor, 10, 64)
 		if err != nil || before < 1 {

@@ -48,7 +48,7 @@ was killed, its last row may describe a change that was not made.`,
 				}
 				return r.auditOf(ctx, of, limit)
 			}
-			all, next, err := r.scope.Audit(ctx, before, limit)
+			all, next, err := r.scope.Audit(ctx, admin.AuditQuery{Before: before, Limit: limit})
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
@@ -58,15 +59,23 @@ func record(ctx context.Context, tx pgx.Tx, n Server, action, detail string) err
 	return nil
 }
 
+// ChangesQuery selects a page of the audit.
+type ChangesQuery struct {
+	Token  string // of the page; empty: the first one
+	Limit  int    // 1 to 100
+	Search hashchain.Search
+}
+
 // Audit returns a page of a workspace's audit, newest first, and the token of the next page, which
-// is empty on the last one.
-func (s *Servers) Audit(ctx context.Context, ws id.Workspace, token string, limit int) (page []Change, next string, err error) {
+// is empty on the last one. A search reads the workspace's rows until the page is full.
+func (s *Servers) Audit(ctx context.Context, ws id.Workspace, q ChangesQuery) (page []Change, next string, err error) {
+	limit := q.Limit
 	if limit < 1 || limit > maxChanges {
 		return nil, "", fault.New(fault.Invalid, "limit must be 1 to %d", maxChanges)
 	}
 	args := pg.Args{"workspace": ws, "limit": limit + 1, "before": nil, "id": nil}
-	if token != "" {
-		at, row, _ := strings.Cut(token, "_")
+	if q.Token != "" {
+		at, row, _ := strings.Cut(q.Token, "_")
 		before, timeErr := time.Parse(time.RFC3339Nano, at)
 		last, idErr := uuid.Parse(row)
 		if timeErr != nil || idErr != nil {
@@ -78,6 +87,7 @@ func (s *Servers) Audit(ctx context.Context, ws id.Workspace, token string, limi
 	b.Queue(`
 		SELECT id, at, member_id, action, server_id, server_name, detail FROM mcp_audit
 		WHERE workspace_id = @workspace AND session_id IS NULL AND (@before::timestamptz IS NULL OR (at, id) < (@before, @id::uuid))
+			AND `+q.Search.Where(args, "action, server_name, detail")+`
 		ORDER BY at DESC, id DESC LIMIT @limit`, args).Query(pg.Collect(&page))
 	if err := s.cfg.DB.ReadInWorkspace(ctx, ws, b); err != nil {
 		return nil, "", fmt.Errorf("read the audit: %w", err)

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/hashchain"
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/netguard"
@@ -597,7 +598,7 @@ func TestAudit(t *testing.T) {
 	}
 	var got []string
 	for token := ""; ; {
-		page, next, err := w.servers.Audit(t.Context(), w.ws, token, 3)
+		page, next, err := w.servers.Audit(t.Context(), w.ws, mcp.ChangesQuery{Token: token, Limit: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -614,11 +615,21 @@ func TestAudit(t *testing.T) {
 	if diff := cmp.Diff([]string{"server-removed ", "signed-in ", "tools-approved new", "server-added " + g.url}, got); diff != "" {
 		t.Errorf("the audit (-want +got):\n%s", diff)
 	}
-	if other, _, err := w.servers.Audit(t.Context(), id.New[id.Workspace](), "", 100); err != nil || len(other) > 0 {
+	for text, want := range map[string]int{"GOOD": 4, "new": 1, "server-": 2, w.member.String(): 4, "nothing": 0, "%": 0} {
+		search, err := hashchain.NewSearch(text, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, _, err := w.servers.Audit(t.Context(), w.ws, mcp.ChangesQuery{Limit: 100, Search: search})
+		if err != nil || len(page) != want {
+			t.Errorf("the audit of %q has %d rows (%v), want %d", text, len(page), err, want)
+		}
+	}
+	if other, _, err := w.servers.Audit(t.Context(), id.New[id.Workspace](), mcp.ChangesQuery{Limit: 100}); err != nil || len(other) > 0 {
 		t.Errorf("another workspace reads %v, %v", other, err)
 	}
 	for _, token := range []string{"x", "_", "2026-01-01T00:00:00Z_x"} {
-		if _, _, err := w.servers.Audit(t.Context(), w.ws, token, 3); fault.KindOf(err) != fault.Invalid {
+		if _, _, err := w.servers.Audit(t.Context(), w.ws, mcp.ChangesQuery{Token: token, Limit: 3}); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("Audit(%q) = %v, want Invalid", token, err)
 		}
 	}

@@ -4379,6 +4379,8 @@ export interface operations {
                 /** @description next_cursor of the previous page. */
                 cursor?: string;
                 limit?: number;
+                /** @description What the name or the e-mail address of the member who did it, or the text of a row contains, in any case. */
+                q?: string;
             };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
@@ -6950,7 +6952,7 @@ export interface operations {
                 /** @description next_cursor of the previous page. */
                 cursor?: string;
                 limit?: number;
-                /** @description What the name or the e-mail address of a member who did it, the action, the tool, the subject or the detail contains. */
+                /** @description What the name or the e-mail address of the member who did it, or the text of a row contains, in any case. */
                 q?: string;
             };
             header?: {
@@ -11565,6 +11567,8 @@ export interface operations {
                 /** @description next_cursor of the previous page. */
                 cursor?: string;
                 limit?: number;
+                /** @description What the name or the e-mail address of the member who did it, or the text of a row contains, in any case. */
+                q?: string;
             };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
