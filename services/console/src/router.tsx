@@ -22,9 +22,10 @@ export const workspacesQuery = {
 
 /** Returns the person's workspaces, or sends them to the sign-in. */
 async function workspacesOf(queries: QueryClient) {
+	const known = queries.getQueryData(meQuery.queryKey);
 	try {
 		const [workspaces, me] = await Promise.all([queries.ensureQueryData(workspacesQuery), queries.ensureQueryData(meQuery)]);
-		keepFor(me.member_id);
+		if (!known) keepFor(me.member_id);
 		return workspaces;
 	} catch (e) {
 		if (e instanceof SignalboxError && e.status === 401) {

@@ -1,5 +1,5 @@
 import { everywhere, unwrap } from "./client.ts";
-import { forgetAll } from "./document/kept.ts";
+import { begin, forgetAll } from "./document/kept.ts";
 
 /** Ends this browser's session, and shows the sign-in with nothing of it in memory. */
 export async function signOut(): Promise<void> {
@@ -8,8 +8,9 @@ export async function signOut(): Promise<void> {
 	location.assign("/sign-in");
 }
 
-/** Deletes drafts and unsent messages unless they are of the person who signs in. */
+/** Keeps drafts from now on, and deletes those and the unsent messages that are not of the person who has signed in. */
 export function keepFor(person: string): void {
+	begin();
 	const before = localStorage.getItem("person");
 	if (before && before !== person)
 		for (const key of Object.keys(localStorage)) if (/^(draft|unsent):/.test(key)) localStorage.removeItem(key);

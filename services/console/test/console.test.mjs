@@ -658,19 +658,29 @@ test("what is written in a document without a connection is there when the perso
 	await other.goto(address);
 	await other.getByRole("textbox", { name: "Document" }).getByText("Written far away.").waitFor();
 	await back.waitForFunction(() => !Object.keys(localStorage).some((k) => k.startsWith("document:")));
-	// A sign-out leaves nothing of a document in the browser.
+	// A sign-out leaves nothing of a document in the browser, also of another tab that has more to keep.
+	const tab = await back.context().newPage();
+	tab.setDefaultTimeout(20_000);
+	await tab.routeWebSocket(/\/ws\/documents\//, () => undefined);
+	await tab.goto(address);
+	await tab.getByRole("textbox", { name: "Document" }).waitFor();
 	await back.context().setOffline(true);
 	await back.getByText("What you write is kept in this browser").waitFor();
 	await back.getByRole("textbox", { name: "Document" }).click();
 	await back.keyboard.type("Not for others. ");
 	await back.waitForFunction(() => Object.keys(localStorage).some((k) => k.startsWith("document:")));
+	await tab.getByText("The text has not come yet.").waitFor();
+	await tab.getByRole("textbox", { name: "Document" }).click();
+	await tab.keyboard.type("Nor this. ");
+	await tab.waitForFunction(() => Object.keys(localStorage).filter((k) => k.startsWith("document:")).length === 2);
 	await back.routeWebSocket("**/ws/**", (ws) => ws.close({ code: 1013 }));
 	await back.context().setOffline(false);
 	await back.goto(`${address.split("/").slice(0, 5).join("/")}/more`);
-	assert.equal(await kept(back), 1);
+	assert.equal(await kept(back), 2);
 	await back.getByRole("button", { name: "Sign out" }).click();
 	await back.getByRole("heading", { name: "Sign in" }).waitFor();
-	assert.equal(await kept(back), 0);
+	await tab.getByText("You were signed out.").waitFor();
+	assert.equal(await kept(tab), 0);
 });
 
 test("a draft survives a reload", async (t) => {

@@ -2,7 +2,7 @@ import type { DocumentConnection } from "@signalbox/client/document";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import * as Y from "yjs";
 import { keepDraft } from "./draft.ts";
-import { entries, forgetAll, placeOf, write } from "./kept.ts";
+import { begin, entries, forgetAll, placeOf, write } from "./kept.ts";
 
 const place = placeOf("w", "me", "d");
 
@@ -82,10 +82,16 @@ test("what has no room is not kept, and the page says so", () => {
 	expect(entries(place)).toHaveLength(0);
 });
 
-test("a sign-out deletes all of it, for good", () => {
+test("a sign-out deletes all of it, until the next sign-in", () => {
 	write(`${placeOf("w", "me", "other")}1`, new Uint8Array(3));
 	expect(entries("document:")).toHaveLength(1);
 	forgetAll();
 	write(`${place}1`, new Uint8Array(3));
 	expect(entries("document:")).toHaveLength(0);
+	begin(); // who signs in then has drafts again
+	write(`${place}1`, new Uint8Array(3));
+	expect(entries("document:")).toHaveLength(1);
+	localStorage.setItem("sign-out", "in another tab");
+	write(`${place}2`, new Uint8Array(3));
+	expect(entries("document:")).toHaveLength(1);
 });

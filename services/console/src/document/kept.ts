@@ -33,7 +33,8 @@ export function read(key: string): Uint8Array | undefined {
 
 /** Stores an update; false if there is no room for it. */
 export function write(key: string, update: Uint8Array): boolean {
-	if (ended) return true;
+	if (localStorage.getItem(signOut) !== lastSignOut) return true; // not for whoever signs in next
+	own.add(key);
 	const text = encode(update);
 	let others = 0;
 	for (const k of entries(prefix)) {
@@ -56,13 +57,23 @@ export function forget(keys: readonly string[]): void {
 	for (const k of keys) localStorage.removeItem(k);
 }
 
-/** Deletes all entries, and keeps no more in this page: its member signs out. */
+/** Begins to keep entries: somebody has signed in. */
+export function begin(): void {
+	lastSignOut = localStorage.getItem(signOut);
+}
+
+/** Deletes all entries, and has no page keep more until somebody has signed in there: the member signs out. */
 export function forgetAll(): void {
-	ended = true;
+	localStorage.setItem(signOut, new Date().toISOString());
 	forget(entries(prefix));
 }
 
-let ended = false;
+/** Has another value after each sign-out in this browser. */
+const signOut = "sign-out";
+let lastSignOut: string | null = null;
+/** The entries that this page has written: a page that learns late of a sign-out elsewhere deletes them. */
+const own = new Set<string>();
+globalThis.addEventListener?.("storage", (e) => e.key === signOut && forget([...own]));
 
 /** Names the entries of a member's document. */
 export const placeOf = (workspace: string, member: string, document: string) => `${prefix}${workspace}/${member}/${document}/`;
