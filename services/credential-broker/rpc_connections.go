@@ -27,7 +27,7 @@ func (s *server) StartConnection(ctx context.Context, req *credentialv1.StartCon
 
 // CompleteConnection ends what StartConnection began.
 func (s *server) CompleteConnection(ctx context.Context, req *credentialv1.CompleteConnectionRequest) (*credentialv1.CompleteConnectionResponse, error) {
-	c, err := scope(ctx).CompleteConnection(ctx, req.GetProvider(), admin.LoginAnswer{State: req.GetState(), Code: req.GetCode(), Error: req.GetError()})
+	c, err := scope(ctx).CompleteConnection(ctx, req.GetProvider(), admin.LoginAnswer{State: req.GetState(), Code: req.GetCode(), Error: req.GetError(), Redirect: req.GetRedirect()})
 	return &credentialv1.CompleteConnectionResponse{Connection: connectionMessage(c)}, err
 }
 

@@ -68,7 +68,7 @@ func (s *server) CompleteLogin(ctx context.Context, req *credentialv1.CompleteLo
 	if err != nil {
 		return nil, err
 	}
-	a, err := scope(ctx).CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError(), Issuer: req.GetIssuer()})
+	a, err := scope(ctx).CompleteLogin(ctx, admin.LoginAnswer{Login: login, State: req.GetState(), Code: req.GetCode(), Error: req.GetError(), Issuer: req.GetIssuer(), Redirect: req.GetRedirect()})
 	return &credentialv1.CompleteLoginResponse{Account: accountMessage(a)}, err
 }
 

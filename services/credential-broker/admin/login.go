@@ -32,9 +32,12 @@ const (
 	LoginDevice  = oauth.Device  // a short code is entered on another device
 )
 
-// LoopbackPath is the path to which browsers are sent back at a command line that waits
-// for one.
-const LoopbackPath = oauth.LoopbackPath
+// The paths to which browsers are sent back at a command line that waits for one: the second
+// from MCP servers' authorization servers that know this client by its document.
+const (
+	LoopbackPath         = oauth.LoopbackPath
+	DocumentLoopbackPath = oauth.DocumentLoopbackPath
+)
 
 // Login is a sign-in that has begun.
 type Login struct {

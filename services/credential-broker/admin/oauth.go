@@ -21,7 +21,7 @@ import (
 type OAuth struct {
 	Clients   conf.Secret `env:"CREDENTIAL_BROKER_OAUTH_CLIENTS" doc:"Clients that you registered with providers, as provider=id or provider=id:secret, separated by commas (% codes for a comma or colon inside). Nobody can sign in to a provider without one."`
 	Providers string      `env:"CREDENTIAL_BROKER_OAUTH_PROVIDERS" doc:"Folder with OAuth providers of your own (*.yaml), which add to the built-in ones or replace them; read at the start. docs/sign-in-providers.md describes the format. Empty for none."`
-	Document  string      `env:"CREDENTIAL_BROKER_OAUTH_CLIENT_DOCUMENT" doc:"URL of a client id metadata document, by which authorization servers of MCP servers know this client without a registration. Empty: with CREDENTIAL_BROKER_OAUTH_REDIRECT at https://…/api/connections/callback, the document that the gateway publishes; otherwise none."`
+	Document  string      `env:"CREDENTIAL_BROKER_OAUTH_CLIENT_DOCUMENT" doc:"URL of a client id metadata document, by which authorization servers of MCP servers know this client without a registration. Its redirect_uris are CREDENTIAL_BROKER_OAUTH_REDIRECT with /document appended, http://127.0.0.1/callback/document and http://[::1]/callback/document, and no others. Empty: with CREDENTIAL_BROKER_OAUTH_REDIRECT at https://…/api/connections/callback, the document that the gateway publishes; otherwise none."`
 	Redirect  string      `env:"CREDENTIAL_BROKER_OAUTH_REDIRECT" doc:"Page to which providers redirect browsers, as registered with them: this server's https://…/api/connections/callback, or a page of your own, which a console on another origin needs. Empty if codes are pasted."`
 }
 

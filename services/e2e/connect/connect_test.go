@@ -23,6 +23,7 @@ func TestConnect(t *testing.T) {
 		"notion":          func(r *rig) { life(r, "notion", "Notion", true) },
 		"github":          func(r *rig) { life(r, "github", "GitHub", false) },
 		"signed in again": again, "whose it is": whose, "problems": problems, "accounts": administer, "sign-ins": signIns, "roles": roles,
+		"mix-up": mixUp, "client document": document,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

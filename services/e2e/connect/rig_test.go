@@ -91,6 +91,7 @@ func start(t *testing.T) *rig {
 	front := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
 		all := *targets.Load()
 		p.SetURL(all[int(turn.Add(1))%len(all)])
+		p.Out.Host = p.In.Host
 		p.Out.Header.Set("X-Forwarded-For", somewhere)
 	}})
 	t.Cleanup(front.Close)
@@ -110,8 +111,9 @@ func start(t *testing.T) *rig {
 	for s := range env {
 		env[s] = append(env[s], "TRUSTED_KEYS="+identity.FormatTrusted(trusted))
 	}
-	env[subject.CredentialBroker] = append(append(env[subject.CredentialBroker], r.far.describe(t)...), "CREDENTIAL_BROKER_OAUTH_REDIRECT="+r.front+"/api/connections/callback", "SIMULATED_SERVICES=false")
+	env[subject.CredentialBroker] = append(append(env[subject.CredentialBroker], r.far.describe(t)...), "CREDENTIAL_BROKER_OAUTH_REDIRECT="+r.front+"/api/connections/callback", "CREDENTIAL_BROKER_OAUTH_CLIENT_DOCUMENT="+r.document(), "SIMULATED_SERVICES=false")
 	env[subject.Gateway] = append(env[subject.Gateway], "GATEWAY_RETURN_PATHS="+returnPath+",/welcome", "GATEWAY_TRUSTED_PROXIES=127.0.0.1")
+	env[subject.ToolExecutor] = append(env[subject.ToolExecutor], "TOOL_EXECUTOR_ALLOW_PRIVATE=127.0.0.0/8")
 	programs := t.TempDir()
 	if err := world.Build(ctx, programs); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func (r *rig) wantComplete(all []route, account string) {
 	if err := json.Unmarshal([]byte(r.browser(r.owner).want(http.StatusOK, http.MethodGet, "/openapi.json", "").body), &doc); err != nil {
 		r.t.Fatal(err)
 	}
-	known := map[string]bool{"GET /api/connections/callback": true}
+	known := map[string]bool{"GET /api/connections/callback": true, "GET /api/connections/callback/document": true}
 	for _, rt := range all {
 		path := strings.Replace(rt.path, account, "{id}", 1)
 		parts := strings.Split(path, "/")

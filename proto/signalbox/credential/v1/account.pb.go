@@ -2164,7 +2164,9 @@ type CompleteLoginRequest struct {
 	// The error parameter of the provider's redirect.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	// The iss parameter of the provider's redirect.
-	Issuer        string `protobuf:"bytes,5,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	Issuer string `protobuf:"bytes,5,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// The path of the page to which the provider redirected the browser.
+	Redirect      string `protobuf:"bytes,6,opt,name=redirect,proto3" json:"redirect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2230,6 +2232,13 @@ func (x *CompleteLoginRequest) GetError() string {
 func (x *CompleteLoginRequest) GetIssuer() string {
 	if x != nil {
 		return x.Issuer
+	}
+	return ""
+}
+
+func (x *CompleteLoginRequest) GetRedirect() string {
+	if x != nil {
+		return x.Redirect
 	}
 	return ""
 }
@@ -3626,13 +3635,14 @@ const file_signalbox_credential_v1_account_proto_rawDesc = "" +
 	"\rurl_with_code\x18\x05 \x01(\tB\x03\x80\x01\x01R\vurlWithCode\x12!\n" +
 	"\fpoll_seconds\x18\x06 \x01(\x05R\vpollSeconds\x129\n" +
 	"\n" +
-	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x88\x01\n" +
+	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xa4\x01\n" +
 	"\x14CompleteLoginRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x19\n" +
 	"\x05state\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05state\x12\x17\n" +
 	"\x04code\x18\x03 \x01(\tB\x03\x80\x01\x01R\x04code\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
-	"\x06issuer\x18\x05 \x01(\tR\x06issuer\"S\n" +
+	"\x06issuer\x18\x05 \x01(\tR\x06issuer\x12\x1a\n" +
+	"\bredirect\x18\x06 \x01(\tR\bredirect\"S\n" +
 	"\x15CompleteLoginResponse\x12:\n" +
 	"\aaccount\x18\x01 \x01(\v2 .signalbox.credential.v1.AccountR\aaccount\"\"\n" +
 	"\x10PollLoginRequest\x12\x0e\n" +

@@ -443,7 +443,9 @@ type CompleteConnectionRequest struct {
 	State    string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
 	Code     string                 `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// The error parameter of the provider's redirect.
-	Error         string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// The path of the page to which the provider redirected the browser.
+	Redirect      string `protobuf:"bytes,5,opt,name=redirect,proto3" json:"redirect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +504,13 @@ func (x *CompleteConnectionRequest) GetCode() string {
 func (x *CompleteConnectionRequest) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *CompleteConnectionRequest) GetRedirect() string {
+	if x != nil {
+		return x.Redirect
 	}
 	return ""
 }
@@ -672,12 +681,13 @@ const file_signalbox_credential_v1_connection_proto_rawDesc = "" +
 	"\x17StartConnectionResponse\x12\x15\n" +
 	"\x03url\x18\x01 \x01(\tB\x03\x80\x01\x01R\x03url\x129\n" +
 	"\n" +
-	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x81\x01\n" +
+	"expires_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\x9d\x01\n" +
 	"\x19CompleteConnectionRequest\x12\x1a\n" +
 	"\bprovider\x18\x01 \x01(\tR\bprovider\x12\x19\n" +
 	"\x05state\x18\x02 \x01(\tB\x03\x80\x01\x01R\x05state\x12\x17\n" +
 	"\x04code\x18\x03 \x01(\tB\x03\x80\x01\x01R\x04code\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"a\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x1a\n" +
+	"\bredirect\x18\x05 \x01(\tR\bredirect\"a\n" +
 	"\x1aCompleteConnectionResponse\x12C\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\v2#.signalbox.credential.v1.ConnectionR\n" +

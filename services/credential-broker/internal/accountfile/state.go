@@ -143,6 +143,8 @@ type Server struct {
 	Scopes    []string `json:"scopes,omitempty"`
 	// NamesItself says that each answer in the browser names the issuer (RFC 9207).
 	NamesItself bool `json:"names_itself,omitempty"`
+	// Document says that the client is the broker's client id metadata document.
+	Document bool `json:"document,omitempty"`
 }
 
 // LoginKind is a way to sign in. Package oauth has the kinds.

@@ -51,7 +51,7 @@ func (f *finder) client(ctx context.Context, m *metadata, s *store.Server) (vaul
 	case m.Documents && m.NamesItself && f.cfg.Document != "":
 		// All servers get the same client id, so that an answer of one could pass for another's
 		// (mix-up) if it did not name its server.
-		s.ClientID, s.Auth = f.cfg.Document, "none"
+		s.ClientID, s.Auth, s.Document = f.cfg.Document, "none", true
 		return vault.Secret{}, nil
 	case m.Register != "":
 		return f.register(ctx, m, s)

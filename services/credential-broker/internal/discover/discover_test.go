@@ -141,8 +141,10 @@ func TestFind(t *testing.T) {
 			secret: "s",
 		},
 		"client document": {
-			web:  good("/.well-known/oauth-authorization-server/as", strings.Replace(server, "{", `{"client_id_metadata_document_supported": true, "authorization_response_iss_parameter_supported": true, `, 1)),
-			want: change(func(s *store.Server) { s.ClientID, s.NamesItself = "https://signalbox.example/client.json", true }),
+			web: good("/.well-known/oauth-authorization-server/as", strings.Replace(server, "{", `{"client_id_metadata_document_supported": true, "authorization_response_iss_parameter_supported": true, `, 1)),
+			want: change(func(s *store.Server) {
+				s.ClientID, s.NamesItself, s.Document = "https://signalbox.example/client.json", true, true
+			}),
 		},
 		"no client document for a server that does not name itself": {
 			web:  good("/.well-known/oauth-authorization-server/as", strings.Replace(server, "{", `{"client_id_metadata_document_supported": true, `, 1)),

@@ -29,6 +29,10 @@ type Answer struct {
 	State, Code, Error string
 	// Issuer is the iss parameter of the provider's redirect (RFC 9207), if it has one.
 	Issuer string
+	// Redirect is the path of the page that the provider redirected the browser to: all of it, or
+	// its end where a proxy removes a prefix. It may be empty except at an MCP server, if there is
+	// a Config.Document.
+	Redirect string
 	// Provider is the login's provider; empty for any.
 	Provider string
 	// Purpose is the login's purpose; ForAccount if empty.
@@ -64,7 +68,7 @@ func (k *Keeper) Complete(ctx context.Context, by identity.Actor, a Answer) (Ref
 
 // check refuses what cannot be an answer, and splits pasted text.
 func (a *Answer) check() error {
-	if len(a.Code)+len(a.State)+len(a.Error)+len(a.Issuer) > maxPasted {
+	if len(a.Code)+len(a.State)+len(a.Error)+len(a.Issuer)+len(a.Redirect) > maxPasted {
 		return fault.New(fault.Invalid, "code: it is longer than %d bytes: paste what the provider showed, and nothing else", maxPasted)
 	}
 	a.Code = strings.TrimSpace(a.Code)
@@ -113,6 +117,9 @@ func (k *Keeper) awaitLogin(ctx context.Context, by identity.Actor, q loginQuery
 func (k *Keeper) exchange(ctx context.Context, by identity.Actor, l store.Login, a Answer) error {
 	p, err := k.provider(l.Provider, l.Server)
 	if err != nil {
+		return err
+	}
+	if err := k.checkRedirect(p, &l, a.Redirect); err != nil {
 		return err
 	}
 	if err := p.checkIssuer(a.Issuer); err != nil {

@@ -53,7 +53,8 @@ type Config struct {
 	// codes are pasted.
 	Redirect string
 	// Document is the URL of the client id metadata document for MCP servers' authorization
-	// servers; empty if there is none.
+	// servers; empty if there is none. Its redirect pages are Redirect with /document appended and
+	// DocumentLoopbackPath, and no others.
 	Document string
 	// CheckEndpoint refuses the URLs of such servers, and Control, a net.Dialer's hook, their
 	// addresses; nil allows public ones only.

@@ -62,8 +62,12 @@ type LoginRequest struct {
 	Redirect string
 }
 
-// LoopbackPath is the path of every loopback redirect (RFC 8252, section 7.3).
-const LoopbackPath = "/callback"
+// LoopbackPath is the path of loopback redirects (RFC 8252, section 7.3). Browsers are sent back
+// to DocumentLoopbackPath instead if the client is the client id metadata document.
+const (
+	LoopbackPath         = "/callback"
+	DocumentLoopbackPath = LoopbackPath + "/" + documentPath
+)
 
 // checkRedirect refuses a Redirect that the provider may not be given.
 func (r *LoginRequest) checkRedirect(p *Provider) error {

@@ -73,6 +73,33 @@ func Origin(text string) string {
 	return u.Scheme + "://" + u.Host
 }
 
+// documentPath follows the path of a redirect page where the client is the client id metadata
+// document. The document is public and lists these pages alone: a hostile authorization server
+// can send a browser on to an honest one that accepts the document, but the answer comes to a
+// page at which no login of the hostile server ends (mix-up, RFC 9700, section 4.4).
+const documentPath = "document"
+
+// redirectOf returns the page for a login at a server, next to the usual one.
+func redirectOf(usual string, s *store.Server) string {
+	u, err := url.Parse(usual)
+	if err != nil || !s.Document {
+		return usual
+	}
+	return u.JoinPath(documentPath).String()
+}
+
+// checkRedirect refuses an answer that came to another page than the login's.
+func (k *Keeper) checkRedirect(p *Provider, l *store.Login, path string) error {
+	if path == "" && p.server != nil && k.cfg.Document != "" {
+		return fault.New(fault.Invalid, "redirect: it is missing: say to which page the browser was sent back, such as /api/connections/callback")
+	}
+	u, err := url.Parse(l.Redirect)
+	if path != "" && (err != nil || path[0] != '/' || !strings.HasSuffix(u.Path, path)) {
+		return fault.Coded(fault.Conflict, "LOGIN_FAILED", "the answer to the sign-in came to another page than the one that %s was given: start again, and if that repeats, do not trust the server", p.Name)
+	}
+	return nil
+}
+
 // checkIssuer refuses an answer that names another issuer than the one that was asked (RFC
 // 9207), or none if the server had said that it would name itself.
 func (p *Provider) checkIssuer(issuer string) error {
@@ -105,7 +132,7 @@ func (k *Keeper) startAtServer(ctx context.Context, by identity.Actor, r LoginRe
 	case err != nil:
 		return Login{}, err
 	case first != nil && first.Server != nil:
-		l.Server = first.Server
+		l.Server, l.Redirect = first.Server, redirectOf(l.Redirect, first.Server)
 		return k.startBrowser(ctx, by, discovered(r.Provider, first.Server), l)
 	}
 	s, secret, err := discover.Find(ctx, discover.Config{HTTP: k.guarded, Check: k.cfg.CheckEndpoint, UserAgent: k.cfg.UserAgent, Document: k.cfg.Document}, discover.Request{
@@ -122,7 +149,7 @@ func (k *Keeper) startAtServer(ctx context.Context, by identity.Actor, r LoginRe
 			}
 		}
 	}
-	l.Server = &s
+	l.Server, l.Redirect = &s, redirectOf(l.Redirect, &s)
 	p := discovered(r.Provider, &s)
 	p.Client.Secret = secret
 	return k.startBrowser(ctx, by, p, l)

@@ -113,13 +113,15 @@ type SignInAnswer struct {
 	Code  string `json:"code,omitempty" maxLength:"4000" doc:"The code parameter; for accounts also the pasted text."`
 	Error string `json:"error,omitempty" maxLength:"200" doc:"The error parameter."`
 	Iss   string `json:"iss,omitempty" maxLength:"2048" doc:"The iss parameter, for accounts: the authorization server's issuer."`
+
+	Redirect string `json:"redirect,omitempty" maxLength:"2048" example:"/callback" doc:"The path of the page to which the browser was redirected. An answer that came to another page than the one the sign-in began with is refused. Required for MCP servers where the broker has a client id metadata document."`
 }
 
 func (s *SignInAnswer) check() error {
 	for _, f := range []struct {
 		name, text string
 		limit      int
-	}{{"state", s.State, maxState}, {"code", s.Code, maxCode}, {"error", s.Error, maxErrorCode}, {"iss", s.Iss, maxIssuer}} {
+	}{{"state", s.State, maxState}, {"code", s.Code, maxCode}, {"error", s.Error, maxErrorCode}, {"iss", s.Iss, maxIssuer}, {"redirect", s.Redirect, maxRedirect}} {
 		if err := checkText(f.name, f.text, f.limit); err != nil {
 			return err
 		}
@@ -154,7 +156,7 @@ func (a *API) finishConnection(ctx context.Context, provider string, answer Sign
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
 	res, err := a.cfg.Connections.CompleteConnection(ctx, &credentialv1.CompleteConnectionRequest{
-		Provider: provider, State: answer.State, Code: answer.Code, Error: answer.Error,
+		Provider: provider, State: answer.State, Code: answer.Code, Error: answer.Error, Redirect: answer.Redirect,
 	})
 	return res.GetConnection(), err
 }

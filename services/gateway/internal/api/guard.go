@@ -39,7 +39,7 @@ func HideToken(next http.Handler) http.Handler {
 			return
 		}
 		q := r.URL.Query()
-		if r.URL.Path == CallbackPath || r.URL.Path == OIDCCallbackPath {
+		if r.URL.Path == CallbackPath || r.URL.Path == DocumentCallbackPath || r.URL.Path == OIDCCallbackPath {
 			next.ServeHTTP(w, hideRedirect(r, q))
 			return
 		}

@@ -122,7 +122,7 @@ func (a *API) completeLogin(ctx context.Context, in *struct {
 func (a *API) finishLogin(ctx context.Context, login string, answer SignInAnswer) (*credentialv1.Account, error) {
 	ctx, cancel := context.WithTimeout(ctx, providerTimeout)
 	defer cancel()
-	res, err := a.cfg.Accounts.CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{Id: login, State: answer.State, Code: answer.Code, Error: answer.Error, Issuer: answer.Iss})
+	res, err := a.cfg.Accounts.CompleteLogin(ctx, &credentialv1.CompleteLoginRequest{Id: login, State: answer.State, Code: answer.Code, Error: answer.Error, Issuer: answer.Iss, Redirect: answer.Redirect})
 	if err == nil {
 		a.signedIn(ctx, res.GetAccount())
 	}

@@ -21,7 +21,7 @@ const mcpProvider = "mcp-"
 func (a *API) mcpSignIns(tag string) {
 	register(a, op("start-mcp-sign-in", "POST /api/mcp-servers/{id}/sign-in", tag, "Start to sign in to an MCP server that uses OAuth", created,
 		about("The credential broker finds the server's authorization server, and registers a client there. It can be repeated when the server asks for more permissions, or the sign-in has ended. "+
-			"Send the browser to `url`. If the provider redirects it to this server's /api/connections/callback, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. "+
+			"Send the browser to `url`. If the provider redirects it to this server's /api/connections/callback or /api/connections/callback/document, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. "+
 			"With `redirect`, and for a redirect page of your own, complete it with POST /api/accounts/logins/{id}/complete. The server is then asked for its tools. "+
 			"409 OAUTH_DISCOVERY says what is wrong with what the server publishes.")), owners.inPerson(), a.startMcpSignIn)
 	a.mux.HandleFunc("GET "+clientPath, a.clientDocument) // not for the API's clients: not in the OpenAPI document
@@ -111,8 +111,8 @@ func (a *API) clientDocument(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "max-age=3600")
 	_ = json.NewEncoder(w).Encode(map[string]any{ // fails if the reader has left
 		"client_id": origin + clientPath, "client_name": "Signalbox", "client_uri": origin,
-		// Any port of a loopback address is meant (RFC 8252, section 7.3).
-		"redirect_uris": []string{origin + CallbackPath, "http://127.0.0.1/callback", "http://[::1]/callback"},
+		// No other login ends at these pages. Any port of a loopback address is meant (RFC 8252, section 7.3).
+		"redirect_uris": []string{origin + DocumentCallbackPath, "http://127.0.0.1/callback/document", "http://[::1]/callback/document"},
 		"grant_types":   []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"}, "token_endpoint_auth_method": "none",
 	})
 }

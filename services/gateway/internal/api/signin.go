@@ -37,12 +37,17 @@ import (
 // page with them.
 const CallbackPath = "/api/connections/callback"
 
+// DocumentCallbackPath is where authorization servers that know the client by clientDocument
+// redirect browsers. Only the logins of these servers end there.
+const DocumentCallbackPath = CallbackPath + "/document"
+
 // Bounds of a provider's parameters.
 const (
 	maxState     = 500
 	maxCode      = 4000
 	maxErrorCode = 200
 	maxIssuer    = 2048
+	maxRedirect  = 2048
 )
 
 type redirectKey struct{}
@@ -58,14 +63,14 @@ func hideRedirect(r *http.Request, q url.Values) *http.Request {
 }
 
 // bindBrowser stores a sign-in and returns the cookie for the browser that started it. If the
-// provider redirects browsers to another page than CallbackPath, it does nothing and returns "".
+// provider redirects browsers to another server's page, it does nothing and returns "".
 func (a *API) bindBrowser(ctx context.Context, authorize string, expires time.Time, in store.SignIn) (string, error) {
 	u, err := url.Parse(authorize)
 	if err != nil {
 		return "", errors.New("the address of a sign-in is not a URL")
 	}
 	back, err := url.Parse(u.Query().Get("redirect_uri"))
-	if err != nil || !strings.HasSuffix(back.Path, CallbackPath) {
+	if err != nil || !strings.HasSuffix(back.Path, CallbackPath) && !strings.HasSuffix(back.Path, DocumentCallbackPath) {
 		return "", nil //nolint:nilerr // another page completes it
 	}
 	state := conf.Secret(u.Query().Get("state"))
@@ -137,6 +142,9 @@ func (a *API) complete(r *http.Request, answer SignInAnswer) (in store.SignIn, d
 	if err := answer.check(); err != nil {
 		return in, "", err
 	}
+	if answer.Redirect = r.URL.Path; answer.Redirect == DocumentCallbackPath && answer.Iss == "" {
+		return in, "", invalid("the answer to the sign-in does not say which server it is from (iss), which is required here: start again, and if that repeats, do not trust the server")
+	}
 	name := cookieName(answer.State)
 	cookie, err := r.Cookie(hostPrefix + name)
 	if err != nil {
@@ -200,12 +208,17 @@ func show(w http.ResponseWriter, status int, p page) {
 	_ = pages.Execute(w, p) // fails if the browser has left
 }
 
-// describeCallback mounts the page and adds it to the OpenAPI document.
+// describeCallback mounts the pages and adds them to the OpenAPI document.
 func (a *API) describeCallback() {
-	a.browserPage(CallbackPath, a.callback, huma.Operation{
-		OperationID: "sign-in-callback",
-		Tags:        []string{"Connections"}, Summary: "Complete a connection or a sign-in: the page to which a provider redirects the browser",
-		Description: "For browsers only. Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.",
+	a.describeCallbackAt(CallbackPath, "sign-in-callback", "Complete a connection or a sign-in: the page to which a provider redirects the browser", "")
+	a.describeCallbackAt(DocumentCallbackPath, "document-sign-in-callback", "Complete a sign-in to an MCP server: the page in the client id metadata document", "It requires `iss`, and completes no sign-in that began with another page. ")
+}
+
+func (a *API) describeCallbackAt(path, operation, summary, more string) {
+	a.browserPage(path, a.callback, huma.Operation{
+		OperationID: operation,
+		Tags:        []string{"Connections"}, Summary: summary,
+		Description: "For browsers only. " + more + "Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.",
 		Parameters: []*huma.Param{
 			textParam("state", "The state that was sent to the provider.", maxState), textParam("code", "The code that the provider issued.", maxCode), textParam("error", "The provider's error, if it issued no code.", maxErrorCode),
 			textParam("iss", "The authorization server's issuer, if it names itself (RFC 9207).", maxIssuer),

@@ -64,6 +64,7 @@ func (b *loopback) await(ctx context.Context, l admin.Login, complete func(admin
 	in := &callback{login: l.ID, state: page.Query().Get("state"), answers: make(chan admin.LoginAnswer), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.Handle("GET "+admin.LoopbackPath, in)
+	mux.Handle("GET "+admin.DocumentLoopbackPath, in)
 	waiting, cancel := context.WithDeadline(ctx, l.ExpiresAt)
 	defer cancel()
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -102,7 +103,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Referrer-Policy", "no-referrer") // this page's address holds the code
 	q := r.URL.Query()
-	answer := admin.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error"), Issuer: q.Get("iss")}
+	answer := admin.LoginAnswer{Login: c.login, State: q.Get("state"), Code: q.Get("code"), Error: q.Get("error"), Issuer: q.Get("iss"), Redirect: r.URL.Path}
 	if subtle.ConstantTimeCompare([]byte(answer.State), []byte(c.state)) == 0 || answer.Code == "" && answer.Error == "" {
 		show(w, http.StatusBadRequest, "This is not the sign-in that the command line waits for.")
 		return

@@ -180,7 +180,7 @@ func (r *remoteRun) signInToMcp(ctx context.Context, s chat.McpServer, client st
 	}
 	err = back.await(ctx, admin.Login{URL: in.URL, ExpiresAt: in.ExpiresAt}, func(a admin.LoginAnswer) error {
 		answer := map[string]string{}
-		for name, value := range map[string]string{"state": a.State, "code": a.Code, "error": a.Error, "iss": a.Issuer} {
+		for name, value := range map[string]string{"state": a.State, "code": a.Code, "error": a.Error, "iss": a.Issuer, "redirect": a.Redirect} {
 			if value != "" {
 				answer[name] = value
 			}

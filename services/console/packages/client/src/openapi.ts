@@ -519,6 +519,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/connections/callback/document": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Complete a sign-in to an MCP server: the page in the client id metadata document
+         * @description For browsers only. It requires `iss`, and completes no sign-in that began with another page. Instead of a token it requires the cookie of the browser that started the sign-in. The member must still have the role. Reloading the page repeats the answer.
+         */
+        get: operations["document-sign-in-callback"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/connections/{provider}": {
         parameters: {
             query?: never;
@@ -866,7 +886,7 @@ export interface paths {
         put?: never;
         /**
          * Start to sign in to an MCP server that uses OAuth
-         * @description The credential broker finds the server's authorization server, and registers a client there. It can be repeated when the server asks for more permissions, or the sign-in has ended. Send the browser to `url`. If the provider redirects it to this server's /api/connections/callback, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. With `redirect`, and for a redirect page of your own, complete it with POST /api/accounts/logins/{id}/complete. The server is then asked for its tools. 409 OAUTH_DISCOVERY says what is wrong with what the server publishes.
+         * @description The credential broker finds the server's authorization server, and registers a client there. It can be repeated when the server asks for more permissions, or the sign-in has ended. Send the browser to `url`. If the provider redirects it to this server's /api/connections/callback or /api/connections/callback/document, the sign-in is completed there, and only in the browser that made this call, from a page of this server's own origin. With `redirect`, and for a redirect page of your own, complete it with POST /api/accounts/logins/{id}/complete. The server is then asked for its tools. 409 OAUTH_DISCOVERY says what is wrong with what the server publishes.
          */
         post: operations["start-mcp-sign-in"];
         delete?: never;
@@ -3510,6 +3530,11 @@ export interface components {
             error?: string;
             /** @description The iss parameter, for accounts: the authorization server's issuer. */
             iss?: string;
+            /**
+             * @description The path of the page to which the browser was redirected. An answer that came to another page than the one the sign-in began with is refused. Required for MCP servers where the broker has a client id metadata document.
+             * @example /callback
+             */
+            redirect?: string;
             /** @description The state parameter. */
             state?: string;
         };
@@ -8452,6 +8477,96 @@ export interface operations {
         };
     };
     "sign-in-callback": {
+        parameters: {
+            query?: {
+                /** @description The state that was sent to the provider. */
+                state?: string;
+                /** @description The code that the provider issued. */
+                code?: string;
+                /** @description The provider's error, if it issued no code. */
+                error?: string;
+                /** @description The authorization server's issuer, if it names itself (RFC 9207). */
+                iss?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Complete; the page says so. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Complete; redirects to the path that was given at the start, with the provider's name in the parameter connected or signed_in. */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The parameters are not those of a provider's redirect. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description This browser did not start the sign-in, or the member no longer has the role. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Declined, expired, or refused by the provider; the page says what to do. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description Too many requests; Retry-After says how long to wait before reloading the page. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description An internal error, which is logged and not shown. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The provider or a service is unavailable; reloading the page may work later. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+        };
+    };
+    "document-sign-in-callback": {
         parameters: {
             query?: {
                 /** @description The state that was sent to the provider. */
