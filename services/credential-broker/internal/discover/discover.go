@@ -4,7 +4,7 @@
 // document is bounded, and one that contradicts itself is refused.
 //
 // Find goes the way of the MCP specification's chapter on authorization: the protected resource
-// metadata (RFC 9728) at the URL of the server's challenge, or at the well-known ones; from
+// metadata (RFC 9728) at the URL of the server's challenge or, if that brings none, at the well-known ones; from
 // there the authorization server's metadata (RFC 8414, or OpenID Connect Discovery); and a
 // client that the caller brings along, or a client id metadata document, or dynamic registration
 // (RFC 7591). A server without resource metadata is its own authorization server, as the
@@ -121,33 +121,45 @@ type resourceMetadata struct {
 	Scopes   []string `json:"scopes_supported"`
 }
 
-// resource returns the metadata of the MCP server; nil if it has none.
+// resource returns the metadata of the MCP server; nil if it has none. The challenge may be from
+// long ago, so that what is wrong at its URL counts only if there is nothing at the others.
 func (f *finder) resource(ctx context.Context, base *url.URL) (*resourceMetadata, error) {
-	const what = "its protected resource metadata"
-	var places []string
+	var stale error
 	if f.req.Metadata != "" {
-		places = append(places, f.req.Metadata)
+		limited, cancel := context.WithTimeout(ctx, timeout/2)
+		m, err := f.resourceAt(limited, base, f.req.Metadata)
+		cancel()
+		if m != nil {
+			return m, nil
+		}
+		stale = err
 	}
-	places = append(places, wellKnown(base, "oauth-protected-resource"))
+	places := []string{wellKnown(base, "oauth-protected-resource")}
 	if strings.Trim(base.Path, "/") != "" {
 		places = append(places, wellKnown(&url.URL{Scheme: base.Scheme, Host: base.Host}, "oauth-protected-resource"))
 	}
 	for _, place := range places {
-		m := &resourceMetadata{}
-		found, err := f.get(ctx, what, place, m)
-		switch {
-		case err != nil:
-			return nil, err
-		case !found:
-			continue
-		case !covers(m.Resource, base):
-			return nil, refuse("%s is for another resource, %q", what, clip(m.Resource))
-		case len(m.Servers) == 0:
-			return nil, refuse("%s names no authorization server", what)
+		if m, err := f.resourceAt(ctx, base, place); m != nil || err != nil {
+			return m, err
 		}
-		return m, nil
 	}
-	return nil, nil
+	return nil, stale
+}
+
+// resourceAt returns the metadata at a URL; nil if there is none.
+func (f *finder) resourceAt(ctx context.Context, base *url.URL, place string) (*resourceMetadata, error) {
+	const what = "its protected resource metadata"
+	m := &resourceMetadata{}
+	found, err := f.get(ctx, what, place, m)
+	switch {
+	case err != nil || !found:
+		return nil, err
+	case !covers(m.Resource, base):
+		return nil, refuse("%s is for another resource, %q", what, clip(m.Resource))
+	case len(m.Servers) == 0:
+		return nil, refuse("%s names no authorization server", what)
+	}
+	return m, nil
 }
 
 // covers reports whether a resource identifier is a server's URL or a path above it.
