@@ -53,7 +53,12 @@ export async function startSignalbox(port = 0, settings = {}) {
 	};
 }
 
-/** Starts the browser. As root Chromium has no sandbox, and these pages are our own. */
+/**
+ * Starts the browser. As root Chromium has no sandbox, and these pages are our own. For it
+ * signalbox.test is this computer, but as untrustworthy over plain http as any other.
+ */
 export async function startBrowser() {
-	return chromium.launch({ ...(await find()), args: process.getuid?.() === 0 ? ["--no-sandbox"] : [] });
+	const args = ["--host-resolver-rules=MAP signalbox.test 127.0.0.1"];
+	if (process.getuid?.() === 0) args.push("--no-sandbox");
+	return chromium.launch({ ...(await find()), args });
 }

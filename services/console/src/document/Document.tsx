@@ -8,6 +8,7 @@ import { ySyncPluginKey } from "@tiptap/y-tiptap";
 import { Bold, History as HistoryIcon, Italic, List, ListOrdered, ListTodo, type LucideIcon, Quote, Redo2, Undo2 } from "lucide-react";
 import { type MouseEvent, useEffect, useRef, useState } from "react";
 import { signedOut, unwrap, useClient } from "../client.ts";
+import { copyText } from "../insecure.ts";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
 import { CopyButton } from "../parts/page.tsx";
 import { toast } from "../parts/Toast.tsx";
@@ -93,7 +94,7 @@ function CopyAll() {
 	const [copied, setCopied] = useState(false);
 	const copy = (e: MouseEvent<HTMLElement>) => {
 		const text = e.currentTarget.closest(`.${css.document}`)?.querySelector<HTMLElement>("[role=textbox]")?.innerText ?? "";
-		void navigator.clipboard.writeText(text).then(() => setCopied(true));
+		void copyText(text).then(() => setCopied(true));
 	};
 	return (
 		<Button small onClick={copy}>

@@ -3,6 +3,7 @@ import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type Account, keyProblem, useAccounts, useRefreshAccounts } from "../accounts.ts";
 import { unwrap, useWorkspace } from "../client.ts";
+import { newKey } from "../insecure.ts";
 import { providerName } from "../words.ts";
 import css from "./AddAccount.module.css";
 import { Button, Notice, Segments } from "./controls.tsx";
@@ -86,7 +87,7 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 	const [flat, setFlat] = useState(false);
 	const [problems, setProblems] = useState<{ name?: string; address?: string; key?: string }>({});
 	// One account for the dialog, also if its answer is lost and the person presses again.
-	const idempotency = useRef(crypto.randomUUID());
+	const idempotency = useRef(newKey());
 	const add = useMutation({
 		mutationFn: async (check: boolean) => {
 			const { account } = await unwrap(
@@ -107,7 +108,7 @@ function ByKey({ provider, profiles, onClose }: { provider: string; profiles: re
 			return account as Account;
 		},
 		onSuccess: () => onClose(),
-		onError: () => (idempotency.current = crypto.randomUUID()),
+		onError: () => (idempotency.current = newKey()),
 	});
 	const unaccepted = add.error instanceof SignalboxError && add.error.code === "KEY_NOT_ACCEPTED";
 	const submit = (e: FormEvent) => {

@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import { ChevronRight, Copy } from "lucide-react";
 import { lazy, memo, Suspense, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
+import { copyText } from "../insecure.ts";
 import { type Call as CallData, type CallState, type Ask as Question, unavailability } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
 import { tellingArgument, toolWords } from "../words.ts";
@@ -169,11 +170,7 @@ function Json({ name, value }: { name: string; value: unknown }) {
 							{asTable ? "As JSON" : "As table"}
 						</Button>
 					)}
-					<IconButton
-						icon={Copy}
-						label={`Copy ${name.toLowerCase()}`}
-						onClick={() => void navigator.clipboard.writeText(JSON.stringify(value, null, 2))}
-					/>
+					<IconButton icon={Copy} label={`Copy ${name.toLowerCase()}`} onClick={() => void copyText(JSON.stringify(value, null, 2))} />
 				</span>
 			</dd>
 		</>

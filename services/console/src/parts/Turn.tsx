@@ -2,6 +2,7 @@ import { Link } from "@tanstack/react-router";
 import { ArrowLeftRight, ChevronLeft, ChevronRight, Copy, GitBranch, Lightbulb, Link2, Pencil, RotateCcw } from "lucide-react";
 import { createContext, memo, use, useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
+import { copyText } from "../insecure.ts";
 import type { Figures, Line, Note, Said, Source, Step } from "../live/conversation.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
@@ -149,7 +150,7 @@ function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; f
 	return (
 		<footer className={css.foot}>
 			{id && deeds && <Versions id={id} siblings={first.siblings} deeds={deeds} />}
-			<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void navigator.clipboard.writeText(copy())} />
+			<IconButton icon={Copy} label="Copy as Markdown" onClick={() => void copyText(copy())} />
 			{id && deeds && (
 				<>
 					<IconButton
@@ -166,7 +167,7 @@ function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; f
 				<IconButton
 					icon={Link2}
 					label="Link to this message"
-					onClick={() => void navigator.clipboard.writeText(`${location.href.split("#")[0]}#m-${step.messageId ?? id}`)}
+					onClick={() => void copyText(`${location.href.split("#")[0]}#m-${step.messageId ?? id}`)}
 				/>
 			)}
 			<span className="n ml-2">

@@ -4,6 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { Copy } from "lucide-react";
 import { type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { slugOf, useWorkspace, type Workspace } from "../client.ts";
+import { copyText } from "../insecure.ts";
 import { Failed } from "../routes/failed.tsx";
 import { Blank, Button, Notice } from "./controls.tsx";
 import css from "./page.module.css";
@@ -202,7 +203,7 @@ export function CopyButton({
 	const back = useRef<ReturnType<typeof setTimeout>>(undefined);
 	useEffect(() => () => clearTimeout(back.current), []);
 	const copy = async () => {
-		await navigator.clipboard.writeText(text);
+		await copyText(text);
 		setDone(true);
 		clearTimeout(back.current);
 		back.current = setTimeout(() => setDone(false), 2000);

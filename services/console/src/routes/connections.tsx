@@ -4,6 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { ChevronRight, Plus } from "lucide-react";
 import { type FormEvent, useEffect, useRef, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { newKey } from "../insecure.ts";
 import { Button, Icon, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { Outside, Waiting } from "../parts/Elsewhere.tsx";
@@ -306,7 +307,7 @@ function AddServer({ onClose, onAdded }: { onClose: () => void; onAdded: (s: Ser
 	const [credential, setCredential] = useState(false);
 	const [problems, setProblems] = useState<{ url?: string; name?: string }>({});
 	// One server for the dialog, also if an answer is lost and the person presses again.
-	const idempotency = useRef(crypto.randomUUID());
+	const idempotency = useRef(newKey());
 	const add = useMutation({
 		mutationFn: () =>
 			unwrap(
@@ -320,7 +321,7 @@ function AddServer({ onClose, onAdded }: { onClose: () => void; onAdded: (s: Ser
 			void queries.invalidateQueries({ queryKey: [workspace.id, "tools"] });
 			onAdded(b.mcp_server as Server);
 		},
-		onError: () => (idempotency.current = crypto.randomUUID()),
+		onError: () => (idempotency.current = newKey()),
 	});
 	const submit = (e: FormEvent) => {
 		e.preventDefault();

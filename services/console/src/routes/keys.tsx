@@ -3,6 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plus } from "lucide-react";
 import { type FormEvent, useRef, useState } from "react";
 import { everywhere, unwrap, useWorkspace } from "../client.ts";
+import { newKey } from "../insecure.ts";
 import { Blank, Button, Notice, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { CopyButton, Field, Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/page.tsx";
@@ -138,14 +139,14 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (k: Schemas[
 	const [role, setRole] = useState<Key["role"]>("editor");
 	const [problem, setProblem] = useState("");
 	// One key for the dialog: a second try after a lost answer makes no second API key.
-	const idempotency = useRef(crypto.randomUUID());
+	const idempotency = useRef(newKey());
 	const make = useMutation({
 		mutationFn: () =>
 			unwrap(
 				client.api.POST("/api/keys", { params: { header: { "Idempotency-Key": idempotency.current } }, body: { name: name.trim(), role } }),
 			),
 		onSuccess: onMade,
-		onError: () => (idempotency.current = crypto.randomUUID()),
+		onError: () => (idempotency.current = newKey()),
 	});
 	const submit = (e: FormEvent) => {
 		e.preventDefault();

@@ -4,6 +4,7 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { Braces, ChevronLeft, Link2, MessageSquare, Terminal } from "lucide-react";
 import { type ReactNode, useEffect, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { copyText } from "../insecure.ts";
 import { Icon, IconButton, Notice, Segments, Tag } from "../parts/controls.tsx";
 import { Markdown } from "../parts/Markdown.tsx";
 import { Signal, type SignalName } from "../parts/Signal.tsx";
@@ -270,5 +271,5 @@ function Copy({ icon, label, text }: { icon: typeof Link2; label: string; text: 
 				<Signal name="done" label="Copied" />
 			</span>
 		);
-	return <IconButton icon={icon} label={label} onClick={() => void navigator.clipboard.writeText(text()).then(() => setCopied(true))} />;
+	return <IconButton icon={icon} label={label} onClick={() => void copyText(text()).then(() => setCopied(true))} />;
 }

@@ -6,6 +6,7 @@ import { type CSSProperties, type ReactNode, useCallback, useEffect, useMemo, us
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane, useMe } from "../document/Pane.tsx";
+import { newKey } from "../insecure.ts";
 import type { File as Attached, Conversation, Said, View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
@@ -216,7 +217,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	);
 	const send = useCallback(
 		(text: string, mode: Mode, files: readonly Attached[] = []) => {
-			const u = { key: crypto.randomUUID(), text, mode, at: new Date().toISOString() };
+			const u = { key: newKey(), text, mode, at: new Date().toISOString() };
 			conversation.sending({ kind: "said", key: u.key, text, files: [...files], by: me, at: u.at, run: null, state: "sending" });
 			void deliver(u, files);
 		},
@@ -317,7 +318,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 		try {
 			await unwrap(
 				client.api.POST("/api/sessions/{id}/messages", {
-					params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": crypto.randomUUID() } },
+					params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": newKey() } },
 					body: { content: contentFor(text, files), edit_of: said.key, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
 				}),
 			);
@@ -338,7 +339,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			again: (message) =>
 				void unwrap(
 					client.api.POST("/api/sessions/{id}/regenerate", {
-						params: { ...params, header: { Prefer: "respond-async", "Idempotency-Key": crypto.randomUUID() } },
+						params: { ...params, header: { Prefer: "respond-async", "Idempotency-Key": newKey() } },
 						body: { message_id: message },
 					}),
 				).catch(complain),
