@@ -82,7 +82,7 @@ func upgrade(ctx context.Context, s *suite, r *result) error {
 	}
 	return s.under(ctx, r, func(ctx context.Context, died kill.Died) error {
 		died("upgrade")
-		if err := s.helm(ctx, "upgrade", "signalbox", "deploy/helm/signalbox", "-f", "deploy/e2e/kube/values.yaml", "--set", "image.tag=next", "--wait", "--timeout", patience.String()); err != nil {
+		if err := s.chart(ctx, "upgrade", "", "--set", "image.tag=next", "--wait"); err != nil {
 			return err
 		}
 		died("rollback")

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"signalbox.dev/services/e2e/world"
@@ -94,7 +96,7 @@ func install(ctx context.Context, s *suite, r *result) error {
 			return err
 		}
 	}
-	if err := s.helm(ctx, "install", "signalbox", "deploy/helm/signalbox", "-f", "deploy/e2e/kube/values.yaml", "--wait", "--timeout", patience.String()); err != nil {
+	if err := s.chart(ctx, "install", s.from, "--wait"); err != nil {
 		return err
 	}
 	r.Figures = append(r.Figures, figure{"everything ready", time.Since(begun).Seconds(), "s"})
@@ -110,6 +112,12 @@ func install(ctx context.Context, s *suite, r *result) error {
 		return err
 	}
 	return s.answer(ctx)
+}
+
+// chart installs or upgrades the release with the chart of a checkout; "" is the program's own.
+func (s *suite) chart(ctx context.Context, verb, checkout string, args ...string) error {
+	all := []string{verb, "signalbox", filepath.Join(checkout, "deploy/helm/signalbox"), "-f", "deploy/e2e/kube/values.yaml", "--timeout", patience.String()}
+	return s.helm(ctx, append(all, args...)...)
 }
 
 // reach returns a client's view of the release.
@@ -131,7 +139,7 @@ func (s *suite) reach(ctx context.Context, database string) (*world.World, error
 	})
 }
 
-// answer sends a message and waits for its answer.
+// answer sends a message and waits for its answer, for which the model calls a tool.
 func (s *suite) answer(ctx context.Context) error {
 	who, err := s.world.NewMember(ctx, "", "owner")
 	if err != nil {
@@ -147,12 +155,16 @@ func (s *suite) answer(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = stream.Close() }() // nothing was written
-	for {
+	for called := false; ; {
 		ev, err := stream.Next()
 		if err != nil {
 			return fmt.Errorf("wait for the answer: %w", err)
 		}
+		called = called || ev.Type == "tool-result"
 		if ev.Type == "done" {
+			if !called {
+				return errors.New("the answer came without the result of a tool")
+			}
 			return nil
 		}
 		if ev.Type == "error" {
