@@ -25,6 +25,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/url"
 	"slices"
 	"strings"
@@ -87,6 +88,7 @@ type Bus struct {
 	connected func()        // closes once; called at the first connection
 	once      chan struct{} // closed at the first connection
 	closed    chan struct{} // closed when the connection has been closed for good
+	created   chan struct{} // closed when nc is set
 
 	mu          sync.Mutex // guards what follows
 	session     session
@@ -115,6 +117,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		propagate: cfg.Propagator,
 		once:      make(chan struct{}),
 		closed:    make(chan struct{}),
+		created:   make(chan struct{}),
 		session:   newSession(),
 
 		onReconnect: map[*func()]struct{}{},
@@ -140,6 +143,7 @@ func Connect(ctx context.Context, cfg Config) (*Bus, error) {
 		}
 		return nil, fmt.Errorf("connect to NATS: %w", err)
 	}
+	close(b.created)
 	if b.nc.IsConnected() {
 		b.connected()
 	}
@@ -172,8 +176,17 @@ func (b *Bus) options(ctx context.Context, cfg Config) []nats.Option {
 		nats.CustomInboxPrefix(subject.InboxPrefix(cfg.Service)),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
-		nats.ReconnectWait(250 * time.Millisecond),
-		nats.ReconnectJitter(250*time.Millisecond, time.Second),
+		nats.CustomReconnectDelay(func(rounds int) time.Duration {
+			<-b.created
+			if rounds >= 4 && rounds&(rounds-1) == 0 || rounds%64 == 0 {
+				b.log.WarnContext(ctx, "not connected to nats", "address", Addresses(cfg.URL), "error", cmp.Or(b.cause(), errors.New("no server takes connections")))
+			}
+			jitter := 250 * time.Millisecond
+			if cfg.Secure() {
+				jitter = time.Second // handshakes are dear
+			}
+			return 250*time.Millisecond + rand.N(jitter)
+		}),
 		// No buffer for after a reconnect: its messages would overtake those that were
 		// lost with the connection and are published again.
 		nats.ReconnectBufSize(-1),

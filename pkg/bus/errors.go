@@ -106,8 +106,9 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrReconnectBufExceeded),
-		errors.Is(err, nats.ErrConnectionReconnecting):
+	case errors.Is(err, nats.ErrReconnectBufExceeded): // its text would mislead: there is no such buffer
+		return ErrDisconnected
+	case errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrConnectionReconnecting):
 		return fmt.Errorf("%w: %w", ErrDisconnected, err)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, jetstream.ErrConnectionClosed),
 		errors.Is(err, nats.ErrConnectionDraining):

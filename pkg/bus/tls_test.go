@@ -19,8 +19,7 @@ func TestImpostor(t *testing.T) {
 	t.Parallel()
 	ca, other := mtlstest.NewAuthority(t), mtlstest.NewAuthority(t)
 	loopback := []net.IP{net.IPv4(127, 0, 0, 1)}
-	log := slog.New(slog.DiscardHandler)
-	own, err := mtls.Open(ca.Files(t, t.TempDir(), mtlstest.Certificate{Names: []string{subject.Gateway}}), subject.Gateway, nil, log)
+	own, err := mtls.Open(ca.Files(t, t.TempDir(), mtlstest.Certificate{Names: []string{subject.Gateway}}), subject.Gateway, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,6 +45,8 @@ func TestImpostor(t *testing.T) {
 			far := mtlstest.NewImpostor(t, cert, key, func(c net.Conn) {
 				_, _ = io.WriteString(c, `INFO {"server_id":"x","version":"2.15.0","proto":1,"headers":true,"max_payload":1048576,"auth_required":true,"tls_required":`+offer+"}\r\n")
 			})
+			warned := make(lines, 1)
+			log := slog.New(slog.NewTextHandler(warned, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			b, err := bus.Connect(t.Context(), bus.Config{URL: "tls://" + far.Addr, Service: subject.Gateway, Password: "a-secret", TLS: own, Log: log})
 			if err != nil {
 				t.Fatal(err)
@@ -62,10 +63,39 @@ func TestImpostor(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Ready() = %v, want %q", err, tt.want)
 			}
+			if !warned.have(tt.want) {
+				t.Errorf("the log does not say %q", tt.want)
+			}
 			if got := far.Got(); len(got) > 0 {
 				t.Errorf("the impostor got %q, want nothing", got)
 			}
 		})
+	}
+}
+
+// lines receives what is logged; lines that nobody waits for are dropped.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) {
+	select {
+	case l <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+// have waits until a line with a text is logged, and reports whether one was.
+func (l lines) have(text string) bool {
+	limit := time.After(time.Minute)
+	for {
+		select {
+		case line := <-l:
+			if strings.Contains(line, text) {
+				return true
+			}
+		case <-limit:
+			return false
+		}
 	}
 }
 
