@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"signalbox.dev/pkg/bus"
+	"signalbox.dev/pkg/mtls"
 	"signalbox.dev/pkg/pg"
 	"signalbox.dev/pkg/rpc"
 	"signalbox.dev/pkg/service"
@@ -32,6 +33,7 @@ func main() {
 		Config:     &cfg,
 		Telemetry:  func() telemetry.Config { return cfg.Telemetry },
 		HealthAddr: func() string { return cfg.Addr },
+		TLS:        func() mtls.Config { return cfg.TLS },
 		Run:        func(ctx context.Context, env service.Env) error { return run(ctx, cfg, env) },
 	}.Main())
 }
@@ -39,14 +41,15 @@ func main() {
 func run(ctx context.Context, cfg config, env service.Env) error {
 	p, err := service.Open(ctx, env, service.Options{
 		Name: subject.ToolExecutor, Addr: cfg.Addr, AddrSetting: "TOOL_EXECUTOR_ADDR", ServiceKey: cfg.ServiceKey, TrustedKeys: cfg.TrustedKeys,
+		TLS: cfg.TLS, Peers: cfg.Peers(),
 		Database: pg.Config{URL: cfg.DatabaseURL, DirectURL: cfg.DatabaseDirect, Role: toolexecutor.Role, Schema: toolexecutor.Schema, MaxConns: cfg.DatabaseConns, Tracer: cfg.Telemetry.QueryTracer()},
-		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword},
+		Bus:      bus.Config{URL: cfg.NATSURL, User: cfg.NATSUser, Password: cfg.NATSPassword, CAFile: cfg.NATSCA},
 	})
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	client := rpc.NewHTTPClient(nil)
+	client := rpc.NewHTTPClient(p.Secure)
 	defer client.CloseIdleConnections()
 	far := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: cfg.Slots}}
 	defer far.CloseIdleConnections()
