@@ -177,6 +177,9 @@ test("two pages see the same, and a message that is sent meanwhile waits in the 
 	await page.getByRole("list", { name: "Waiting messages" }).getByText("good day").waitFor();
 	await other.getByRole("listitem").filter({ hasText: "good day" }).getByRole("button", { name: "Remove from the queue" }).click();
 	await page.getByRole("list", { name: "Waiting messages" }).getByText("good day").waitFor({ state: "detached" });
+	await say(other, "well done");
+	await other.getByRole("listitem").filter({ hasText: "well done" }).getByRole("button", { name: "Steer now" }).click();
+	await page.getByRole("listitem").filter({ hasText: "well done" }).getByText("joins before the next step").waitFor();
 	await other.getByRole("button", { name: "Stop", exact: true }).click();
 	for (const p of [page, other]) {
 		await p.getByText("Hello!").waitFor();

@@ -195,31 +195,40 @@ test("messages that others have sent wait in the queue, in the order of their ru
 	const stored = (...waiting: unknown[]) =>
 		({ session, messages: [asked, ...waiting], active_run: { id: "r1", user_message_id: "u0", usage: {} } }) as never;
 	const shown = () => c.view().queue.map((q) => q.key);
-	c.waits(stored(said("one", "r2"), said("two", "r3")), ["r2", "r3"], []);
+	c.waits(stored(said("one", "r2"), said("two", "r3")), []);
 	expect(shown()).toEqual(["one", "two"]);
 	// A page's own message is there once, whichever answer comes first.
 	c.sending({ kind: "said", key: "own", text: "three", files: [], by: "me", at: "", run: null, state: "sending" });
-	c.waits(stored(said("one", "r2"), said("two", "r3"), said("three", "r4")), ["r2", "r3", "r4"], c.view().queue);
+	c.waits(stored(said("one", "r2"), said("two", "r3"), said("three", "r4")), c.view().queue);
 	expect(shown()).toEqual(["one", "two", "own"]);
 	c.sent("own", { messageId: "three", run: "r4" });
 	// One was moved to the end, the event of which comes first, and two was taken back.
 	apply({ ...done, runId: "r2", finishReason: "cancelled" });
-	c.waits(stored(said("one", "r5"), said("three", "r4")), ["r4", "r5"], c.view().queue);
+	c.waits(stored(said("three", "r4"), said("one", "r5")), c.view().queue);
 	expect(shown()).toEqual(["three", "one"]);
 	// The answer to a question that was asked before an event does not undo it.
 	const before = c.view().queue;
 	apply({ ...done, runId: "r5", finishReason: "cancelled" });
-	c.waits(stored(said("one", "r5"), said("three", "r4")), ["r4", "r5"], before);
+	c.waits(stored(said("three", "r4"), said("one", "r5")), before);
 	expect(shown()).toEqual(["three"]);
 	// Its run has begun: the event of it adds it to the conversation.
 	apply(done);
 	c.waits(
 		{ session, messages: [asked, said("three", "r4")], active_run: { id: "r4", user_message_id: "three", usage: {} } } as never,
-		[],
 		c.view().queue,
 	);
 	expect(shown()).toEqual(["three"]);
 	apply({ type: "user-message", messageId: "three", content: "three", createdBy: "she", runId: "r4" });
+	expect(shown()).toEqual([]);
+	// One that steers the run waits until it follows another message.
+	const steers = { ...said("four", "r4"), parent_id: null as string | null };
+	const now = () =>
+		({ session, messages: [said("three", "r4"), steers], active_run: { id: "r4", user_message_id: "three", usage: {} } }) as never;
+	c.waits(now(), []);
+	expect(shown()).toEqual(["four"]);
+	apply({ type: "user-message", messageId: "four", content: "four", createdBy: "she", runId: "r4" });
+	steers.parent_id = "a3";
+	c.waits(now(), c.view().queue);
 	expect(shown()).toEqual([]);
 });
 

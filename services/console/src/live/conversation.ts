@@ -219,12 +219,13 @@ export class Conversation {
 	}
 
 	/**
-	 * Shows the messages that wait as the server had them, in the order of their runs, when `before` was the
-	 * queue here. A message has no event before its run begins, or ends because the message is taken back.
+	 * Shows the messages that wait as the server had them, in its order, when `before` was the queue here. A
+	 * message has no event before it joins the conversation, or its run ends because the message is taken back.
 	 */
-	waits(details: Details, runs: readonly string[], before: readonly Said[]): void {
+	waits(details: Details, before: readonly Said[]): void {
 		const v = this.#view;
 		const { queue: stored, active } = fromDetails(details);
+		const runs = stored.map((q) => q.run);
 		const has = (said: readonly Line[], key: string) => said.some((l) => l.key === key);
 		const news = stored.filter(
 			(q) =>
@@ -233,7 +234,7 @@ export class Conversation {
 		);
 		const waits = (q: Said) => q.state !== "sent" || !has(before, q.key) || has(stored, q.key);
 		const begins = (q: Said) => q.run === v.active?.run || q.run === active?.run; // an event says when it joins
-		const place = (q: Said) => (q.run && runs.includes(q.run) ? runs.indexOf(q.run) : begins(q) ? -1 : runs.length);
+		const place = (q: Said) => (runs.includes(q.run) ? runs.indexOf(q.run) : begins(q) ? -1 : runs.length);
 		const queue = [...v.queue.filter((q) => waits(q) || begins(q)), ...news].sort((a, b) => place(a) - place(b));
 		if (queue.length !== v.queue.length || queue.some((q, i) => q !== v.queue[i])) this.#set({ ...v, queue });
 	}
@@ -560,7 +561,11 @@ function fromDetails(d: Details): View {
 	const active = d.active_run as Schemas["Run"] | null;
 	const answered = new Set(messages.filter((m) => m.role !== "user").map((m) => m.run_id));
 	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
-	const { lines, queue } = linesOf(d, (m, i) => active !== null && i > from && m.run_id !== active.id && !answered.has(m.run_id));
+	const { lines, queue } = linesOf(d, (m, i) => {
+		if (active === null || i <= from) return false;
+		// A message that steers the run has joined the conversation once it follows another.
+		return m.run_id === active.id ? m.parent_id === null && m.id !== active.user_message_id : !answered.has(m.run_id);
+	});
 	return {
 		session: d.session,
 		lines,

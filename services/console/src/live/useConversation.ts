@@ -75,8 +75,8 @@ export function useEarlier(id: string, conversation: Conversation): (limit?: num
 }
 
 /**
- * Shows the messages that others have put into the queue, while a run is active. Messages that wait are
- * rows and no events: the queued runs are asked for, which are few, and the session when they are others.
+ * Shows the messages of others that wait for a run or for its next step, while a run is active. They are
+ * rows and no events: the session is asked for them.
  */
 export function useQueue(id: string, conversation: Conversation): void {
 	const { client, workspace } = useWorkspace();
@@ -86,19 +86,11 @@ export function useQueue(id: string, conversation: Conversation): void {
 		enabled: active !== null || queue.some((q) => q.state === "sent"),
 		refetchInterval: 3_000,
 		queryFn: async ({ signal }) => {
-			const before = conversation.view();
-			const { runs } = await unwrap(
-				client.api.GET("/api/runs", { params: { query: { session_id: id, state: ["queued"], limit: 100 } }, signal }),
+			const before = conversation.view().queue;
+			conversation.waits(
+				await unwrap(client.api.GET("/api/sessions/{id}", { params: { path: { id }, query: { limit: 1 } }, signal })),
+				before,
 			);
-			const shown = before.queue.filter((q) => q.state === "sent" && q.run !== before.active?.run).map((q) => q.run);
-			const waiting = runs
-				.map((r) => r.id)
-				.filter((r) => r !== before.active?.run)
-				.reverse(); // the next one first
-			if (shown.join() !== waiting.join()) {
-				const details = client.api.GET("/api/sessions/{id}", { params: { path: { id }, query: { limit: 1 } }, signal });
-				conversation.waits(await unwrap(details), waiting, before.queue);
-			}
 			return null;
 		},
 	});
