@@ -349,3 +349,65 @@ func TestCompactOnRequestFails(t *testing.T) {
 		t.Errorf("a summary was asked for %d times, want once", summaries)
 	}
 }
+
+// cutShort answers with text that the limit of output tokens ends.
+func cutShort(text string) func(*answer) {
+	return func(a *answer) {
+		a.stop = "max_tokens"
+		a.counted(text)
+	}
+}
+
+// A summary that is cut short is not used. Later runs try again only when the conversation has
+// grown by a tenth of the window.
+func TestSummaryCutShort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	counted := func(text string) func(*answer) { return func(a *answer) { a.counted(text) } }
+	w.model.then(counted("Hello."), cutShort("HALF A"), counted("One."), counted("Two."), counted("WHOLE"), counted("Three."), counted("Four."))
+	w.start(small(t))
+	session := w.session(&agentv1.CreateSessionRequest{Provider: "anthropic", Model: "small"})
+	v := w.watch(session)
+	for i, text := range []string{strings.Repeat("word ", 2_700), "And?", "And?", strings.Repeat("more ", 500), "And?"} {
+		w.submit(session, text)
+		events := v.until(isEnd)
+		if want, got := []string{"Hello.", "One.", "Two.", "Three.", "Four."}[i], events[len(events)-1].GetDone().GetText(); got != want {
+			t.Fatalf("run %d ended with %v, want %s", i, events[len(events)-1], want)
+		}
+	}
+	var summaries []int
+	for i, request := range w.model.asked() {
+		if isSummary(request) {
+			summaries = append(summaries, i)
+		}
+		if strings.Contains(string(request), "HALF A") {
+			t.Errorf("request %d has the summary that was cut short", i)
+		}
+	}
+	if got := fmt.Sprint(summaries); got != "[1 4]" {
+		t.Errorf("the requests %s ask for a summary, want [1 4]", got)
+	}
+	if got := w.look(session).GetSummary().GetText(); !strings.HasPrefix(got, "WHOLE") {
+		t.Errorf("the summary is %q", got)
+	}
+}
+
+// What a failed summary took may be the rest of a budget: the answer is another step of it.
+func TestFailedSummarySpendsBudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(func(a *answer) { a.counted("Hello.") }, cutShort("Half"), says("Not paid for."))
+	w.start(small(t))
+	session := w.session(&agentv1.CreateSessionRequest{Provider: "anthropic", Model: "small"})
+	v := w.watch(session)
+	w.submit(session, strings.Repeat("word ", 2_700))
+	v.until(isEnd)
+	if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: "run", Tokens: new(int64(1_000))}); err != nil {
+		t.Fatal(err)
+	}
+	w.submit(session, "And?")
+	events := v.until(isEnd)
+	if end := events[len(events)-1].GetDone(); end.GetFinishReason() != "budget-tokens" || len(w.model.asked()) != 2 {
+		t.Errorf("the run ended with %v after %d requests, want budget-tokens after 2", events[len(events)-1], len(w.model.asked()))
+	}
+}

@@ -217,7 +217,7 @@ func queueSubmitState(ws id.Workspace, n NewMessage, found *submitState) *pgx.Ba
 	args := pg.Args{"workspace": ws, "session": n.Session, "key": n.IdempotencyKey, "content": string(n.Content)}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, client_tools, compact, `+preset.Own+` AS own_preset, `+run.NewestSummary+` AS summary,
+		SELECT model, provider, title_source, next_ordinal, next_position, system_prompt, preset, tools, max_steps, client_tools, compact, no_summary_at, `+preset.Own+` AS own_preset, `+run.NewestSummary+` AS summary,
 			`+branch.Elsewhere+` AS elsewhere
 		FROM sessions s
 		WHERE workspace_id = @workspace AND id = @session FOR UPDATE`, args).Query(pg.Collect(&found.session))

@@ -292,9 +292,9 @@ func (a *answering) step(ctx, stoppable context.Context) (ended bool, err error)
 		return a.callFailed(ctx, stoppable, index, nil, err)
 	}
 	if c := a.planCompaction(false); c != nil {
-		if done, ended, err := a.compact(ctx, stoppable, index, c); done || ended || err != nil {
-			return ended, err
-		}
+		// Done or not, the answer is another call, which reserves anew.
+		_, ended, err := a.compact(ctx, stoppable, index, c)
+		return ended, err
 	}
 	a.nameSession(ctx, index)
 	res, err := a.callModel(stoppable, index)

@@ -22,8 +22,8 @@ const (
 	// maxSummary bounds a summary, in bytes. A summary takes at most an eighth of the window.
 	maxSummary   = 32 << 10
 	summaryShare = 8
-	// worthwhile is the part of the window that a summary must free, unless it is asked for or the
-	// provider has refused the prompt.
+	// worthwhile is the part of the window that a summary must free, and that must have been added
+	// since a failed one, unless it is asked for or the provider has refused the prompt.
 	worthwhile = 10
 	// minWindow bounds what a refusal says about the window, in tokens: the sizes are estimates.
 	minWindow = 1_000
@@ -88,7 +88,7 @@ func (a *answering) planCompaction(refused bool) *compaction {
 	forced := refused || a.session.Compact
 	if forced {
 		window = min(window, max(size, minWindow)) // the model has a smaller one, or its tokens are smaller
-	} else if size < a.compactAt(window, int64(prompt.MaxOutput(a.preset, &model))) {
+	} else if size < a.compactAt(window, int64(prompt.MaxOutput(a.preset, &model))) || a.failedLately(window) {
 		return nil
 	}
 	from := a.summarized()
@@ -104,6 +104,20 @@ func (a *answering) planCompaction(refused bool) *compaction {
 		return nil
 	}
 	return &compaction{cut, window}
+}
+
+// failedLately reports whether the model failed to summarize the conversation, and little has been
+// added since: every run would pay for another failure.
+func (a *answering) failedLately(window int64) bool {
+	at := a.session.NoSummaryAt
+	if at == 0 || at > len(a.history) { // the latter on another branch
+		return false
+	}
+	added := int64(0)
+	for i := range a.history[at:] {
+		added += compact.Tokens(a.history[at+i].Content)
+	}
+	return added < window/worthwhile
 }
 
 // compactAt is the size of a prompt from which the conversation is compacted. The answer has to
@@ -131,16 +145,18 @@ func (a *answering) compact(ctx, stoppable context.Context, index int, c *compac
 		return false, ended, err
 	case strings.TrimSpace(res.Text()) == "" || res.Finish == llm.FinishContentFilter:
 		a.noSummary = llm.NewError(llm.KindContentFilter, nil, "the model wrote no summary (%s)", res.Finish)
+	case res.Finish == llm.FinishLength: // a summary without its end loses what is newest
+		a.noSummary = llm.NewError(llm.KindContextLength, nil, "the model's summary exceeded its limit of output tokens")
 	default:
 		return true, false, a.commitSummary(ctx, index, c, res)
 	}
 	a.Metrics.compactions.WithLabelValues("failed").Inc()
 	a.Log.WarnContext(ctx, "conversation not compacted", "run", a.claim.Run.ID, "step", index, "error", a.noSummary)
-	if err := a.recordWaste(ctx, index, res); err != nil || !a.session.Compact {
+	if err := a.recordWaste(ctx, index, res); err != nil {
 		return false, false, err
 	}
-	a.session.Compact = false // the next run would pay for it again
-	return false, false, a.retryUnavailable(ctx, func() error { return a.Store.DropCompact(ctx, a.claim) })
+	a.session.Compact, a.session.NoSummaryAt = false, len(a.history) // the next run would pay for it again
+	return false, false, a.retryUnavailable(ctx, func() error { return a.Store.RecordNoSummary(ctx, a.claim, len(a.history)) })
 }
 
 // summarize asks the run's model for a summary. It shortens the transcript if the provider refuses

@@ -110,7 +110,7 @@ type Store interface {
 	CompleteStep(ctx context.Context, c *run.Claim, a run.Answer, lastEvent int64) error
 	SetTitle(ctx context.Context, c *run.Claim, t run.Title) (set bool, err error)
 	AddWaste(ctx context.Context, c *run.Claim, step int, wasted run.Usage, costMicros *int64) error
-	DropCompact(ctx context.Context, c *run.Claim) error
+	RecordNoSummary(ctx context.Context, c *run.Claim, messages int) error
 	Finish(ctx context.Context, c *run.Claim, e run.End) error
 }
 

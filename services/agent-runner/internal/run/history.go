@@ -25,6 +25,9 @@ type Settings struct {
 	OwnPreset *preset.Preset
 	// Compact is true if a person has asked for a summary of the conversation so far.
 	Compact bool
+	// NoSummaryAt is how many messages the conversation had when the model last failed to summarize
+	// it; 0 if it never did.
+	NoSummaryAt int
 	// TitleSource is where the session's title is from: empty (it has none), message, model or person.
 	TitleSource string
 	// Summary stands for the first messages of the conversation; nil if there is none.
@@ -50,7 +53,7 @@ const sizeOfMessages = `(SELECT coalesce(sum(octet_length(content::text) + coale
 // queueHistory reads the conversation if the condition holds.
 func queueHistory(b *pgx.Batch, args pg.Args, condition string) *history {
 	h := &history{}
-	b.Queue(`SELECT system_prompt, preset, tools, max_steps, title_source, compact, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
+	b.Queue(`SELECT system_prompt, preset, tools, max_steps, title_source, compact, no_summary_at, `+preset.Own+` AS own_preset, `+NewestSummary+` AS summary,
 			`+branch.Elsewhere+` AS elsewhere,
 			coalesce((SELECT client_tools FROM runs WHERE workspace_id = @workspace AND id = @run), client_tools) AS client_tools
 		FROM sessions s

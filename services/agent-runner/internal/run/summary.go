@@ -46,14 +46,17 @@ func queueSummary(b *pgx.Batch, c *Claim, s *Summary) {
 	queueCompactDone(b, c)
 }
 
-// DropCompact drops a person's request for a summary, because the model has made none.
-func (s *Store) DropCompact(ctx context.Context, c *Claim) error {
+// RecordNoSummary records that the model has made no summary of a conversation of so many
+// messages, and drops a person's request for one.
+func (s *Store) RecordNoSummary(ctx context.Context, c *Claim, messages int) error {
 	_, err := s.commit(ctx, c, 0, "", func(b *pgx.Batch) error {
-		queueCompactDone(b, c)
+		args := c.key()
+		args["messages"] = messages
+		b.Queue(`UPDATE sessions SET compact = false, no_summary_at = @messages WHERE workspace_id = @workspace AND id = @session`, args)
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("drop the request for a summary: %w", err)
+		return fmt.Errorf("record that there is no summary: %w", err)
 	}
 	return nil
 }

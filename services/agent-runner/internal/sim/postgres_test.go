@@ -357,8 +357,8 @@ func (s store) SetTitle(context.Context, *run.Claim, run.Title) (bool, error) {
 	return false, errors.New("the simulation has no titles")
 }
 
-// DropCompact is never called: nobody asks for a summary.
-func (s store) DropCompact(context.Context, *run.Claim) error {
+// RecordNoSummary is never called: no summary fails.
+func (s store) RecordNoSummary(context.Context, *run.Claim, int) error {
 	return errors.New("nobody asks for a summary in the simulation")
 }
 
