@@ -113,6 +113,9 @@ func (w *world) answers(t *testing.T, name, args string) {
 	if !utf8.ValidString(text) || strings.ContainsAny(text, "\n\r\x00") || strings.Contains(text, `\u0000`) && !strings.Contains(text, `\\u0000`) {
 		t.Fatalf("%s(%.300q) = %.300q, want one line of UTF-8 without NUL", name, args, text)
 	}
+	if r.IsError() && len(text) > 8<<10 { // other results over their cap are replaced by package execute
+		t.Fatalf("%s(%.300q) fails with %d bytes", name, args, len(text))
+	}
 	if r.IsError() == (fields["error"] == nil && fields["ok"] != false) {
 		t.Fatalf("%s(%.300q): IsError %v with %.300q", name, args, r.IsError(), text)
 	}
@@ -205,6 +208,7 @@ func FuzzTools(f *testing.F) {
 		} {
 			f.Add(uint8(i), args, uint8(1), []byte(answer))
 		}
+		f.Add(uint8(i), args, uint8(4), []byte(`{"message":"`+strings.Repeat("x", 10_000)+`"}`)) // 400
 	}
 	f.Fuzz(func(t *testing.T, which uint8, args string, status uint8, answer []byte) {
 		w.far.set(0, nil)
