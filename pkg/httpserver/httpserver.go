@@ -31,6 +31,8 @@ type Ops struct {
 	// Checks are the checks of /ready, by name.
 	Checks   map[string]Check
 	Gatherer prometheus.Gatherer
+	// Log gets the cause when a check begins to fail, which /ready does not show; nil for none.
+	Log *slog.Logger
 }
 
 const (
@@ -44,7 +46,7 @@ func (o Ops) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok", "version": process.Version()})
 	})
-	ready := &readiness{checks: o.Checks}
+	ready := &readiness{checks: o.Checks, log: o.Log}
 	mux.Handle("GET /ready", ready)
 	if o.Gatherer != nil {
 		checks := prometheus.NewRegistry()
@@ -73,6 +75,7 @@ func (s *readiness) Collect(ch chan<- prometheus.Metric) {
 // readiness serves /ready. Requests that come while the checks run wait for their result.
 type readiness struct {
 	checks map[string]Check
+	log    *slog.Logger
 
 	mu     sync.Mutex // guards what follows, and is held while the checks run
 	at     time.Time  // of the cached result; zero before the first
@@ -97,14 +100,14 @@ func (s *readiness) answer(ctx context.Context) (int, readyPage) {
 	defer s.mu.Unlock()
 	if s.at.IsZero() || time.Since(s.at) >= checkCache {
 		// Others may wait for the result: it must not end with the first request.
-		s.status, s.page = runChecks(context.WithoutCancel(ctx), s.checks)
+		s.run(context.WithoutCancel(ctx))
 		s.at = time.Now()
 	}
 	return s.status, s.page
 }
 
-// runChecks runs all checks concurrently.
-func runChecks(ctx context.Context, all map[string]Check) (int, readyPage) {
+// run runs all checks concurrently; s.mu is held.
+func (s *readiness) run(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var (
@@ -113,16 +116,19 @@ func runChecks(ctx context.Context, all map[string]Check) (int, readyPage) {
 		status = http.StatusOK
 		checks = map[string]string{}
 	)
-	for name, check := range all {
+	for name, check := range s.checks {
 		wg.Go(func() {
 			err := panics.Try(func() error { return check(ctx) })
 			mu.Lock()
 			defer mu.Unlock()
 			checks[name] = "ok"
 			if err != nil {
-				// Without the cause, because this page is public. The dependency's client logs it.
+				// Without the cause, because this page is public.
 				checks[name] = "not ready"
 				status = http.StatusServiceUnavailable
+				if s.log != nil && s.page.Checks[name] != checks[name] {
+					s.log.WarnContext(ctx, "not ready", "check", name, "error", err)
+				}
 			}
 		})
 	}
@@ -131,7 +137,7 @@ func runChecks(ctx context.Context, all map[string]Check) (int, readyPage) {
 	if status != http.StatusOK {
 		word = "not ready"
 	}
-	return status, readyPage{word, checks}
+	s.status, s.page = status, readyPage{word, checks}
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -42,8 +42,9 @@ func TestOps(t *testing.T) {
 		var natsErr error
 		var asked atomic.Int64
 		mux := http.NewServeMux()
+		var logs strings.Builder
 		httpserver.Ops{
-			Gatherer: registry,
+			Gatherer: registry, Log: slog.New(slog.NewTextHandler(&logs, nil)),
 			Checks: map[string]httpserver.Check{
 				"postgres": func(context.Context) error {
 					asked.Add(1)
@@ -93,6 +94,11 @@ func TestOps(t *testing.T) {
 		want = map[string]any{"status": "not ready", "checks": map[string]any{"postgres": "ok", "nats": "not ready"}}
 		if d := cmp.Diff(want, page); status != http.StatusServiceUnavailable || d != "" {
 			t.Errorf("/ready = %d (-want +got):\n%s", status, d)
+		}
+		<-time.After(time.Second)
+		ready()
+		if n := strings.Count(logs.String(), "10.0.0.7:5432"); n != 1 {
+			t.Errorf("the log has the cause %d times, want once, when the check began to fail:\n%s", n, &logs)
 		}
 		if status, _, body := get(t, mux, "/health"); status != http.StatusOK || body != `{"status":"ok","version":"devel"}`+"\n" {
 			t.Errorf("/health = %d %s, want 200: it does not depend on the checks", status, body)

@@ -245,7 +245,7 @@ func (s *Service) wireHandlers(shipped *preset.Set) error {
 	mux.Handle(agentv1connect.NewAuditServiceHandler(&audits{audit.NewStore(s.deps.DB)}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": s.deps.DB.Ping, "nats": s.streams.Ready},
-		Gatherer: s.deps.Gatherer,
+		Gatherer: s.deps.Gatherer, Log: s.deps.Log,
 	}.Mount(mux)
 	s.handler = mux
 	return nil

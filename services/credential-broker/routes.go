@@ -28,7 +28,7 @@ func (s *Service) routes() (http.Handler, error) {
 	opts = append(opts, connect.WithInterceptors(connect.UnaryInterceptorFunc(srv.authorize)))
 	mux.Handle(credentialv1connect.NewAccountServiceHandler(srv, opts...))
 	mux.Handle(credentialv1connect.NewConnectionServiceHandler(srv, opts...))
-	httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)
+	httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer, Log: s.deps.Log}.Mount(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Not through the mux, which would clean the path and redirect: providers' paths are
 		// forwarded unchanged, or refused in the provider's error format.

@@ -133,7 +133,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (s *Service, err error) {
 	mux.Handle(path, calls)
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": deps.Bus.Ready},
-		Gatherer: deps.Gatherer,
+		Gatherer: deps.Gatherer, Log: deps.Log,
 	}.Mount(mux)
 	all := http.NewServeMux()
 	all.Handle("/", httpserver.BoundWrites(mux, cfg.WriteWait))

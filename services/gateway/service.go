@@ -333,7 +333,7 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	if s.deps.Ops != nil {
 		mux := http.NewServeMux()
-		httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer}.Mount(mux)
+		httpserver.Ops{Checks: s.checks(), Gatherer: s.deps.Gatherer, Log: s.deps.Log}.Mount(mux)
 		listeners.Go(func() error {
 			return httpserver.Serve(outer, httpserver.Config{Listener: s.deps.Ops, Handler: mux, Log: s.deps.Log, Drain: time.Second})
 		})

@@ -83,7 +83,7 @@ func NewBrowser(cfg BrowserConfig, deps BrowserDeps) (*BrowserService, error) {
 			}
 			return nil
 		}},
-		Gatherer: deps.Gatherer,
+		Gatherer: deps.Gatherer, Log: deps.Log,
 	}.Mount(mux)
 	return &BrowserService{cfg, deps, b, mux}, nil
 }

@@ -157,7 +157,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	mux.Handle(toolv1connect.NewMcpServiceHandler(&servers{s.servers}, options...))
 	httpserver.Ops{
 		Checks:   map[string]httpserver.Check{"postgres": deps.DB.Ping, "nats": s.streams.Ready},
-		Gatherer: deps.Gatherer,
+		Gatherer: deps.Gatherer, Log: deps.Log,
 	}.Mount(mux)
 	s.handler = mux
 	return s, nil
