@@ -238,13 +238,13 @@ e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and a minute of k
 e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults
 
-e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and upgrade it under load (LONG=1, FROM=v1.2.3, ARGS="-only quiet"; needs root)
+e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and upgrade it under load (LONG=1, TLS=1, FROM=v1.2.3, ARGS="-only quiet"; needs root)
 	@go build -o bin/e2e-kube ./services/e2e/kube
 	@rm -rf bin/kube-other && mkdir -p bin/kube-other $(if $(FROM),&& git archive $(FROM) | tar -x -C bin/kube-other)
 	@$(if $(FROM),cd bin/kube-other && go build -o bin/ ./services/*/cmd/*,go build -ldflags "-X signalbox.dev/pkg/process.version=next" -o bin/kube-other/bin/ $(COMMANDS) $(HELPERS))
 	@deploy/e2e/kube/build.sh && TAG=$(if $(FROM),next,dev) deploy/e2e/kube/build.sh images bin && TAG=$(if $(FROM),dev,next) deploy/e2e/kube/build.sh images bin/kube-other/bin
 	@trap 'deploy/e2e/kube/node.sh down' EXIT; deploy/e2e/kube/node.sh up && \
-	deploy/e2e/kube/node.sh exec bin/e2e-kube $(if $(LONG),-long) $(if $(FROM),-from bin/kube-other) -json bin/kube.json $(ARGS)
+	deploy/e2e/kube/node.sh exec bin/e2e-kube $(if $(LONG),-long) $(if $(TLS),-tls) $(if $(FROM),-from bin/kube-other) -json bin/kube.json $(ARGS)
 
 e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing

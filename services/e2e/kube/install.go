@@ -25,6 +25,7 @@ var scenarios = []scenario{
 	{"install", true, install},
 	{"quiet", false, quiet},
 	{"policies", false, policies},
+	{"encryption", false, encryption},
 	{"rolling restart", false, rollingRestart},
 	{"upgrade and rollback", false, upgrade},
 	{"pods killed", false, podsKilled},
@@ -84,11 +85,17 @@ func install(ctx context.Context, s *suite, r *result) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	password := rand.Text()
+	password, natsTLS := rand.Text(), "/dev/null"
+	if s.tls {
+		if _, err := s.do(ctx, "", "deploy/e2e/kube/certificates.sh", namespace); err != nil {
+			return err
+		}
+		natsTLS = "deploy/e2e/kube/manifests/nats-tls.conf"
+	}
 	begun := time.Now()
 	for _, args := range [][]string{
 		{"create", "secret", "generic", "postgres-admin", "--from-literal=password=" + password},
-		{"create", "configmap", "nats-accounts", "--from-file=deploy/nats/accounts.conf"},
+		{"create", "configmap", "nats-included", "--from-file=deploy/nats/accounts.conf", "--from-file=tls.conf=" + natsTLS},
 		{"create", "configmap", "kill-script", "--from-file=kill.yaml=services/e2e/kill/script.yaml"},
 		{"apply", "-f", "deploy/e2e/kube/manifests/servers.yaml"},
 	} {
@@ -108,7 +115,7 @@ func install(ctx context.Context, s *suite, r *result) error {
 	if err != nil {
 		return err
 	}
-	if s.world, err = s.reach(ctx, fmt.Sprintf("postgres://postgres:%s@%s:5432,%s:5432/signalbox?sslmode=disable&target_session_attrs=read-write", password, a, b)); err != nil {
+	if s.world, err = s.reach(ctx, fmt.Sprintf("postgres://postgres:%s@%s:5432,%s:5432/signalbox?sslmode=prefer&target_session_attrs=read-write", password, a, b)); err != nil {
 		return err
 	}
 	return s.answer(ctx)
@@ -116,8 +123,11 @@ func install(ctx context.Context, s *suite, r *result) error {
 
 // chart installs or upgrades the release with the chart of a checkout; "" is the program's own.
 func (s *suite) chart(ctx context.Context, verb, checkout string, args ...string) error {
-	all := []string{verb, "signalbox", filepath.Join(checkout, "deploy/helm/signalbox"), "-f", "deploy/e2e/kube/values.yaml", "--timeout", patience.String()}
-	return s.helm(ctx, append(all, args...)...)
+	all := []string{verb, "signalbox", filepath.Join(checkout, "deploy/helm/signalbox"), "-f", "deploy/e2e/kube/values.yaml"}
+	if s.tls {
+		all = append(all, "-f", "deploy/e2e/kube/tls.yaml")
+	}
+	return s.helm(ctx, append(append(all, "--timeout", patience.String()), args...)...)
 }
 
 // reach returns a client's view of the release.
@@ -134,6 +144,7 @@ func (s *suite) reach(ctx context.Context, database string) (*world.World, error
 	if err != nil {
 		return nil, err
 	}
+	s.database = database
 	return world.Attach(world.Installation{
 		Gateways: []string{"http://" + gateway + ":8080"}, Simulator: "http://" + simulator + ":8089", Database: database, Secret: secret,
 	})

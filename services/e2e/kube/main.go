@@ -44,12 +44,14 @@ type suite struct {
 	programs string // folder of the programs
 	dir      string // for evidence
 	long     bool
+	tls      bool
 	from     string // checkout of the version that is installed first
 	rate     float64
 	talkers  int
 	rnd      *rand.Rand
 	out      io.Writer
 	world    *world.World
+	database string // its URL, for the tests
 	results  []result
 }
 
@@ -77,6 +79,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("e2e-kube", flag.ContinueOnError)
 	flags.StringVar(&s.programs, "bin", "bin", "folder of the programs that `make build-e2e` built")
 	flags.BoolVar(&s.long, "long", false, "kill pods for ten minutes instead of one")
+	flags.BoolVar(&s.tls, "tls", false, "with TLS between the services, to NATS and to PostgreSQL, which refuse anything else")
 	flags.StringVar(&s.from, "from", "", "checkout of an older version, whose chart is installed first and whose programs the images have that are tagged dev")
 	flags.Float64Var(&s.rate, "rate", 4, "runs per second that are offered")
 	flags.IntVar(&s.talkers, "talkers", 24, "conversations at a time")
