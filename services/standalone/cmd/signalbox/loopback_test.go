@@ -94,3 +94,29 @@ func TestLoopbackLate(t *testing.T) {
 		t.Error("the port is open still")
 	}
 }
+
+// The completion is told at which of the two pages the browser arrived.
+func TestLoopbackPages(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{"/callback", "/callback/document"} {
+		back, err := listenLoopback(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer back.close()
+		link := "http://" + back.listener.Addr().String() + page + "?state=x&code=c&iss=i"
+		shown := make(chan string, 1)
+		go func() { // ends with the page
+			_, text := visit(t, link)
+			shown <- text
+		}()
+		var got admin.LoginAnswer
+		err = back.await(t.Context(), admin.Login{URL: "https://as.example/?state=x", ExpiresAt: time.Now().Add(time.Minute)}, func(a admin.LoginAnswer) error {
+			got = a
+			return nil
+		})
+		if text := <-shown; err != nil || got.Redirect != page || got.Issuer != "i" || !strings.Contains(text, "You are signed in") {
+			t.Errorf("await() = %v, with the answer %+v; the page says %q, want the redirect %s", err, got, text, page)
+		}
+	}
+}
