@@ -10,7 +10,7 @@ const token = (await input.next()).value;
 const browser = await startBrowser();
 try {
 	const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
-	page.setDefaultTimeout(30_000);
+	page.setDefaultTimeout(60_000);
 	await page.goto(`${url}/sign-in`);
 	await page.getByLabel("Token").fill(token);
 	await page.getByRole("button", { name: "Sign in" }).click();

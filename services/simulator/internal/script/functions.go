@@ -98,9 +98,9 @@ func whole(v any, most int) (int, error) {
 	return min(n, most), nil
 }
 
-// count returns the numbers from 1 to n, at most 1,000, ten to a line.
+// count returns the numbers from 1 to n, at most 10,000, ten to a line.
 func count(v any) (string, error) {
-	n, err := whole(v, 1000)
+	n, err := whole(v, 10_000)
 	if err != nil {
 		return "", fmt.Errorf("count: %w", err)
 	}
