@@ -307,10 +307,11 @@ func (s *scenario) signIn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if got := back.Scheme + "://" + back.Host + back.Path; got != signInPage {
+	// A server that knows us by the client document sends browsers to a page of its own.
+	if got := back.Scheme + "://" + back.Host + back.Path; got != signInPage && got != signInPage+"/document" {
 		return fmt.Errorf("%s: the browser was sent to %s", res.Status, got)
 	}
-	answer := map[string]string{}
+	answer := map[string]string{"redirect": back.Path}
 	for _, name := range []string{"state", "code", "error", "iss"} {
 		if back.Query().Has(name) {
 			answer[name] = back.Query().Get(name)
