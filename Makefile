@@ -27,7 +27,7 @@ any = $(subst $(empty) ,|,$(strip $(1)))
 # One PostgreSQL for all tests of a run; testreport prints the totals.
 WITHPG := go run ./pkg/pgtest/withpg --
 REPORT := $(TOOLS)/testreport
-PHASE  := PHASES=bin/phases sh tools/phase.sh
+PHASE  := PHASES='$(CURDIR)/bin/phases' sh tools/phase.sh
 
 # -count=1: the test cache does not see the programs, scripts and settings that tests use.
 # -vet=off: `make lint` runs vet.
@@ -84,7 +84,8 @@ images: ## Build a container image of each program (TAG=dev)
 		echo "No Docker engine is running: start one, or use 'make build' to build without images." >&2; exit 1; }
 	@set -e; for service in $(SERVICES); do \
 		echo "Building signalbox/$$service:$(or $(TAG),dev)"; \
-		docker build -f deploy/Dockerfile --build-arg SERVICE=$$service --build-arg VERSION=$(VERSION) -t signalbox/$$service:$(or $(TAG),dev) .; \
+		target=; [ "$$service" != browser ] || target="--target browser"; \
+		docker build -f deploy/Dockerfile $$target --build-arg SERVICE=$$service --build-arg VERSION=$(VERSION) -t signalbox/$$service:$(or $(TAG),dev) .; \
 	done
 
 dist: need-go console ## Make the files of a release in bin/dist: programs, images, chart, SBOM (VERSION=1.2.3)

@@ -80,6 +80,9 @@ const violations = async (page) =>
 			.analyze()
 	).violations;
 
+/** The text of a document, once one can write in it: what is typed before is lost. */
+const sheetOf = (page) => page.getByRole("textbox", { name: "Document" }).and(page.locator("[contenteditable=true]"));
+
 test("a link signs in once", async () => {
 	const page = await (await browser.newContext()).newPage();
 	await page.goto(signalbox.link);
@@ -309,12 +312,12 @@ test("a person gives the result of a client's tool, also after a reload", async 
 test("two people and the agent write in one document", async (t) => {
 	const page = await person(t);
 	await say(page, "create a document about maps");
-	const sheet = page.getByRole("textbox", { name: "Document" });
+	const sheet = sheetOf(page);
 	await sheet.getByRole("heading", { name: "Maps", exact: true }).waitFor();
 	const other = await person(t);
 	await other.getByRole("link", { name: "Documents" }).first().click();
 	await other.getByRole("link", { name: /Maps/ }).click();
-	const theirs = other.getByRole("textbox", { name: "Document" });
+	const theirs = sheetOf(other);
 	await theirs.getByRole("heading", { name: "Maps", exact: true }).waitFor();
 
 	await theirs.getByText("What would make us stop?").click();
@@ -537,7 +540,7 @@ test("documents are made, shared by a link, found, renamed and deleted", async (
 	await page.getByRole("button", { name: "New document" }).click();
 	await page.keyboard.type("Timetable of ferries");
 	await page.keyboard.press("Enter");
-	const sheet = page.getByRole("textbox", { name: "Document" });
+	const sheet = sheetOf(page);
 	await sheet.click();
 	await page.keyboard.type("The first leaves at six.");
 	await page.getByRole("button", { name: "Share" }).click();
@@ -650,7 +653,7 @@ test("what is written in a document without a connection is there when the perso
 	await page.getByLabel("Name", { exact: true }).fill("Far away");
 	await page.keyboard.press("Enter");
 	// The network is cut before the text has come.
-	const sheet = page.getByRole("textbox", { name: "Document" });
+	const sheet = sheetOf(page);
 	await sheet.waitFor();
 	await page.context().setOffline(true);
 	await page.getByText("The text has not come yet. What you write is kept in this browser").waitFor();
@@ -665,24 +668,24 @@ test("what is written in a document without a connection is there when the perso
 	await page.close();
 	await back.context().setOffline(false);
 	await back.goto(address);
-	await back.getByRole("textbox", { name: "Document" }).getByText("Written far away.").waitFor();
+	await sheetOf(back).getByText("Written far away.").waitFor();
 	const other = await person(t);
 	await other.goto(address);
-	await other.getByRole("textbox", { name: "Document" }).getByText("Written far away.").waitFor();
+	await sheetOf(other).getByText("Written far away.").waitFor();
 	await back.waitForFunction(() => !Object.keys(localStorage).some((k) => k.startsWith("document:")));
 	// A sign-out leaves nothing of a document in the browser, also of another tab that has more to keep.
 	const tab = await back.context().newPage();
 	tab.setDefaultTimeout(60_000);
 	await tab.routeWebSocket(/\/ws\/documents\//, () => undefined);
 	await tab.goto(address);
-	await tab.getByRole("textbox", { name: "Document" }).waitFor();
+	await sheetOf(tab).waitFor();
 	await back.context().setOffline(true);
 	await back.getByText("What you write is kept in this browser").waitFor();
-	await back.getByRole("textbox", { name: "Document" }).click();
+	await sheetOf(back).click();
 	await back.keyboard.type("Not for others. ");
 	await back.waitForFunction(() => Object.keys(localStorage).some((k) => k.startsWith("document:")));
 	await tab.getByText("The text has not come yet.").waitFor();
-	await tab.getByRole("textbox", { name: "Document" }).click();
+	await sheetOf(tab).click();
 	await tab.keyboard.type("Nor this. ");
 	await tab.waitForFunction(() => Object.keys(localStorage).filter((k) => k.startsWith("document:")).length === 2);
 	await back.routeWebSocket("**/ws/**", (ws) => ws.close({ code: 1013 }));
@@ -746,7 +749,7 @@ test("a page whose session ends asks to sign in again, and goes on where it was"
 	await page.keyboard.press("Enter");
 	await page.getByText("Live", { exact: true }).waitFor();
 	deaf = true;
-	await page.getByRole("textbox", { name: "Document" }).click();
+	await sheetOf(page).click();
 	await page.keyboard.type("Half a sentence");
 	const written = page.url();
 	await page.request.post(`${signalbox.url}/api/sign-out`, { headers: { Origin: signalbox.url } });
@@ -756,7 +759,7 @@ test("a page whose session ends asks to sign in again, and goes on where it was"
 	await page.getByRole("button", { name: "Sign in" }).click();
 	await page.getByText("Live", { exact: true }).waitFor();
 	assert.equal(page.url(), written);
-	await page.getByRole("textbox", { name: "Document" }).getByText("Half a sentence").waitFor();
+	await sheetOf(page).getByText("Half a sentence").waitFor();
 	const { token, workspace_id } = await signalbox.newToken();
 	const stored = `${signalbox.url}/api/documents/${written.split("/").pop()}?workspace_id=${workspace_id}`;
 	while (!(await (await fetch(stored, { headers: { Authorization: `Bearer ${token}` } })).text()).includes("Half a sentence"));
@@ -959,7 +962,7 @@ test("a chat and an editor of another origin: the pages of examples/", async (t)
 	const { page: editor, server: last } = await open("tiptap");
 	t.after(last.stop);
 	await editor.locator("output", { hasText: /^live$/ }).waitFor();
-	await editor.locator("[contenteditable]").click();
+	await editor.locator("[contenteditable=true]").click();
 	await editor.keyboard.type("# From an editor");
 	await editor.getByRole("heading", { name: "From an editor" }).waitFor();
 	const id = await editor.locator("#id").innerText();

@@ -22,7 +22,7 @@ try {
 		await page.keyboard.press("Enter");
 	};
 	const idle = () => page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
-	const sheet = page.getByRole("textbox", { name: "Document" });
+	const sheet = page.getByRole("textbox", { name: "Document" }).and(page.locator("[contenteditable=true]"));
 	const write = async (text) => {
 		await sheet.getByText("What would make us stop?").click();
 		await page.keyboard.press("End");
