@@ -250,6 +250,34 @@ func TestChartRefuses(t *testing.T) {
 	}
 }
 
+// TestChartLeavesOut checks that what is turned off is not in a file that has it otherwise.
+func TestChartLeavesOut(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ shape, path, file, text string }{
+		{"everything", "browser.enabled", "monitoring.yaml", "signalbox-browser-tls"}, // Prometheus skips all if this Secret is missing
+		{"everything", "gateway.topologySpread", "gateway.yaml", "topologySpreadConstraints"},
+	} {
+		t.Run(tt.path, func(t *testing.T) {
+			t.Parallel()
+			v := valuesOf(t, tt.shape)
+			before, err := render(v, false)
+			if err != nil || !strings.Contains(before[tt.file], tt.text) {
+				t.Fatalf("%s has no %s (%v)", tt.file, tt.text, err)
+			}
+			name, key, _ := strings.Cut(tt.path, ".")
+			of, _ := v[name].(values)
+			if of == nil {
+				of = values{}
+				v[name] = of
+			}
+			of[key] = map[string]any{"enabled": false, "topologySpread": ""}[key]
+			if after, err := render(v, false); err != nil || strings.Contains(after[tt.file], tt.text) {
+				t.Errorf("%s has %s (%v)", tt.file, tt.text, err)
+			}
+		})
+	}
+}
+
 // settingsOf returns the settings of a program that docs/settings.md lists.
 func settingsOf(t *testing.T, program string) (names []string) {
 	t.Helper()
@@ -522,7 +550,7 @@ func change(v values, path []string, node *yaml.Node) {
 		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},
 		"egress": []any{values{"ports": []any{values{"port": 7}}}}, "tolerations": []any{values{"key": "other"}}, "metrics": []any{values{"type": "Pods"}},
 		"to": []any{values{"podSelector": values{"matchLabels": values{"app": "other"}}}}, "clients": []any{values{"podSelector": values{}}},
-		"secrets": values{"gateway": "other"}, "dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
+		"secrets": values{"gateway": "other"}, "apiServerPorts": []any{7}, "dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
 	}
 	if strings.Join(path, ".") == "networkPolicy.monitoring" {
 		v[last] = []any{values{"podSelector": values{}}}
