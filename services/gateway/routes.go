@@ -28,7 +28,7 @@ import (
 // logs; headers for browsers; the API.
 func (s *Service) routes(requests *requestMetrics) http.Handler {
 	mux := http.NewServeMux()
-	httpserver.Ops{Checks: s.checks()}.Mount(mux) // without a Gatherer: metrics are not public
+	httpserver.Ops{Checks: s.checks(), Log: s.deps.Log}.Mount(mux) // without a Gatherer: metrics are not public
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(s.api.Spec()) // fails if the client has left
