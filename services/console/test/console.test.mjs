@@ -381,7 +381,7 @@ test("two people and the agent write in one document", async (t) => {
 	await other.getByRole("button", { name: "Delete", exact: true }).click();
 	await page.getByText("This document was deleted.").waitFor();
 	await page.getByRole("button", { name: "Copy all" }).waitFor();
-	await sheet.getByRole("heading", { name: "Maps", exact: true }).waitFor();
+	await page.getByRole("textbox", { name: "Document" }).getByRole("heading", { name: "Maps", exact: true }).waitFor();
 });
 
 test("the keyboard is enough: find, go, send, and turn the letters off", async (t) => {
