@@ -212,12 +212,15 @@ func mixUp(r *rig) {
 		id, link := b.addServer("line", hostile, fmt.Sprintf(`{"redirect":%q}`, commandLine))
 		back = b.backFrom(link)
 		q := back.Query()
-		for redirect, want := range map[string]int{"": http.StatusBadRequest, back.Path: http.StatusConflict} {
-			body, err := json.Marshal(map[string]string{"state": q.Get("state"), "code": q.Get("code"), "iss": q.Get("iss"), "redirect": redirect})
+		for _, tt := range []struct { // the second ends the sign-in
+			redirect string
+			want     int
+		}{{"", http.StatusBadRequest}, {back.Path, http.StatusConflict}} {
+			body, err := json.Marshal(map[string]string{"state": q.Get("state"), "code": q.Get("code"), "iss": q.Get("iss"), "redirect": tt.redirect})
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			b.want(want, http.MethodPost, "/api/accounts/logins/"+id+"/complete", string(body))
+			b.want(tt.want, http.MethodPost, "/api/accounts/logins/"+id+"/complete", string(body))
 		}
 		if got := hostile.stolen(); len(got) > 0 {
 			r.t.Errorf("%s: the hostile server was sent %v", name, got)
