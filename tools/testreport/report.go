@@ -33,7 +33,7 @@ type report struct {
 	passed   int
 	pkgs     int
 	failed   []name
-	broken   bool   // a process died, a data race was found, or a package did not build
+	broken   bool   // a process died, or a data race was found
 	unsteady []name // tests that failed, and passed alone
 	skipped  []string
 }
@@ -205,8 +205,9 @@ func (r *report) summary(took time.Duration) bool {
 	for _, s := range r.skipped {
 		r.say("skipped: %s\n", s)
 	}
+	ok := r.ok()
 	for _, n := range r.failed {
-		if !r.ok() {
+		if !ok {
 			r.say("FAILED: %s\n", n)
 		}
 	}
@@ -217,7 +218,7 @@ func (r *report) summary(took time.Duration) bool {
 	if r.pkgs == 0 {
 		r.say("no test ran\n")
 	}
-	return r.ok()
+	return ok
 }
 
 // ok reports whether tests ran, and each passed, be it the second time.

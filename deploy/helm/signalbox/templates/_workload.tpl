@@ -35,7 +35,7 @@ A program with its ServiceAccount, Service, pods, PodDisruptionBudget and autosc
 {{- $root := .root -}}
 {{- $v := index $root.Values (include "signalbox.key" .name) -}}
 {{- $pod := merge (pick $v "nodeSelector" "tolerations" "affinity" "topologySpread" "priorityClassName" "podAnnotations" "podLabels") $root.Values.podDefaults -}}
-{{- if hasKey $v "topologySpread" }}{{ $_ := set $pod "topologySpread" $v.topologySpread }}{{ end -}}{{- /* merge takes "" for nothing */ -}}
+{{- if hasKey $v "topologySpread" }}{{ $_ := set $pod "topologySpread" $v.topologySpread }}{{ end -}}{{- /* merge ignores an empty value */ -}}
 {{- $full := printf "%s-%s" (include "signalbox.fullname" $root) .name -}}
 {{- $one := dict "root" $root "name" .name -}}
 {{- $scheme := include "signalbox.scheme" $one | upper -}}
