@@ -472,6 +472,15 @@ func TestChatRefuses(t *testing.T) {
 			t.Errorf("%s: %d %s, want 400 with %q", name, got.status, got.body, tt.says)
 		}
 	}
+	// A picture alone, as useChat sends it.
+	w.runner.script = func(r *fakeRun) { r.answer(t, "a") }
+	picture := `{"id":"c","message":{"role":"user","parts":[{"type":"file","mediaType":"image/png","url":"data:image/png;base64,aGk="},{"type":"text","text":""}]}}`
+	if err := in.open(t, w.owner, "POST", "/api/chat", picture).ended(t); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.runner.submitted[0].GetContentJson(), `[{"type":"file","mediaType":"image/png","data":"data:image/png;base64,aGk="},{"type":"text","text":""}]`; got != want {
+		t.Errorf("a picture alone is submitted as %s, want %s", got, want)
+	}
 	for path, want := range map[string]int{
 		resumeOf("run_" + noone): http.StatusNotFound, resumeOf("c") + "?ui=4": http.StatusBadRequest, resumeOf("c") + "?startIndex=x": http.StatusBadRequest,
 	} {

@@ -104,6 +104,8 @@ func TestErrors(t *testing.T) {
 		{"part unknown", "POST", send, part(`{"type":"video"}`), 400, "video"},
 		{"part image", "POST", send, part(`{"type":"text","text":"x"},{"type":"image","image":"x"}`), 400, "content[1]: send images as file parts"},
 		{"part text number", "POST", send, part(`{"type":"text","text":1}`), 400, "content[0].text: want a string"},
+		{"part without text", "POST", send, part(`{"type":"text"}`), 400, "content[0].text is required"},
+		{"parts blank", "POST", send, part(`{"type":"text","text":""},{"type":"text","text":" "}`), 400, "content: the text is empty"},
 		{"file without type", "POST", send, part(`{"type":"file","data":"aGk="}`), 400, "content[0].mediaType"},
 		{"file without data", "POST", send, part(`{"type":"file","mediaType":"image/png"}`), 400, "content[0].data is required"},
 		{"file name number", "POST", send, part(`{"type":"file","mediaType":"image/png","data":"aGk=","filename":1}`), 400, "content[0].filename"},

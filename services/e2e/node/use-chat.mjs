@@ -71,9 +71,12 @@ await run(async () => {
   const file = { type: 'file', mediaType: 'image/png', url: 'data:image/png;base64,iVBORw0KGgo=', filename: 'a.png' };
   const more = await ask(page, { text: 'what is this?', files: [file] });
   assert.equal(more.status, 'ready', String(more.error));
+  const alone = await ask(page, { text: '', files: [file] });
+  assert.equal(alone.status, 'ready', String(alone.error));
   const history = await stored(first);
-  assert.deepEqual(history.map((m) => m.role), ['user', 'assistant', 'user', 'assistant']);
+  assert.deepEqual(history.map((m) => m.role), ['user', 'assistant', 'user', 'assistant', 'user', 'assistant']);
   assert.equal(history[2].parts.find((p) => p.type === 'file').url, file.url);
+  assert.deepEqual(history[4].parts.map((p) => p.url), [file.url]);
   page.unmount();
   did('attaches files');
 

@@ -166,20 +166,13 @@ func (b *ChatMessage) last() (*uiMessage, error) {
 
 // content converts a user's message.
 func (m *uiMessage) content() (Content, error) {
-	type part struct {
-		Type      string `json:"type"`
-		Text      string `json:"text,omitempty"`
-		MediaType string `json:"mediaType,omitempty"`
-		Data      string `json:"data,omitempty"`
-		Filename  string `json:"filename,omitempty"`
-	}
-	parts := []part{}
+	parts := []any{}
 	for i, p := range m.Parts {
 		switch {
 		case p.Type == "text":
-			parts = append(parts, part{Type: "text", Text: p.Text})
+			parts = append(parts, textPart{"text", p.Text})
 		case p.Type == "file":
-			parts = append(parts, part{Type: "file", MediaType: p.MediaType, Data: p.URL, Filename: p.Filename})
+			parts = append(parts, filePart{"file", p.MediaType, p.URL, p.Filename})
 		case strings.HasPrefix(p.Type, "data-"): // the front end's own
 		default:
 			return Content{}, invalid("messages: parts[%d].type of the last one: %q is not supported: use text or file", i, clip(p.Type))
@@ -189,8 +182,8 @@ func (m *uiMessage) content() (Content, error) {
 		raw []byte
 		err error
 	)
-	if len(parts) == 1 && parts[0].Type == "text" {
-		raw, err = marshal(parts[0].Text)
+	if text, ok := onlyText(parts); ok {
+		raw, err = marshal(text)
 	} else {
 		raw, err = marshal(parts)
 	}

@@ -61,10 +61,16 @@ func (c Content) check() error {
 	if len(parts) > maxParts {
 		return invalid("content: more than %d parts", maxParts)
 	}
+	blank := true
 	for i, p := range parts {
-		if err := checkPart(fmt.Sprintf("content[%d]", i), p); err != nil {
+		hasContent, err := checkPart(fmt.Sprintf("content[%d]", i), p)
+		if err != nil {
 			return err
 		}
+		blank = blank && !hasContent
+	}
+	if blank {
+		return invalid("content: the text is empty: write something, or attach a file")
 	}
 	return nil
 }
@@ -79,35 +85,40 @@ func checkNotBlank(where, text string) error {
 // partFields are the known fields of parts. Others are ignored.
 var partFields = []string{"type", "text", "mediaType", "data", "filename"}
 
-func checkPart(where string, raw json.RawMessage) error {
+// checkPart validates a part and reports whether it is more than white space. A blank text is
+// possible beside other parts: clients send one with a picture alone.
+func checkPart(where string, raw json.RawMessage) (hasContent bool, err error) {
 	var p map[string]json.RawMessage
 	if json.Unmarshal(raw, &p) != nil || p == nil {
-		return invalid("%s: want an object", where)
+		return false, invalid("%s: want an object", where)
 	}
 	for name := range p {
 		if meant := nearest(name, partFields); meant != "" && !slices.Contains(partFields, name) {
-			return invalid("%s.%s: no such field; did you mean %s?", where, clip(name), meant)
+			return false, invalid("%s.%s: no such field; did you mean %s?", where, clip(name), meant)
 		}
 	}
 	kind, _, err := partField(where, p, "type")
 	if err != nil {
-		return err
+		return false, err
 	}
 	switch kind {
 	case "text":
-		text, _, err := partField(where, p, "text")
-		if err != nil {
-			return err
+		text, ok, err := partField(where, p, "text")
+		if err == nil && !ok {
+			err = invalid("%s.text is required", where)
 		}
-		return checkNotBlank(where+".text", text)
+		if err != nil {
+			return false, err
+		}
+		return strings.TrimSpace(text) != "", checkText(where+".text", text, limitMessage)
 	case "file":
-		return checkFile(where, p)
+		return true, checkFile(where, p)
 	case "image":
-		return invalid("%s: send images as file parts: {\"type\":\"file\",\"mediaType\":\"image/png\",\"data\":…}", where)
+		return false, invalid("%s: send images as file parts: {\"type\":\"file\",\"mediaType\":\"image/png\",\"data\":…}", where)
 	case "":
-		return invalid("%s.type is required: text or file", where)
+		return false, invalid("%s.type is required: text or file", where)
 	}
-	return invalid("%s.type: %q is not supported: use text or file", where, clip(kind))
+	return false, invalid("%s.type: %q is not supported: use text or file", where, clip(kind))
 }
 
 func checkFile(where string, p map[string]json.RawMessage) error {
