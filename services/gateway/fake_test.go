@@ -290,6 +290,12 @@ func (r *fakeRunner) newest() string {
 	return last.GetId()
 }
 
+func (r *fakeRunner) run(runID string) *fakeRun {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.runs[runID]
+}
+
 // wasStopped reports whether a run was cancelled.
 func (r *fakeRunner) wasStopped(run string) bool {
 	r.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -206,6 +207,64 @@ func TestOpenAIStopsWhenTheClientLeaves(t *testing.T) {
 		}
 		if w.runner.wasStopped(run.GetId()) {
 			t.Error("a response in the background was stopped")
+		}
+	})
+}
+
+// A gateway that drains stops the runs whose answers nobody can ask for again, so that a client that
+// repeats its request does not have the agent work twice.
+func TestOpenAIWhenTheGatewayDrains(t *testing.T) {
+	t.Parallel()
+	withBothTransports(t, func(t *testing.T, w *world) {
+		ask := `{"model":"mine","messages":[{"role":"user","content":"hi"}]}`
+		in := w.gateway(t)
+		stream := in.open(t, w.owner, "POST", "/v1/chat/completions", strings.Replace(ask, `{`, `{"stream":true,`, 1))
+		streamed := w.runner.latest(t, stream.header.Get("X-Session-Id"), 1)
+		streamed.begin(t)
+		stream.next(t)
+		// waitFor sends a request that waits for its answer.
+		waitFor := func(in *instance, key string) (run string, got chan answer) {
+			before, got := w.runner.newest(), make(chan answer, 1)
+			req := in.request(t, w.owner, "POST", "/v1/chat/completions", ask, func(r *http.Request) { r.Header.Set("Idempotency-Key", key) })
+			go func() { got <- in.send(t, req) }()
+			eventually(t, "the run is submitted", func() bool { run = w.runner.newest(); return run != before })
+			return run, got
+		}
+		once, gotOnce := waitFor(in, "")
+		again, gotAgain := waitFor(in, "k")
+		in.stop()
+		if err := stream.ended(t); err == nil {
+			t.Error("the stream ends cleanly, want it cut")
+		}
+		if got := <-gotOnce; got.status != http.StatusServiceUnavailable || got.header.Get("X-Should-Retry") != "false" || !strings.Contains(got.body, `"draining"`) {
+			t.Errorf("without a key: %d %v %s, want 503 that is not to be repeated", got.status, got.header, got.body)
+		}
+		if got := <-gotAgain; got.status != http.StatusServiceUnavailable || got.header.Get("X-Should-Retry") != "" || got.header.Get("Retry-After") == "" {
+			t.Errorf("with a key: %d %v %s, want 503 that is to be repeated", got.status, got.header, got.body)
+		}
+		for name, tt := range map[string]struct {
+			run  string
+			want bool
+		}{"the stream's": {streamed.GetId(), true}, "that without a key": {once, true}, "that with a key": {again, false}} {
+			if w.runner.wasStopped(tt.run) != tt.want {
+				t.Errorf("the run of %s is stopped: %t, want %t", name, !tt.want, tt.want)
+			}
+		}
+
+		// An answer that is there before the end of the drain window arrives.
+		slow := w.gateway(t, func(c *gateway.Config) { c.DrainWindow, c.DrainLimit = patience, 2*patience })
+		short, got := waitFor(slow, "")
+		go slow.stop()
+		eventually(t, "the gateway drains", func() bool {
+			conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(slow.url, "http://"))
+			if err == nil {
+				conn.Close()
+			}
+			return err != nil
+		})
+		w.runner.run(short).answer(t, "Hello.")
+		if got := <-got; got.status != http.StatusOK || !strings.Contains(got.body, "Hello.") {
+			t.Errorf("an answer during the drain is %d %s, want it whole", got.status, got.body)
 		}
 	})
 }

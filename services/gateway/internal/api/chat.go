@@ -661,17 +661,21 @@ func (a *API) stopChat(ctx context.Context, in *struct {
 // stopIfLeft stops a run that was just created if its client has left before its stream began.
 func (a *API) stopIfLeft(ctx context.Context, res *agentv1.SubmitResponse) {
 	if res.GetCreated() && ctx.Err() != nil {
-		(&stream{api: a, ctx: ctx, run: res.GetRun()}).stopRun() //nolint:contextcheck // it outlives the client, which has left
+		a.stopRunOf(ctx, res)
 	}
 }
 
-// stopRun stops the stream's run, after its client has left.
+func (a *API) stopRunOf(ctx context.Context, res *agentv1.SubmitResponse) {
+	(&stream{api: a, ctx: ctx, run: res.GetRun()}).stopRun() //nolint:contextcheck // it outlives the client, which may have left
+}
+
+// stopRun stops the stream's run, whose client has left or cannot get the answer.
 func (s *stream) stopRun() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), stopTimeout)
 	defer cancel()
 	_, err := s.api.cfg.Conversations.Cancel(ctx, &agentv1.CancelRequest{SessionId: s.run.GetSessionId(), RunId: s.run.GetId()})
 	if err != nil {
-		s.api.cfg.Log.WarnContext(ctx, "run not stopped after its client left", "run", s.run.GetId(), "error", err)
+		s.api.cfg.Log.WarnContext(ctx, "run not stopped, whose client has left or gets no answer", "run", s.run.GetId(), "error", err)
 	}
 }
 

@@ -287,15 +287,18 @@ func runContinues(ctx context.Context, err error, what, run string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	code := "FEED_LOST"
-	if errors.Is(err, feed.ErrDraining) {
-		code = "DRAINING"
-	}
 	return &fault.Error{
-		Kind: fault.Unavailable, Code: code, RetryAfter: time.Second, Err: err,
+		Kind: fault.Unavailable, Code: lossOf(err), RetryAfter: time.Second, Err: err,
 		Message: "this gateway cannot " + what + " at the moment; the message was accepted and its run continues: " +
 			"repeat the request with the same Idempotency-Key, or read /api/runs/" + run,
 	}
+}
+
+func lossOf(err error) string {
+	if errors.Is(err, feed.ErrDraining) {
+		return "DRAINING"
+	}
+	return "FEED_LOST"
 }
 
 // leave closes a viewer after an error.

@@ -417,6 +417,9 @@ type openAIRequest struct {
 	instructions string // with previous
 }
 
+// once reports whether the answer cannot be asked for again: the same request would be another run.
+func (r *openAIRequest) once() bool { return !r.background && r.key == "" }
+
 // answerOpenAI answers the last message of a conversation.
 func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript) (*reply, error) {
 	results, of, err := t.results()
@@ -445,12 +448,17 @@ func (a *API) answerOpenAI(ctx context.Context, r *openAIRequest, t *transcript)
 	if err == nil && s == nil {
 		return a.responseNow(ctx, res.GetRun(), 1, false)
 	}
-	if err != nil {
+	switch {
+	case err != nil && r.once() && res.GetCreated():
+		a.stopRunOf(ctx, res)
+		return nil, a.runStopped(ctx, err)
+	case err != nil:
 		if !r.background {
 			a.stopIfLeft(ctx, res)
 		}
 		return nil, err
 	}
+	s.once = r.once()
 	f := feed.Follow{Reader: &dialect.Reader{Fold: r.fold, Part: 1, Resumed: -1}}
 	if res.GetCreated() {
 		err = s.begin(f)
@@ -552,9 +560,6 @@ func (s *stream) answerOpenAI(r *openAIRequest, err error) (*reply, error) {
 	if !r.background {
 		s.left = s.stopRun
 	}
-	if err != nil && s.left != nil && s.ctx.Err() != nil {
-		s.left()
-	}
 	if err != nil || r.stream {
 		return s.reply(err)
 	}
@@ -563,8 +568,11 @@ func (s *stream) answerOpenAI(r *openAIRequest, err error) (*reply, error) {
 	data := s.opening
 	if !s.over {
 		if data, _, err = s.viewer.All(s.ctx, true); err != nil {
-			if s.left != nil && s.ctx.Err() != nil {
+			if s.left != nil && (s.once || s.ctx.Err() != nil) {
 				s.left()
+			}
+			if s.once {
+				return nil, s.api.runStopped(s.ctx, err)
 			}
 			return nil, runContinues(s.ctx, err, "wait for the answer", s.run.GetId())
 		}
@@ -577,6 +585,21 @@ func (s *stream) answerOpenAI(r *openAIRequest, err error) (*reply, error) {
 		return nil, err
 	}
 	return s.json(data), nil
+}
+
+// runStopped is the error for a client whose run was stopped because this gateway cannot send its
+// answer. OpenAI's clients repeat a request after a 503 by themselves, and what the run has done
+// would be done again: the header keeps them from it.
+func (a *API) runStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	a.cfg.Log.WarnContext(ctx, "run stopped, because its answer cannot be sent", "error", err)
+	return &Error{
+		status: http.StatusServiceUnavailable, Code: lossOf(err), header: http.Header{"X-Should-Retry": {"false"}},
+		Message: "this gateway cannot wait for the answer at the moment, and has stopped the run: send the request again, if what its tools have done may be done twice. " +
+			"A request with an Idempotency-Key goes on, and gets its answer when it is repeated",
+	}
 }
 
 // json returns data, a JSON text, as the answer.

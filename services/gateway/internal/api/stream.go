@@ -36,13 +36,20 @@ type stream struct {
 	chunks  *chunks      // of a UI message stream, otherwise nil
 	headers http.Header  // of another dialect that is a fold, otherwise nil
 	left    func()       // called if the client leaves before the end; may be nil
+	once    bool         // the client cannot ask for the answer again: left is called whatever the cause
 }
 
 // reply returns the stream as the answer. After an error it closes the stream.
 func (s *stream) reply(err error) (*reply, error) {
 	if err != nil {
+		if s.left != nil && (s.once || s.ctx.Err() != nil) {
+			s.left()
+		}
 		leave(s.viewer, err)
 		err = withReason(s.ctx, err)
+		if s.once {
+			err = s.api.runStopped(s.ctx, err)
+		}
 		s.count.Close()
 		return nil, err
 	}
@@ -85,7 +92,7 @@ func (s *stream) serve(hc huma.Context) {
 		err = s.viewer.Serve(s.ctx, out, opening)
 	}
 	if err != nil {
-		if s.left != nil && r.Context().Err() != nil && !errors.Is(err, feed.ErrDraining) {
+		if s.left != nil && (s.once || r.Context().Err() != nil && !errors.Is(err, feed.ErrDraining)) {
 			s.left()
 		}
 		s.api.cfg.Log.DebugContext(s.ctx, "stream cut", "session", s.viewer.Session(), "error", err)
@@ -113,7 +120,7 @@ func (s *stream) attach(w http.ResponseWriter, r *http.Request, opening []byte) 
 	count.Detach(viewer.Cut)
 	viewer.Attach(c, opening, func(err error) {
 		count.Close()
-		if s.left != nil && errors.Is(err, feed.ErrLeft) {
+		if s.left != nil && (errors.Is(err, feed.ErrLeft) || s.once && err != nil) {
 			s.api.cfg.Feed.Go(s.left)
 		}
 		if err != nil {

@@ -49,6 +49,7 @@ func (v *Viewer) Serve(ctx context.Context, w Sink, opening []byte) (err error) 
 // End waits for the end of the followed run and returns its event. After an error the run
 // may or may not have ended; its row in Postgres tells.
 func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
+	w := waiter{viewer: v, leave: v.feed.draining}
 	for {
 		frames, err := v.pull()
 		if errors.Is(err, errFellOff) {
@@ -70,12 +71,8 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 		if len(frames) > 0 {
 			continue
 		}
-		select {
-		case <-v.wake:
-		case <-v.feed.draining:
-			return nil, ErrDraining
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+		if err := w.next(ctx); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -83,6 +80,7 @@ func (v *Viewer) End(ctx context.Context) (*runv1.Event, error) {
 // All returns what the viewer's Reader encodes up to the end of the response. Without wait it
 // returns what there is, and whether that is all.
 func (v *Viewer) All(ctx context.Context, wait bool) (data []byte, isOver bool, err error) {
+	w := waiter{viewer: v, leave: v.feed.draining}
 	for {
 		before := len(data)
 		if data, isOver, err = v.collect(ctx, data); err != nil || isOver {
@@ -94,12 +92,32 @@ func (v *Viewer) All(ctx context.Context, wait bool) (data []byte, isOver bool, 
 		if !wait {
 			return data, false, nil
 		}
+		if err := w.next(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+}
+
+// waiter is the state of a caller that gets everything at the end. A drain leaves it the whole drain
+// window, in which most answers end.
+type waiter struct {
+	viewer *Viewer
+	leave  <-chan struct{}  // closed when the feed drains; nil once cut is set
+	cut    <-chan time.Time // when the drain window ends
+}
+
+// next returns when there may be something to read.
+func (w *waiter) next(ctx context.Context) error {
+	for {
 		select {
-		case <-v.wake:
-		case <-v.feed.draining:
-			return nil, false, ErrDraining
+		case <-w.viewer.wake:
+			return nil
+		case <-w.leave:
+			w.leave, w.cut = nil, time.After(w.viewer.feed.cfg.DrainWindow)
+		case <-w.cut:
+			return ErrDraining
 		case <-ctx.Done():
-			return nil, false, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 	}
 }
