@@ -1,10 +1,12 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -81,4 +83,20 @@ func testAGUIApproval(t *testing.T, w *world) {
 	left.next(t)
 	left.cancel()
 	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(next.GetId()) })
+	// So does one that leaves before its stream has begun.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	next.set(func() {
+		w.runner.before = func() {
+			cancel()
+			<-time.After(200 * time.Millisecond) // the gateway notices meanwhile; if not, it will later
+		}
+	})
+	early := in.request(t, w.owner, "POST", "/api/ag-ui", body("r4", `{"id":"f","role":"user","content":"more"}`, ""), nil).WithContext(ctx)
+	if res, err := in.http.Do(early); err == nil {
+		res.Body.Close()
+		t.Error("a client that has left gets an answer")
+	}
+	unseen := w.runner.latest(t, session, 3)
+	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(unseen.GetId()) })
 }

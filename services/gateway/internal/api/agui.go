@@ -252,6 +252,9 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 	}
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
+		if b.stops() {
+			a.stopIfLeft(ctx, res)
+		}
 		return nil, err
 	}
 	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, Resumed: -1}
@@ -267,11 +270,14 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 // answerAGUI answers with the stream.
 func (s *stream) answerAGUI(b *AGUIInput, err error) (*reply, error) {
 	s.headers = http.Header{"X-Session-Id": {s.run.GetSessionId()}}
-	if b.Props.OnDisconnect != "continue" {
+	if b.stops() {
 		s.left = s.stopRun
 	}
 	return s.reply(err)
 }
+
+// stops reports whether the run is stopped if the client disconnects.
+func (b *AGUIInput) stops() bool { return b.Props.OnDisconnect != "continue" }
 
 // openThread returns the session of a thread, and creates it for the first run.
 func (a *API) openThread(ctx context.Context, b *AGUIInput, t *transcript) (string, error) {
