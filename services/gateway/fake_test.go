@@ -209,6 +209,9 @@ func (r *fakeRunner) UpdateSession(ctx context.Context, req *agentv1.UpdateSessi
 	if req.Model != nil {
 		s.Model = req.GetModel()
 	}
+	if req.SystemPrompt != nil {
+		s.SystemPrompt = req.GetSystemPrompt()
+	}
 	if req.Tools != nil || req.GetResetTools() {
 		s.Tools = req.Tools
 	}

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -267,6 +268,53 @@ func TestOpenAIWhenTheGatewayDrains(t *testing.T) {
 			t.Errorf("an answer during the drain is %d %s, want it whole", got.status, got.body)
 		}
 	})
+}
+
+// A developer's messages stay in the conversation, while instructions are those of one response.
+func TestResponsesDeveloperMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	w.runner.script = func(r *fakeRun) { r.answer(t, "a") }
+	developer := func(text string) string {
+		return `[{"role":"developer","content":"` + text + `"},{"role":"user","content":"hi"}]`
+	}
+	var session, response string
+	for _, tt := range []struct{ body, want string }{
+		{`{"model":"mine","instructions":"Be brief.","input":` + developer("Rhyme.") + `}`, "Be brief.\n\n<developer_messages>\nRhyme.\n</developer_messages>"},
+		{`{"previous_response_id":"RESPONSE","input":"hi"}`, "<developer_messages>\nRhyme.\n</developer_messages>"},
+		{`{"previous_response_id":"RESPONSE","input":"hi"}`, "SAME"},
+		{`{"previous_response_id":"RESPONSE","instructions":"Be long.","input":` + developer("Sing.") + `}`, "Be long.\n\n<developer_messages>\nRhyme.\n\nSing.\n</developer_messages>"},
+		{`{"conversation":"SESSION","input":"hi"}`, "SAME"},
+		{`{"conversation":"SESSION","instructions":"Be brief.","input":"hi"}`, "REFUSED"},
+		{`{"conversation":"SESSION","input":` + developer("Shout.") + `}`, "REFUSED"},
+		{`{"previous_response_id":"RESPONSE","input":[{"role":"developer","content":[{"type":"input_image","image_url":"data:image/png;base64,aGk="}]},{"role":"user","content":"hi"}]}`, "REFUSED"},
+	} {
+		body := strings.NewReplacer("RESPONSE", response, "SESSION", session).Replace(tt.body)
+		got := in.send(t, in.request(t, w.owner, "POST", "/v1/responses", body, nil))
+		if tt.want == "REFUSED" {
+			if got.status != http.StatusBadRequest {
+				t.Errorf("%s = %d %s, want 400", tt.body, got.status, got.body)
+			}
+			continue
+		}
+		var made struct{ ID string }
+		if err := json.Unmarshal([]byte(got.body), &made); err != nil || got.status != http.StatusOK {
+			t.Fatalf("%s = %d %s %v", tt.body, got.status, got.body, err)
+		}
+		before := session
+		session, response = got.header.Get("X-Session-Id"), made.ID
+		details, _ := call[object](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)["session"].(object)
+		prompt := details["system_prompt"]
+		switch {
+		case tt.want == "SAME" && session != before:
+			t.Errorf("%s goes to another session", tt.body)
+		case tt.want != "SAME" && prompt != tt.want:
+			t.Errorf("%s: the session's instructions are %q, want %q", tt.body, prompt, tt.want)
+		case tt.want != "SAME" && session == before:
+			t.Errorf("%s changes the instructions of a session", tt.body)
+		}
+	}
 }
 
 // Without its log a response can still be read, but not be resumed after an event.

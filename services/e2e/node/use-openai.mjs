@@ -133,6 +133,10 @@ async function responses({ client, model, did, fails, where, parameters, session
   const { response: otherwise } = await client.responses.create({ model, input: 'hello', instructions: 'Be long.', previous_response_id: aside.id }).withResponse();
   assert.notEqual(otherwise.headers.get('x-session-id'), response.headers.get('x-session-id'));
   assert.equal((await sessionOf(response)).messages.length, copy.messages.length);
+  // A developer's message stays.
+  const taught = await client.responses.create({ model, input: [{ role: 'developer', content: 'Rhyme.' }, { role: 'user', content: 'hello' }], instructions: 'Be brief.' });
+  const { response: later } = await client.responses.create({ model, input: 'hello', instructions: 'Be long.', previous_response_id: taught.id }).withResponse();
+  assert.match((await sessionOf(later)).session.system_prompt, /^Be long\.\n\n.*\nRhyme\.\n/);
   await fails(404, 'invalid_request_error', client.responses.retrieve('resp_1'));
   did('responds');
 
@@ -142,6 +146,9 @@ async function responses({ client, model, did, fails, where, parameters, session
   const call = asked.output.find((i) => i.type === 'function_call');
   assert.deepEqual([call.name, JSON.parse(call.arguments)], ['get_location', { exact: true }]);
   const output = [{ type: 'function_call_output', call_id: call.call_id, output: 'Paris' }];
+  const rhyme = { role: 'developer', content: 'Rhyme.' };
+  await fails(400, 'invalid_request_error', client.responses.create({ model, input: [rhyme, ...output], previous_response_id: asked.id, tools }));
+  await fails(400, 'invalid_request_error', client.responses.create({ model, input: output, instructions: 'Be brief.', previous_response_id: asked.id, tools }));
   const told = await client.responses.create({ model, input: output, previous_response_id: asked.id, tools });
   assert.match(told.output_text, /Paris/);
   assert.equal(told.previous_response_id, asked.id);

@@ -311,7 +311,11 @@ func (t *transcript) say(where, role string, content json.RawMessage) error {
 	switch role {
 	case "system", "developer":
 		for _, p := range parts {
-			if text, ok := p.(textPart); ok {
+			text, ok := p.(textPart)
+			if !ok {
+				return invalid("%s.content: a %s message has only text", where, role)
+			}
+			if text.Text != "" {
 				t.instructions = append(t.instructions, text.Text)
 			}
 		}
@@ -390,7 +394,7 @@ func (a *API) chatCompletions(ctx context.Context, in *chatCompletionInput) (*re
 	if err != nil {
 		return nil, err
 	}
-	r := &openAIRequest{key: in.Key.text, session: in.Session, preset: b.Model, stream: b.Stream}
+	r := &openAIRequest{key: in.Key.text, session: in.Session, preset: b.Model, stream: b.Stream, instructions: strings.Join(t.instructions, "\n\n")}
 	if r.format, err = b.ResponseFormat.format(); err != nil {
 		return nil, err
 	}
@@ -406,15 +410,16 @@ type openAIRequest struct {
 	key     string // for idempotency; may be empty
 	session string // to continue; empty for a new one
 	preset  string // of a new session
-	tools   []ClientTool
-	format  *ResponseFormat
-	fold    dialect.Fold
-	stream  bool
+	// instructions are those of a new session, or of a copy.
+	instructions string
+	tools        []ClientTool
+	format       *ResponseFormat
+	fold         dialect.Fold
+	stream       bool
 	// background lets the run go on if the client leaves.
 	background bool
 	// previous is the run that the message follows; nil for the session's last one.
-	previous     *agentv1.Run
-	instructions string // with previous
+	previous *agentv1.Run
 }
 
 // once reports whether the answer cannot be asked for again: the same request would be another run.
@@ -510,12 +515,11 @@ func (a *API) openAISession(ctx context.Context, r *openAIRequest, t *transcript
 	if err != nil {
 		return "", err
 	}
-	instructions := strings.Join(t.instructions, "\n\n")
-	if err := checkSessionFields(nil, nil, nil, &instructions, nil); err != nil {
+	if err := checkSessionFields(nil, nil, nil, &r.instructions, nil); err != nil {
 		return "", err
 	}
 	made, err := a.cfg.Conversations.CreateSession(ctx, &agentv1.CreateSessionRequest{
-		Preset: r.preset, SystemPrompt: instructions, History: history, Archived: true, IdempotencyKey: r.key,
+		Preset: r.preset, SystemPrompt: r.instructions, History: history, Archived: true, IdempotencyKey: r.key,
 	})
 	return made.GetSession().GetId(), err
 }

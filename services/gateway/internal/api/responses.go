@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -19,7 +20,7 @@ import (
 func (a *API) responses() {
 	const tag = "OpenAI"
 	register(a, op("openai-respond", "POST /v1/responses", tag, "Create a response", maxBody(limitMessage), answers(openAIAnswer("The response, or with stream its events.")),
-		about("previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. Without background the run is stopped if the client disconnects.")),
+		about("previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. The developer's messages stay, as in all responses that follow. Without background the run is stopped if the client disconnects.")),
 		editors.openAI(), a.respond)
 	register(a, op("openai-get-response", "GET /v1/responses/{id}", tag, "Read a response, or watch it from its beginning or after an event", answers(openAIAnswer("The response, or with stream its events.")),
 		about("Events have the same bytes and the same sequence numbers in every answer.")), viewers.openAI(), a.getResponse)
@@ -64,9 +65,6 @@ type responseInputItem struct {
 // transcript returns the input as a conversation.
 func (b *CreateResponse) transcript() (*transcript, error) {
 	t := &transcript{}
-	if b.Instructions != "" {
-		t.instructions = []string{b.Instructions}
-	}
 	var text string
 	if json.Unmarshal(b.Input, &text) == nil && len(b.Input) > 0 && string(b.Input) != "null" {
 		return t, t.ask("input", []any{textPart{"text", text}})
@@ -113,6 +111,7 @@ func (a *API) respond(ctx context.Context, in *struct {
 		return nil, err
 	}
 	r := &openAIRequest{key: in.Key.text, preset: b.Model, stream: b.Stream, background: b.Background, fold: dialect.Responses{Whole: !b.Stream}}
+	r.instructions = withDeveloper(b.Instructions, t.instructions)
 	if b.Text != nil {
 		if r.format, err = b.Text.Format.format(); err != nil {
 			return nil, err
@@ -146,7 +145,7 @@ func (a *API) continueFrom(ctx context.Context, r *openAIRequest, b *CreateRespo
 			if of.Run != previous.GetId() || of.Part != part+1 {
 				return invalid("previous_response_id: the results are of the calls of another response")
 			}
-			return nil
+			return a.keepsInstructions(ctx, r, b, t)
 		}
 	case len(b.Conversation) > 0 && string(b.Conversation) != "null":
 		var object struct {
@@ -173,11 +172,60 @@ func (a *API) continueFrom(ctx context.Context, r *openAIRequest, b *CreateRespo
 	if b.Model != "" && b.Model != session.GetPreset() {
 		return invalid("model: the session's is %s; leave model out, or start without the earlier response", session.GetPreset())
 	}
-	r.previous, r.instructions = previous, b.Instructions
-	if previous != nil && b.Instructions != session.GetSystemPrompt() {
+	r.previous = previous
+	switch changes := b.instruct(r, t, session); {
+	case previous != nil && r.instructions != session.GetSystemPrompt():
 		return a.fork(ctx, r) // the session keeps its own
+	case changes:
+		return fault.Coded(fault.Invalid, "NOT_SUPPORTED", "conversation: the session keeps its instructions: leave instructions and developer messages out, or use previous_response_id")
 	}
 	return nil
+}
+
+// keepsInstructions refuses instructions with which a run cannot go on.
+func (a *API) keepsInstructions(ctx context.Context, r *openAIRequest, b *CreateResponse, t *transcript) error {
+	if b.Instructions == "" && len(t.instructions) == 0 {
+		return nil
+	}
+	found, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: r.session, WithoutMessages: true})
+	if err == nil && b.instruct(r, t, found.GetSession()) {
+		err = fault.Coded(fault.Invalid, "NOT_SUPPORTED", "instructions: the response that called the tools goes on with its own: send the same ones or none, and no developer messages, with the results of tool calls")
+	}
+	return err
+}
+
+// instruct sets the instructions of a response that continues a session, and reports whether the
+// request has some that are not the session's.
+func (b *CreateResponse) instruct(r *openAIRequest, t *transcript, session *agentv1.Session) bool {
+	r.instructions = withDeveloper(b.Instructions, append(developerOf(session.GetSystemPrompt()), t.instructions...))
+	return r.instructions != session.GetSystemPrompt() && (b.Instructions != "" || len(t.instructions) > 0)
+}
+
+// Marks around what developers' messages say in a session's instructions. The messages stay when a
+// response that continues the session brings other instructions.
+const (
+	developerStart = "<developer_messages>\n"
+	developerEnd   = "\n</developer_messages>"
+)
+
+func withDeveloper(instructions string, messages []string) string {
+	if len(messages) == 0 {
+		return instructions
+	}
+	text := developerStart + strings.Join(messages, "\n\n") + developerEnd
+	if instructions == "" {
+		return text
+	}
+	return instructions + "\n\n" + text
+}
+
+// developerOf returns the messages in a session's instructions as one, or none.
+func developerOf(instructions string) []string {
+	_, text, ok := strings.Cut(instructions, developerStart)
+	if !ok {
+		return nil
+	}
+	return []string{strings.TrimSuffix(text, developerEnd)}
 }
 
 // fork makes the request one to a copy of the session up to the previous response. Repeated with the

@@ -15,7 +15,7 @@ import (
 // transcript is a conversation that a client sends along, as OpenAI's clients do. It ends with a
 // user's message, or with the results of the calls of client tools.
 type transcript struct {
-	instructions []string
+	instructions []string // messages of the system or the developer
 	turns        []turn
 	names        map[string]string // of the tools, by the ids of the calls
 }

@@ -1638,7 +1638,7 @@ export interface paths {
         put?: never;
         /**
          * Create a response
-         * @description previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. Without background the run is stopped if the client disconnects.
+         * @description previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. The developer's messages stay, as in all responses that follow. Without background the run is stopped if the client disconnects.
          */
         post: operations["openai-respond"];
         delete?: never;
