@@ -358,7 +358,7 @@ func TestFork(t *testing.T) {
 	w := newWorld(t)
 	w.tools.add("write", func(context.Context, *toolv1.Call) string { return `{"id":"` + aDocument + `"}` })
 	w.tools.specs["write"] = isDoc
-	w.model.then(calls([3]string{"a", "write", "{}"}), says("Done."), says("Next."), says("Forked."), says("Edited."))
+	w.model.then(calls([3]string{"a", "write", "{}"}), says("Done."), says("Next."), says("Forked."), says("Edited."), says("Again."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{Title: "Plan", SystemPrompt: "Be brief.", MaxSteps: 7})
 	v := w.watch(session)
@@ -393,6 +393,21 @@ func TestFork(t *testing.T) {
 	vf.until(isEnd)
 	if asked := string(w.model.asked()[4]); !strings.Contains(asked, "not undone: write (document "+aDocument+")") {
 		t.Errorf("the model was not told of the original's call: %s", asked)
+	}
+	// So is what the first of several forks did.
+	again := fork.GetId()
+	for range 2 {
+		res, err := w.conversations.ForkSession(w.as(identity.Editor), &agentv1.ForkSessionRequest{SessionId: again})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again = res.GetSession().GetId()
+	}
+	vn := w.watch(again)
+	w.submit(again, "Once more")
+	vn.until(isEnd)
+	if asked := string(w.model.asked()[5]); !strings.Contains(asked, "not undone: write (document "+aDocument+")") {
+		t.Errorf("the model was not told of the first session's call: %s", asked)
 	}
 	// The answer of a run, into the archive.
 	first := w.look(session).GetMessages()[0].GetRunId()

@@ -42,7 +42,7 @@
 // model, is one branch.
 //
 // The effects of tools are not undone: documents stay as they are. The model is told which calls
-// other branches, and the session that this is a fork of, have made (Elsewhere). It is told names of
+// other branches, and the sessions that this is a fork of, have made (Elsewhere). It is told names of
 // tools and ids of documents, and nothing that was read or written. The taint is that of the
 // branch's own messages: what another branch has read reaches this one only through a tool, such as
 // doc_read, whose result taints it as well.
@@ -225,7 +225,7 @@ func Children(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.Sessio
 	return out, nil
 }
 
-// Call is a call that another branch of a session has made, or the session that it is a fork of.
+// Call is a call that another branch of a session has made, or a session that it is a fork of.
 type Call struct {
 	Tool string `json:"tool"`
 	// Document is the id of the document that it is about, or whatever the model gave for one.
@@ -233,12 +233,24 @@ type Call struct {
 }
 
 // Elsewhere selects, of a session s, the calls with an effect that are not on its current branch, the
-// newest first, as JSON; null if there are none.
+// newest first, as JSON; null if there are none. A session may be a fork of a fork and so on: each
+// response that OpenAI's clients continue may be one. It looks back over 100 forks. Each session is
+// read from its newest run until there are enough calls, and the branch's steps are read once: NOT IN
+// hashes them, while the planner joins NOT EXISTS in ways that take seconds.
 const Elsewhere = `(SELECT jsonb_agg(jsonb_build_object('tool', e.tool_name, 'document', e.document)) FROM (
-	SELECT c.tool_name, CASE c.effect WHEN 'same_tx' THEN coalesce(c.args ->> 'id', c.result ->> 'id', '') ELSE '' END AS document FROM runs r JOIN tool_calls c ON c.run_id = r.id
-	WHERE (s.forked_from IS NOT NULL OR EXISTS (SELECT FROM branches b WHERE b.workspace_id = s.workspace_id AND b.session_id = s.id))
-		AND r.workspace_id = s.workspace_id AND r.session_id IN (s.id, s.forked_from)
-		AND c.effect <> 'pure' AND c.phase = 'done' AND c.state IN ('ok', 'unknown')
-		AND NOT EXISTS (SELECT FROM messages m WHERE m.workspace_id = s.workspace_id AND m.session_id = s.id AND m.run_id = c.run_id
-			AND m.step_index = c.step_index AND m.position <@ (SELECT current_path(s.workspace_id, s.id)))
-	ORDER BY c.done_at DESC LIMIT 100) e)`
+	WITH RECURSIVE origin AS (
+		SELECT s.id, s.forked_from, 0 AS forks
+		WHERE s.forked_from IS NOT NULL OR EXISTS (SELECT FROM branches b WHERE b.workspace_id = s.workspace_id AND b.session_id = s.id)
+		UNION ALL SELECT p.id, p.forked_from, o.forks + 1 FROM origin o JOIN sessions p ON p.id = o.forked_from WHERE p.workspace_id = s.workspace_id AND o.forks < 100
+	), here AS MATERIALIZED (
+		SELECT m.run_id, m.step_index FROM messages m WHERE m.workspace_id = s.workspace_id AND m.session_id = s.id
+			AND m.step_index IS NOT NULL AND m.position <@ (SELECT current_path(s.workspace_id, s.id))
+	)
+	SELECT n.tool_name, CASE n.effect WHEN 'same_tx' THEN coalesce(n.args ->> 'id', n.result ->> 'id', '') ELSE '' END AS document
+	FROM origin o CROSS JOIN LATERAL (
+		SELECT c.tool_name, c.effect, c.args, c.result, c.done_at FROM runs r JOIN tool_calls c ON c.run_id = r.id
+		WHERE r.workspace_id = s.workspace_id AND r.session_id = o.id
+			AND c.effect <> 'pure' AND c.phase = 'done' AND c.state IN ('ok', 'unknown')
+			AND (c.run_id, c.step_index) NOT IN (SELECT run_id, step_index FROM here)
+		ORDER BY r.ordinal DESC, c.step_index DESC, c.call_index DESC LIMIT 100) n
+	ORDER BY n.done_at DESC LIMIT 100) e)`
