@@ -342,6 +342,10 @@ func TestResponsesOfALostLog(t *testing.T) {
 	if !strings.Contains(all[len(all)-1], `"status":"completed"`) {
 		t.Errorf("the stream ends with %s", all[len(all)-1])
 	}
+	second := call[object](t, late, w.owner, "GET", path+"_2", "", http.StatusGone)
+	if problem, _ := second["error"].(object); !strings.Contains(fmt.Sprint(problem["message"]), "GET /api/sessions/"+session) {
+		t.Errorf("what follows results of tool calls: %v", second)
+	}
 	gone := call[object](t, late, w.owner, "GET", path+"?stream=true&starting_after=2", "", http.StatusGone)
 	if problem, _ := gone["error"].(object); problem["code"] != "stream_gone" {
 		t.Errorf("after an event: %v", gone)

@@ -704,7 +704,10 @@ func (c *chunks) setHeaders(h http.Header, run string) {
 // beginning.
 func (s *stream) rebuild(f feed.Follow) error {
 	r := f.Reader
-	if r.Skip > 0 || r.Part > 1 {
+	if r.Part > 1 {
+		return &Error{status: http.StatusGone, Message: "what followed the results of tool calls is no longer kept as a response: its messages are in GET /api/sessions/" + s.run.GetSessionId(), Code: "STREAM_GONE"}
+	}
+	if r.Skip > 0 {
 		return &Error{status: http.StatusGone, Message: "the beginning of this run is no longer kept: read the session's messages, or begin at the first chunk", Code: "STREAM_GONE"}
 	}
 	snap, err := s.viewer.Snapshot(s.ctx)

@@ -23,7 +23,7 @@ func (a *API) responses() {
 		about("previous_response_id continues that response's session or a copy of it up to that response, if the session has gone on since or its instructions are others. The developer's messages stay, as in all responses that follow. Without background the run is stopped if the client disconnects.")),
 		editors.openAI(), a.respond)
 	register(a, op("openai-get-response", "GET /v1/responses/{id}", tag, "Read a response, or watch it from its beginning or after an event", answers(openAIAnswer("The response, or with stream its events.")),
-		about("Events have the same bytes and the same sequence numbers in every answer.")), viewers.openAI(), a.getResponse)
+		about("Events have the same bytes and the same sequence numbers in every answer. They are kept for a day: after that, a response that follows the results of tool calls gets 410, as resuming after an event does.")), viewers.openAI(), a.getResponse)
 	register(a, op("openai-cancel-response", "POST /v1/responses/{id}/cancel", tag, "Stop a response", answers(openAIAnswer("The response."))), editors.openAI(), a.cancelResponse)
 }
 

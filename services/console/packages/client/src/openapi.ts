@@ -1656,7 +1656,7 @@ export interface paths {
         };
         /**
          * Read a response, or watch it from its beginning or after an event
-         * @description Events have the same bytes and the same sequence numbers in every answer.
+         * @description Events have the same bytes and the same sequence numbers in every answer. They are kept for a day: after that, a response that follows the results of tool calls gets 410, as resuming after an event does.
          */
         get: operations["openai-get-response"];
         put?: never;
