@@ -995,6 +995,28 @@ test("the client is packed, its types are checked, and the example of its README
 	const { token, workspace_id } = await signalbox.newToken();
 	const env = { ...process.env, SIGNALBOX_URL: signalbox.url, SIGNALBOX_TOKEN: token, SIGNALBOX_WORKSPACE: workspace_id };
 	assert.match(execFileSync(process.execPath, [file], { env, encoding: "utf8", timeout: 30_000 }), /UTC offset/);
+	// A document goes on with a new token, also if the function that returns it fails at first, and ends with a second one that is refused.
+	writeFileSync(
+		file,
+		`import { createClient } from "@signalbox/client";
+		import { connectDocument } from "@signalbox/client/document";
+		const { SIGNALBOX_URL: url, SIGNALBOX_TOKEN: token, SIGNALBOX_WORKSPACE: workspace } = process.env;
+		const made = await createClient({ url, token, workspace }).api.POST("/api/documents", { body: { name: "Long" } });
+		const tokens = ["unknown", undefined, token, token, "unknown"];
+		const next = async () => tokens.shift() ?? Promise.reject(new Error("no network"));
+		const states = [];
+		const expires = () => provider.ws.onclose({ code: 4401 });
+		const onState = (state) => {
+			states.push(state);
+			if (state === "live") setTimeout(expires);
+			if (state !== "signed-out") return;
+			console.log(states.join(" "));
+			close();
+		};
+		const { provider, close } = connectDocument(made.data.document.id, { url, workspace, token: next, onState });`,
+	);
+	const states = execFileSync(process.execPath, ["--experimental-websocket", file], { env, encoding: "utf8", timeout: 60_000 });
+	assert.equal(states.trim(), "lost lost live lost live lost signed-out");
 });
 
 test("a person ends another of their browsers", async (t) => {

@@ -30,8 +30,9 @@ export interface DocumentConnection {
 }
 
 /**
- * Connects to a document. A connection that is lost is made again, with a new token if `token` is a
- * function, until the server says that another try would not help.
+ * Connects to a document. A connection that is lost, or whose token has expired, is made again, with a new
+ * token if `token` is a function, until the server says that another try would not help, such as with a
+ * second token that it refuses.
  */
 export function connectDocument(id: string, options: DocumentOptions = {}): DocumentConnection {
 	const { token, workspace, onState } = options;
@@ -41,28 +42,47 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 		connect: false,
 		disableBc: true, // every page has a connection of its own, and sees what the server has stored
 		params: workspace ? { workspace_id: workspace } : {},
+		shouldReconnect: (e) => !ends[e.code],
 		...(options.WebSocket ? { WebSocketPolyfill: options.WebSocket } : {}),
 	});
 	let closed = false;
+	/** The server has refused a token since the document was live. */
+	let refused = false;
 	const authorize = async () => {
 		const text = typeof token === "function" ? await token() : token;
 		if (text) provider.params = { ...provider.params, token: text };
 	};
-	provider.on("sync", (synced: boolean) => synced && onState?.("live"));
+	/** Connects with a new token. A function that throws, such as without a network, is called again. */
+	const connect = () => {
+		if (closed) return;
+		authorize().then(
+			() => closed || provider.connect(),
+			() => {
+				if (closed) return;
+				onState?.("lost");
+				setTimeout(connect, 1_000);
+			},
+		);
+	};
+	provider.on("sync", (synced: boolean) => {
+		if (!synced) return;
+		refused = false;
+		onState?.("live");
+	});
 	provider.on("connection-close", (e: CloseEvent | null) => {
 		if (closed) return;
-		const end = e && ends[e.code];
-		if (end) provider.disconnect();
-		else void authorize().catch(() => undefined); // the next connection tries with the last token
+		let end = e && ends[e.code];
+		if (end === "signed-out" && typeof token === "function" && !refused) {
+			end = undefined; // the token has expired, and the function has another one
+			refused = true;
+			connect();
+		} else if (!end) void authorize().catch(() => undefined); // the next connection tries with the last token
 		onState?.(end ?? "lost");
 	});
 	// A page learns of a lost network long before the silence tells it.
 	const cut = () => provider.ws?.close();
 	globalThis.addEventListener?.("offline", cut);
-	authorize().then(
-		() => closed || provider.connect(),
-		() => onState?.("signed-out"),
-	);
+	connect();
 	return {
 		doc,
 		provider,
