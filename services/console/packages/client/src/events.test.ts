@@ -49,6 +49,12 @@ test("a stream that is cut goes on after its last event, wherever it was cut", a
 	for (const [i, ids] of all.entries()) expect(ids, `cut at ${cuts[i]}`).toEqual(["1-1", "1-2", "1-3", "1-4"]);
 });
 
+test("a run's stream ends if there is nothing after the last event", async () => {
+	const { client, seen } = await serve((res) => res.writeHead(204).end());
+	for await (const _ of client.runEvents("r", { after: "1-4" }));
+	expect(seen).toEqual(["1-4"]);
+});
+
 test("an answer that another try would not change is thrown", async () => {
 	const { client, seen } = await serve((res) =>
 		res.writeHead(403, { "Content-Type": "application/json" }).end('{"error":"not yours","code":"NOT_A_MEMBER"}'),

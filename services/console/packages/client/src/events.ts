@@ -54,6 +54,7 @@ export async function* follow(
 			if (signal?.aborted) return;
 			failure = e instanceof SignalboxError ? e : new SignalboxError("The server could not be reached.", 0);
 			if (final(failure.status)) throw failure;
+			if (ends && failure.status === 204) return; // nothing is left
 		}
 		const pause = failure.retryAfter ?? wait * (0.5 + Math.random() / 2);
 		wait = Math.min(wait * 2, longestWait);
