@@ -11,10 +11,11 @@ afterEach(() => {
 	}
 });
 
-/** Serves each connection by the next of the given functions; the last one serves the rest. */
+/** Serves each stream by the next of the given functions; the last one serves the rest. The session is at event 1-0. */
 async function serve(...answers: ((res: ServerResponse, after: string | undefined) => void)[]) {
 	const seen: (string | undefined)[] = [];
 	const server = createServer((req, res) => {
+		if (!req.url?.endsWith("/events")) return res.writeHead(200, { "Content-Type": "application/json" }).end('{"last_event_id":"1-0"}');
 		const after = req.headers["last-event-id"]?.toString();
 		seen.push(after);
 		(answers[seen.length - 1] ?? answers.at(-1))?.(res, after);
@@ -53,6 +54,19 @@ test("a run's stream ends if there is nothing after the last event", async () =>
 	const { client, seen } = await serve((res) => res.writeHead(204).end());
 	for await (const _ of client.runEvents("r", { after: "1-4" }));
 	expect(seen).toEqual(["1-4"]);
+});
+
+test("a session's stream that is cut before its first event loses none", async () => {
+	const { client, seen } = await serve(
+		(res) => {
+			head(res).write(":\n\n", () => res.destroy());
+		},
+		(res, after) => head(res).write(after ? event(1) + event(2) : event(2)),
+	);
+	const ids: string[] = [];
+	for await (const e of client.sessionEvents("s")) if (ids.push(e.id) === 1) break;
+	expect(ids).toEqual(["1-1"]);
+	expect(seen).toEqual(["1-0", "1-0"]);
 });
 
 test("an answer that another try would not change is thrown", async () => {

@@ -12,7 +12,7 @@ export interface StreamedEvent {
 export type Connection = { state: "open" } | { state: "lost"; error: SignalboxError; retryAt: number };
 
 export interface FollowOptions {
-	/** The id of the last event that you have. Default: only what happens from now on. */
+	/** The id of the last event that you have. */
 	after?: string;
 	/** Ends the stream. */
 	signal?: AbortSignal;

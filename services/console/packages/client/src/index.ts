@@ -6,6 +6,7 @@
  * (`client.sessionEvents`, `client.runEvents`).
  */
 import createApi, { type Client as Api } from "openapi-fetch";
+import { SignalboxError } from "./error.ts";
 import { type FollowOptions, follow, type StreamedEvent } from "./events.ts";
 import type { components, paths } from "./openapi.ts";
 
@@ -36,8 +37,8 @@ export interface Client {
 	/** Typed requests: `client.api.GET("/api/sessions/{id}", {params: {path: {id}}})`. */
 	api: Api<paths>;
 	/**
-	 * Yields a session's events until `signal` aborts, across lost connections. Pass the
-	 * `last_event_id` of the session that you have read as `after`.
+	 * Yields a session's events until `signal` aborts, across lost connections, after `after`: the
+	 * `last_event_id` of the session that you have read. Without it the session is read for that.
 	 */
 	sessionEvents(session: string, options?: FollowOptions): AsyncGenerator<StreamedEvent>;
 	/** Yields a run's events, from its beginning or after `after`, and ends with the run. */
@@ -64,12 +65,27 @@ export function createClient(options: ClientOptions = {}): Client {
 		if (after) headers.set("Last-Event-ID", after);
 		return authorized(new Request(baseUrl + path, { headers, signal, cache: "no-store" }));
 	};
+	const api = createApi<paths>({ baseUrl, fetch: authorized });
 	return {
-		api: createApi<paths>({ baseUrl, fetch: authorized }),
-		sessionEvents: (session, o) => follow(open(`/api/sessions/${encodeURIComponent(session)}/events`), o),
+		api,
+		sessionEvents: (session, o) => {
+			const stream = open(`/api/sessions/${encodeURIComponent(session)}/events`);
+			let start: string | undefined;
+			return follow(async (after, signal) => {
+				// A stream that is cut before its first event has no other id to go on after.
+				if (!after) start ??= await lastEvent(api, session, signal);
+				return stream(after ?? start, signal);
+			}, o);
+		},
 		runEvents: (run, o) => follow(open(`/api/runs/${encodeURIComponent(run)}/events`), o, true),
 		async *sharedDocument(o) {
 			for await (const { event } of follow(open("/api/shared/events"), o)) yield event as unknown as Schemas["SharedDocumentEvent"];
 		},
 	};
+}
+
+async function lastEvent(api: Api<paths>, id: string, signal: AbortSignal): Promise<string> {
+	const { data, error, response } = await api.GET("/api/sessions/{id}", { params: { path: { id }, query: { limit: 1 } }, signal });
+	if (!data) throw SignalboxError.of(error, response);
+	return data.last_event_id;
 }
