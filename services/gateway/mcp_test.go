@@ -17,7 +17,8 @@ func TestMCPWaits(t *testing.T) {
 	w := newWorld(t)
 	in := w.gateway(t, func(c *gateway.Config) { c.MemberStreams = 1 })
 	session := in.newSession(t, w.owner)
-	id, _ := call[map[string]object](t, in, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, http.StatusAccepted, prefer)["run"]["id"].(string)
+	sent := call[struct{ Run struct{ ID string } }](t, in, w.owner, "POST", messagesOf(session), `{"content":"hi"}`, http.StatusAccepted, prefer)
+	id := sent.Run.ID
 	ask := func(wait string) *http.Request {
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_run","arguments":{"run_id":"` + id + `","wait_seconds":` + wait + `}}}`
 		return in.request(t, w.owner, "POST", "/mcp", body, func(r *http.Request) {

@@ -544,6 +544,12 @@ func TestWaitForTheEnd(t *testing.T) {
 		if got.status != http.StatusAccepted || got.header.Get("Preference-Applied") != "respond-async" || !strings.Contains(got.body, `"id":"`+run.GetId()+`"`) || !strings.Contains(got.body, `"state":"queued"`) {
 			t.Errorf("answer = %d %v %s, want 202 with the run", got.status, got.header, got.body)
 		}
+		steered := call[object](t, in, w.owner, "POST", messagesOf(session), `{"content":"stop","mode":"steer"}`, http.StatusAccepted, prefer)
+		details := call[object](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK)
+		messages, _ := details["messages"].([]any)
+		if last, _ := messages[len(messages)-1].(object); steered["message_id"] != last["id"] || steered["message_id"] == run.GetUserMessageId() {
+			t.Errorf("message_id of a message that steers = %v, want %v, its own", steered["message_id"], last["id"])
+		}
 	})
 }
 

@@ -215,6 +215,11 @@ test("a message that waits is moved, edited and removed", async (t) => {
 	await queue.nth(1).filter({ hasText: "hello, all" }).getByRole("button", { name: "Steer now" }).waitFor();
 	await queue.nth(0).getByRole("button", { name: "Remove from the queue" }).click();
 	await queue.filter({ hasText: "good day" }).waitFor({ state: "detached" });
+	// A message that steers stays on its sender's page, also before the session is read again.
+	await page.route(/\/api\/sessions\/[^/?]+\?limit=1$/, (route) => route.abort());
+	await page.getByLabel("Message", { exact: true }).fill("faster");
+	await page.keyboard.press("Control+Enter");
+	await queue.filter({ hasText: "faster" }).getByText("joins before the next step").waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).click();
 	await page.getByText("Hello!").waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });

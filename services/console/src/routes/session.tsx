@@ -188,15 +188,16 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			// It is kept before it is sent: a page that closes meanwhile sends it again, with the same key.
 			if (files.length === 0) unsent.keep(id, u);
 			try {
-				const { run } = (await unwrap(
+				const { run, message_id } = (await unwrap(
 					client.api.POST("/api/sessions/{id}/messages", {
 						params: { path: { id }, header: { Prefer: "respond-async", "Idempotency-Key": u.key } },
 						body: { content: contentFor(u.text, files), mode: u.mode, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone },
 						...(files.length > 0 ? { fetch: uploading(workspace.id, (progress) => conversation.delivers(u.key, { progress })) } : {}),
 					}),
-				)) as { run: Schemas["Run"] };
+				)) as { run: Schemas["Run"]; message_id?: string };
 				unsent.forget(id, u.key);
-				conversation.sent(u.key, { messageId: run.user_message_id, run: run.id });
+				// A gateway that is not upgraded yet does not name the message.
+				conversation.sent(u.key, { messageId: message_id ?? run.user_message_id, run: run.id });
 				void queries.invalidateQueries({ queryKey: [workspace.id, "sessions"] });
 			} catch (e) {
 				if (files.length === 0 && e instanceof SignalboxError && e.status === 0) {

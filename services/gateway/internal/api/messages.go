@@ -221,8 +221,9 @@ func (a *API) deliver(ctx context.Context, req *agentv1.SubmitRequest, form deli
 	return a.sendAndStream(ctx, req)
 }
 
-type runOutput struct {
-	Run Run `json:"run"`
+type submittedOutput struct {
+	Run       Run    `json:"run"`
+	MessageID string `json:"message_id"`
 }
 
 func (a *API) sendAsync(ctx context.Context, req *agentv1.SubmitRequest) (*reply, error) {
@@ -233,7 +234,7 @@ func (a *API) sendAsync(ctx context.Context, req *agentv1.SubmitRequest) (*reply
 	return &reply{func(hc huma.Context) {
 		hc.SetHeader("Preference-Applied", "respond-async")
 		hc.SetHeader("Location", "/api/runs/"+res.GetRun().GetId())
-		writeBody(hc, http.StatusAccepted, runOutput{viewRun(res.GetRun())})
+		writeBody(hc, http.StatusAccepted, submittedOutput{viewRun(res.GetRun()), res.GetMessageId()})
 	}}, nil
 }
 

@@ -87,8 +87,11 @@ func (a *API) sendResponses() map[string]*huma.Response {
 		"202": {
 			Description: "The run, which continues; with the header Prefer: respond-async.",
 			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{
-				Type: huma.TypeObject, Required: []string{"run"},
-				Properties: map[string]*huma.Schema{"run": r.Schema(reflect.TypeFor[Run](), true, "Run")},
+				Type: huma.TypeObject, Required: []string{"run", "message_id"},
+				Properties: map[string]*huma.Schema{
+					"run":        r.Schema(reflect.TypeFor[Run](), true, "Run"),
+					"message_id": {Type: huma.TypeString, Format: "uuid", Description: "The message: the run answers it or, with the mode steer, is joined by it."},
+				},
 			}}},
 		},
 	}

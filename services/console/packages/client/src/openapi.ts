@@ -15796,6 +15796,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
+                        /**
+                         * Format: uuid
+                         * @description The message: the run answers it or, with the mode steer, is joined by it.
+                         */
+                        message_id: string;
                         run: components["schemas"]["Run"];
                     };
                 };
@@ -16294,6 +16299,11 @@ export interface operations {
                 };
                 content: {
                     "application/json": {
+                        /**
+                         * Format: uuid
+                         * @description The message: the run answers it or, with the mode steer, is joined by it.
+                         */
+                        message_id: string;
                         run: components["schemas"]["Run"];
                     };
                 };
