@@ -190,7 +190,9 @@ test("a message that is taken back leaves the queue without a word", () => {
 test("messages that others have sent wait in the queue, in the order of their runs", () => {
 	const { c, apply } = conversation();
 	apply(start);
-	const said = (key: string, run: string) => ({ id: key, role: "user", content: key, created_by: "she", created_at: "", run_id: run });
+	const said = (key: string, run: string, parent: string | null = null) => {
+		return { id: key, role: "user", content: key, created_by: "she", created_at: "", run_id: run, parent_id: parent };
+	};
 	const asked = { id: "u0", role: "user", content: "hi", created_by: "me", created_at: "", run_id: "r1" };
 	const stored = (...waiting: unknown[]) =>
 		({ session, messages: [asked, ...waiting], active_run: { id: "r1", user_message_id: "u0", usage: {} } }) as never;
@@ -221,7 +223,7 @@ test("messages that others have sent wait in the queue, in the order of their ru
 	apply({ type: "user-message", messageId: "three", content: "three", createdBy: "she", runId: "r4" });
 	expect(shown()).toEqual([]);
 	// One that steers the run waits until it follows another message.
-	const steers = { ...said("four", "r4"), parent_id: null as string | null };
+	const steers = said("four", "r4");
 	const now = () =>
 		({ session, messages: [said("three", "r4"), steers], active_run: { id: "r4", user_message_id: "three", usage: {} } }) as never;
 	c.waits(now(), []);
@@ -230,6 +232,10 @@ test("messages that others have sent wait in the queue, in the order of their ru
 	steers.parent_id = "a3";
 	c.waits(now(), c.view().queue);
 	expect(shown()).toEqual([]);
+	// One whose run was stopped before it began is in the conversation without an answer.
+	const { c: later } = conversation([asked, said("five", "r2", "u0"), said("six", "r3")], { id: "r1", user_message_id: "u0", usage: {} });
+	expect(later.view().lines.map((l) => l.key)).toEqual(["u0", "five"]);
+	expect(later.view().queue.map((q) => q.key)).toEqual(["six"]);
 });
 
 test("an answer that is made again is a sibling of the others, by its first step", () => {
@@ -313,7 +319,7 @@ test("stored messages become the same lines as their events", () => {
 				run_id: "r1",
 				content: [{ type: "tool-result", toolCallId: "c1", toolName: "doc_list", output: { type: "json", value: { documents: [] } } }],
 			},
-			{ id: "u2", role: "user", content: "later", created_at: "2026-11-24T12:00:00Z", run_id: "r2" },
+			{ id: "u2", role: "user", content: "later", created_at: "2026-11-24T12:00:00Z", run_id: "r2", parent_id: null },
 		],
 		{
 			id: "r1",

@@ -559,13 +559,9 @@ export class Conversation {
 function fromDetails(d: Details): View {
 	const messages = d.messages as Schemas["Message"][];
 	const active = d.active_run as Schemas["Run"] | null;
-	const answered = new Set(messages.filter((m) => m.role !== "user").map((m) => m.run_id));
 	const from = active ? messages.findIndex((m) => m.id === active.user_message_id) : messages.length;
-	const { lines, queue } = linesOf(d, (m, i) => {
-		if (active === null || i <= from) return false;
-		// A message that steers the run has joined the conversation once it follows another.
-		return m.run_id === active.id ? m.parent_id === null && m.id !== active.user_message_id : !answered.has(m.run_id);
-	});
+	// A message has joined the conversation once it follows another, also if its run was stopped before it began.
+	const { lines, queue } = linesOf(d, (m, i) => active !== null && i > from && m.parent_id === null);
 	return {
 		session: d.session,
 		lines,
