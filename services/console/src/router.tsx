@@ -2,6 +2,7 @@ import { createClient, SignalboxError } from "@signalbox/client";
 import type { QueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
 import { everywhere, meQuery, signedOut, slugOf, unwrap, type Workspace } from "./client.ts";
+import { keeps } from "./document/kept.ts";
 import { Frame } from "./Frame.tsx";
 import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
@@ -22,9 +23,14 @@ export const workspacesQuery = {
 
 /** Returns the person's workspaces, or sends them to the sign-in. */
 async function workspacesOf(queries: QueryClient) {
-	const known = queries.getQueryData(meQuery.queryKey);
+	// After a sign-out in another tab, nobody or somebody else may be signed in.
+	const known = keeps() && queries.getQueryData(meQuery.queryKey);
+	const staleTime = known ? "static" : 0;
 	try {
-		const [workspaces, me] = await Promise.all([queries.ensureQueryData(workspacesQuery), queries.ensureQueryData(meQuery)]);
+		const [workspaces, me] = await Promise.all([
+			queries.fetchQuery({ ...workspacesQuery, staleTime }),
+			queries.fetchQuery({ ...meQuery, staleTime }),
+		]);
 		if (!known) keepFor(me.member_id);
 		return workspaces;
 	} catch (e) {
@@ -96,6 +102,7 @@ export function createConsole(queries: QueryClient) {
 	const workspace = createRoute({
 		getParentRoute: () => root,
 		path: "/w/$slug",
+		shouldReload: () => !keeps() || undefined, // undefined: as usual, only when a workspace is entered
 		loader: async ({ params }) => {
 			const all = await workspacesOf(queries);
 			return { all, current: all.find((w) => slugOf(w).slice(-8) === params.slug.slice(-8)) };
@@ -240,8 +247,8 @@ export function createConsole(queries: QueryClient) {
 	// The session of a page that is open may end: it expires, or is ended elsewhere.
 	signedOut.tell = () => {
 		if (!location.pathname.startsWith("/w/") || !queries.getQueryData(workspacesQuery.queryKey)) return;
-		// A page that alone has what was written there warns before it is left, and stays.
-		if (!dispatchEvent(new Event("beforeunload", { cancelable: true }))) return;
+		// A page that alone has what was written there warns before it is left, and stays, unless its member has signed out.
+		if (keeps() && !dispatchEvent(new Event("beforeunload", { cancelable: true }))) return;
 		place.keep();
 		queries.clear();
 		void router.navigate({ to: "/sign-in", search: { ended: true } });

@@ -678,6 +678,16 @@ test("what is written in a document without a connection is there when the perso
 	await other.goto(address);
 	await sheetOf(other).getByText("Written far away.").waitFor();
 	await back.waitForFunction(() => !Object.keys(localStorage).some((k) => k.startsWith("document:")));
+	// A page that was open while its person signed out and in again in another tab keeps what is written there later.
+	await back.evaluate(() => localStorage.setItem("sign-out", "in another tab"));
+	const asked = Promise.all(["me", "workspaces"].map((what) => back.waitForResponse(`**/api/${what}`)));
+	await back.getByRole("link", { name: "Documents" }).first().click();
+	await asked;
+	await back
+		.getByRole("list", { name: "Documents" })
+		.getByRole("link", { name: /Far away/ })
+		.click();
+	await back.getByText("Live", { exact: true }).waitFor();
 	// A sign-out leaves nothing of a document in the browser, also of another tab that has more to keep.
 	const tab = await back.context().newPage();
 	tab.setDefaultTimeout(60_000);

@@ -91,7 +91,17 @@ test("a sign-out deletes all of it, until the next sign-in", () => {
 	begin(); // who signs in then has drafts again
 	write(`${place}1`, new Uint8Array(3));
 	expect(entries("document:")).toHaveLength(1);
+	const p = page();
+	p.draft.line("lost");
 	localStorage.setItem("sign-out", "in another tab");
-	write(`${place}2`, new Uint8Array(3));
+	p.type("only here");
+	vi.advanceTimersByTime(1_000);
 	expect(entries("document:")).toHaveLength(1);
+	expect(p.draft.lost()).toBe(true);
+	const full = vi.spyOn(localStorage, "setItem").mockImplementation(() => {
+		throw new Error("the storage is full");
+	});
+	forgetAll();
+	full.mockRestore();
+	expect(entries("document:")).toHaveLength(0);
 });

@@ -31,9 +31,9 @@ export function read(key: string): Uint8Array | undefined {
 	return e && Uint8Array.from(atob(e.update), (c) => c.charCodeAt(0));
 }
 
-/** Stores an update; false if there is no room for it. */
+/** Stores an update; false if there is no room for it, or somebody has signed out since `begin`. */
 export function write(key: string, update: Uint8Array): boolean {
-	if (localStorage.getItem(signOut) !== lastSignOut) return true; // not for whoever signs in next
+	if (!keeps()) return false; // not for whoever signs in next
 	own.add(key);
 	const text = encode(update);
 	let others = 0;
@@ -62,10 +62,17 @@ export function begin(): void {
 	lastSignOut = localStorage.getItem(signOut);
 }
 
+/** Whether entries are kept: nobody has signed out in this browser since `begin`. */
+export const keeps = (): boolean => localStorage.getItem(signOut) === lastSignOut;
+
 /** Deletes all entries, and has no page keep more until somebody has signed in there: the member signs out. */
 export function forgetAll(): void {
-	localStorage.setItem(signOut, new Date().toISOString());
-	forget(entries(prefix));
+	forget(entries(prefix)); // first: storage may be full
+	try {
+		localStorage.setItem(signOut, new Date().toISOString());
+	} catch {
+		// Other pages are not told.
+	}
 }
 
 /** Has another value after each sign-out in this browser. */
