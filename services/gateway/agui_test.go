@@ -99,4 +99,24 @@ func testAGUIApproval(t *testing.T, w *world) {
 	}
 	unseen := w.runner.latest(t, session, 3)
 	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(unseen.GetId()) })
+	// So does a gateway that shuts down, which is the same to these clients.
+	next.set(func() { w.runner.before = nil })
+	begin := func(thread, onDisconnect string) (*stream, *fakeRun) {
+		more := `,"forwardedProps":{"on_disconnect":"` + onDisconnect + `"}`
+		stream := in.open(t, w.owner, "POST", "/api/ag-ui", strings.Replace(body("r5", `{"id":"g","role":"user","content":"hi"}`, more), `"t"`, `"`+thread+`"`, 1))
+		run := w.runner.latest(t, stream.header.Get("X-Session-Id"), 1)
+		run.begin(t)
+		stream.next(t)
+		return stream, run
+	}
+	cut, stops := begin("u", "stop")
+	_, goesOn := begin("v", "continue")
+	in.stop()
+	if err := cut.ended(t); err == nil {
+		t.Error("the stream ends cleanly, want it cut")
+	}
+	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(stops.GetId()) })
+	if w.runner.wasStopped(goesOn.GetId()) {
+		t.Error("a run that is to continue is stopped")
+	}
 }

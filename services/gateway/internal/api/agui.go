@@ -271,7 +271,7 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 func (s *stream) answerAGUI(b *AGUIInput, err error) (*reply, error) {
 	s.headers = http.Header{"X-Session-Id": {s.run.GetSessionId()}}
 	if b.stops() {
-		s.left = s.stopRun
+		s.left, s.once = s.stopRun, true
 	}
 	return s.reply(err)
 }

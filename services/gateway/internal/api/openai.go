@@ -601,8 +601,8 @@ func (a *API) runStopped(ctx context.Context, err error) error {
 	a.cfg.Log.WarnContext(ctx, "run stopped, because its answer cannot be sent", "error", err)
 	return &Error{
 		status: http.StatusServiceUnavailable, Code: lossOf(err), header: http.Header{"X-Should-Retry": {"false"}},
-		Message: "this gateway cannot wait for the answer at the moment, and has stopped the run: send the request again, if what its tools have done may be done twice. " +
-			"A request with an Idempotency-Key goes on, and gets its answer when it is repeated",
+		Message: "this gateway cannot wait for the answer at the moment, and has stopped the run: send the message again, if what its tools have done may be done twice. " +
+			"The run of a request with an Idempotency-Key, or in AG-UI with on_disconnect continue, goes on",
 	}
 }
 
