@@ -231,6 +231,7 @@ func TestChartRefuses(t *testing.T) {
 		{"agentRunner: {keda: {enabled: true}, autoscaling: {enabled: true}}", "both enabled"},
 		{"gateway: {autoscaling: {enabled: true, maxReplicas: 2}}", "gateway.autoscaling.maxReplicas (2) is less than gateway.replicas (3)"},
 		{"gateway: {autoscaling: {enabled: true, targetCPU: 0}}", "neither targetCPU nor metrics"},
+		{"scaleDownSeconds: 5m", "at '/scaleDownSeconds': got string, want integer"},
 		{"documentSync: {keda: {enabled: true}}", "at '/documentSync': additional properties 'keda' not allowed"},
 		{"credentialBroker: {sealKey: false}", "stored credentials could not be sealed"},
 		{"tls: {enabled: true}", "tls.required is true, and nats.url is not encrypted"},

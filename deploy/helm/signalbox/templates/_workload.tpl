@@ -212,8 +212,7 @@ spec:
   scaleTargetRef: { apiVersion: apps/v1, kind: {{ $kind }}, name: {{ $full }} }
   minReplicas: {{ $v.replicas }}
   maxReplicas: {{ $scaling.maxReplicas }}
-  # Pods leave slowly: each drains for a while, and streams and rooms move.
-  behavior: { scaleDown: { stabilizationWindowSeconds: 300, policies: [{ type: Pods, value: 1, periodSeconds: 60 }] } }
+  behavior: {{ include "signalbox.scaling" $root }}
   metrics:
     {{- with $scaling.targetCPU }}
     - { type: Resource, resource: { name: cpu, target: { type: Utilization, averageUtilization: {{ . }} } } }
@@ -232,7 +231,7 @@ spec:
   minReplicaCount: {{ $v.replicas }}
   maxReplicaCount: {{ $keda.maxReplicas }}
   pollingInterval: 5
-  cooldownPeriod: 300
+  advanced: { horizontalPodAutoscalerConfig: { behavior: {{ include "signalbox.scaling" $root }} } }
   triggers:
     - type: nats-jetstream
       metadata:
@@ -242,6 +241,11 @@ spec:
         consumer: {{ .consumer }}
         lagThreshold: {{ $keda.lag | quote }}
 {{- end }}
+{{- end -}}
+
+{{- /* Pods leave slowly: each drains for a while, and streams, rooms and runs move. */ -}}
+{{- define "signalbox.scaling" -}}
+{ scaleDown: { stabilizationWindowSeconds: {{ .Values.scaleDownSeconds }}, policies: [{ type: Pods, value: 1, periodSeconds: 60 }] } }
 {{- end -}}
 
 {{- /* A setting as a program reads it: numbers without an exponent. */ -}}
