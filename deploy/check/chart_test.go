@@ -216,7 +216,7 @@ func TestChartRefuses(t *testing.T) {
 		{"database: {hosts: postgres://db}", "at '/database/hosts'"},
 		{"database: {caSecret: \"\"}", "set database.caSecret"},
 		{"database: {admin: {secret: \"\"}}", "database.admin.secret is not set"},
-		{"database: {maxConnections: 100}", "raise max_connections"},
+		{"database: {maxConnections: 401}", "may open 402 connections to PostgreSQL during an update"},
 		{"nats: {url: \"\"}", "nats.url is not set"},
 		{"nats: {url: \"http://nats\"}", "at '/nats/url'"},
 		{"events: {replicas: 2}", "at '/events/replicas': value must be one of 1, 3, 5"},

@@ -41,8 +41,8 @@ func TestReplicas(t *testing.T) {
 		t.Errorf("the balancer is published at %v, want 127.0.0.1:8080", ports)
 	}
 	// docs/operate.md, "Connections".
-	if command := p.Services["postgres"].Command; !slices.Contains(command, "max_connections=200") {
-		t.Errorf("two replicas of each service may open 154 connections; postgres is started with %q", command)
+	if command := p.Services["postgres"].Command; !slices.Contains(command, "max_connections=300") {
+		t.Errorf("eight gateways and two of each other service may open 274 connections; postgres is started with %q", command)
 	}
 	if conf := read(t, "deploy/compose/haproxy.cfg"); !strings.Contains(conf, "gateway:8080") || !strings.Contains(conf, "GET /ready") {
 		t.Error("the balancer does not ask the gateways whether they are ready")

@@ -49,7 +49,7 @@ changes nothing. The exit code is 1 if there is a problem.`,
 		},
 	}
 	startFlags(cmd, &opts)
-	cmd.Flags().StringToIntVar(&opts.Replicas, "replicas", nil, "replicas of separate programs (gateway=2,agent-runner=4,…): compare their connections with what DATABASE_URL admits")
+	cmd.Flags().StringToIntVar(&opts.Replicas, "replicas", nil, "replicas of separate programs (gateway=2,agent-runner=4,…), on Kubernetes twice the pods for rolling updates: compare their connections with what DATABASE_URL admits")
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
