@@ -20,6 +20,7 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+	networkingv1 "k8s.io/api/networking/v1"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -247,6 +248,57 @@ func TestChartRefuses(t *testing.T) {
 		_, err := render(chartutil.MergeTables(parse(t, tt.wrong), parse(t, base)), false)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want an error with %q", tt.wrong, err, tt.want)
+		}
+	}
+}
+
+// TestChartPorts sees that policies open the ports at which PostgreSQL and NATS are.
+func TestChartPorts(t *testing.T) {
+	t.Parallel()
+	base := read(t, "deploy/helm/signalbox/examples/production.yaml")
+	for _, tt := range []struct {
+		values    string
+		sql, nats []int32
+	}{
+		{"{}", []int32{5432}, []int32{4222}},
+		{"database: {hosts: 'a:25060,b:25060'}", []int32{25060}, []int32{4222}},
+		{"database: {hosts: 'pooler:6543', directHosts: 'db:5432'}", []int32{6543, 5432}, []int32{4222}},
+		{"nats: {url: 'nats://a:4222,nats://b,nats://c:4224/'}", []int32{5432}, []int32{4222, 4224}},
+		{"networkPolicy: {database: {ports: [7]}, nats: {ports: [8, 9]}}", []int32{7}, []int32{8, 9}},
+	} {
+		files, err := render(chartutil.MergeTables(parse(t, tt.values), parse(t, base)), false)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.values, err)
+		}
+		policies := 0
+		for _, text := range separator.Split(files["networkpolicies.yaml"], -1) {
+			var p networkingv1.NetworkPolicy
+			if err := sigsyaml.Unmarshal([]byte(text), &p); err != nil {
+				t.Fatal(err)
+			}
+			if p.Name != "signalbox-agent-runner" && p.Name != "signalbox-migrate" {
+				continue
+			}
+			policies++
+			var sql, nats []int32
+			for _, rule := range p.Spec.Egress {
+				to := rule.To[0].PodSelector
+				for _, port := range rule.Ports {
+					switch {
+					case to == nil:
+					case to.MatchLabels["cnpg.io/cluster"] != "":
+						sql = append(sql, port.Port.IntVal)
+					case to.MatchLabels["app.kubernetes.io/name"] == "nats":
+						nats = append(nats, port.Port.IntVal)
+					}
+				}
+			}
+			if !slices.Equal(sql, tt.sql) || !slices.Equal(nats, tt.nats) {
+				t.Errorf("%s: %s reaches PostgreSQL at %d and NATS at %d, want %d and %d", tt.values, p.Name, sql, nats, tt.sql, tt.nats)
+			}
+		}
+		if policies != 2 {
+			t.Errorf("%s: %d policies of agent-runner and migrate, want 2", tt.values, policies)
 		}
 	}
 }
@@ -551,7 +603,7 @@ func change(v values, path []string, node *yaml.Node) {
 		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},
 		"egress": []any{values{"ports": []any{values{"port": 7}}}}, "tolerations": []any{values{"key": "other"}}, "metrics": []any{values{"type": "Pods"}},
 		"to": []any{values{"podSelector": values{"matchLabels": values{"app": "other"}}}}, "clients": []any{values{"podSelector": values{}}},
-		"secrets": values{"gateway": "other"}, "apiServerPorts": []any{7}, "dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
+		"secrets": values{"gateway": "other"}, "ports": []any{7}, "apiServerPorts": []any{7}, "dns": []any{values{"podSelector": values{}}}, "affinity": values{"podAffinity": values{}},
 	}
 	if strings.Join(path, ".") == "networkPolicy.monitoring" {
 		v[last] = []any{values{"podSelector": values{}}}

@@ -81,6 +81,17 @@ nats://{{ include "signalbox.fullname" . }}-nats:4222
 {{- end -}}
 {{- end -}}
 
+{{- /* Ports for a policy, those of a list of addresses unless values name others: (dict "of" "a:5432,b:6432" "default" 5432 "ports" list). */ -}}
+{{- define "signalbox.ports" -}}
+{{- $ports := .ports -}}
+{{- if not $ports -}}
+{{- range splitList "," .of -}}
+{{- with . | trimSuffix "/" -}}{{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default $.default | int) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+[{{ range $i, $port := $ports | default (list .default) | uniq }}{{ if $i }}, {{ end }}{ port: {{ $port }} }{{ end }}]
+{{- end -}}
+
 {{- /* What every container may not do: Pod Security "restricted" and a read-only root. */ -}}
 {{- define "signalbox.containerSecurity" -}}
 allowPrivilegeEscalation: false
