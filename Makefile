@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 15m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-compose e2e-kube e2e-oauth e2e-streams e2e-metrics mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-hostile e2e-compose e2e-kube e2e-oauth e2e-streams e2e-metrics mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
@@ -100,7 +100,7 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 ## ---- testing
 
 # The end-to-end tests use the programs that were just built.
-test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-streams e2e-metrics screenshots bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
+test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-hostile e2e-streams e2e-metrics screenshots bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
 test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
@@ -255,6 +255,9 @@ e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and u
 
 e2e-editing: setup build-e2e clients $(REPORT) ## Kill parts under 20 editors of one document (EDITS=100000)
 	@SIGNALBOX_E2E_EDITS=$(or $(EDITS),100000) $(REPORT) go test -json -count=1 -timeout 40m -run '^TestEditing$$' ./services/e2e/editing
+
+e2e-hostile: setup build-e2e $(REPORT) ## Let a model obey strangers: all 500 attacks (3 min)
+	@SIGNALBOX_E2E_HOSTILE=full $(REPORT) $(GO_TEST) ./services/e2e/hostile
 
 e2e-compose: setup build-e2e ## Compose with a real Docker engine: stories, kills, upgrade, backup (ARGS="--help")
 	@deploy/e2e/compose/run.sh $(ARGS)

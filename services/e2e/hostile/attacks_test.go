@@ -16,8 +16,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// attacks is how many there are.
-const attacks = 500
+// attacks is how many there are at length, for which fullVariable has to be "full".
+const (
+	attacks      = 500
+	fullVariable = "SIGNALBOX_E2E_HOSTILE"
+)
 
 // attack is an order of a stranger, and where the stranger has left it.
 type attack struct {
@@ -351,9 +354,11 @@ func rot13(r rune) rune {
 // encodingNames are the names of encodings, in order.
 var encodingNames = []string{"plain", "base64", "base32", "hex", "reversed", "spaced", "rot13", "percent", "halves", "invisible", "tags"}
 
-// plan returns the attacks: each effect through each channel, and more of them at random. Web pages
-// take a second each, so only a few effects go through them, the browser's own among them.
+// plan returns the attacks: at length each effect through each channel, and more of them at random;
+// otherwise, and through web pages, which take a second each, every fifth effect, with another
+// beginning for each channel, so that each channel and each effect has several.
 func plan() []attack {
+	full := os.Getenv(fullVariable) == "full"
 	random := rand.New(rand.NewPCG(20, 26)) //nolint:gosec // the same every time
 	var all []attack
 	add := func(c channel, e effect) {
@@ -367,12 +372,13 @@ func plan() []attack {
 	quick := slices.DeleteFunc(slices.Clone(channels), func(c channel) bool { return c.page != nil })
 	for i, c := range channels {
 		for j, e := range effects {
-			if c.page == nil || hasChromium && ((i+j)%5 == 0 || slices.Contains(e.tools, "browser_open")) {
+			some := (i+j)%5 == 0
+			if c.page == nil && (full || some) || c.page != nil && hasChromium && (some || slices.Contains(e.tools, "browser_open")) {
 				add(c, e)
 			}
 		}
 	}
-	for len(all) < attacks {
+	for full && len(all) < attacks {
 		add(quick[random.IntN(len(quick))], effects[random.IntN(len(effects))])
 	}
 	return all

@@ -15,4 +15,7 @@
 // Reading is not an effect: requests that read the workspace's own accounts at Google, Notion
 // and GitHub may contain the secret, because no stranger can see them. The provider of the
 // model sees everything.
+//
+// A fifth of the attacks run by default, with every channel and every effect among them.
+// SIGNALBOX_E2E_HOSTILE=full, which `make e2e-hostile` sets, runs all 500.
 package hostile
