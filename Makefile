@@ -36,7 +36,7 @@ GO_TEST := go test -json -vet=off -count=1 -timeout 15m
 AT_ONCE := -p 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-hostile e2e-compose e2e-kube e2e-oauth e2e-streams e2e-metrics mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
+.PHONY: help run build test test-short e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-hostile e2e-compose e2e-kube e2e-oauth e2e-streams e2e-metrics race mutants simulate translated oracle conformance docs gen gen-check lint images dist dist-check clean setup
 .PHONY: need-go test-race test-go test-calm test-e2e test-kill test-faults test-failures test-documents test-clients test-console test-alone test-outside
 .PHONY: bench bench-go bench-load bench-mux bench-oracle bench-peers bench-scale bench-yjs
 
@@ -163,31 +163,40 @@ ONE_GOROUTINE := llm modelmsg preset structured compact clienttool scan transfor
 	conversation run presence yproto audit opencode rotation chat
 # Not covered either: tests that mostly wait for a Chromium.
 ONE_GOROUTINE += browser
-RACE ?= $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/(internal/store|kms)$$|/migrations$$|/cmd/')
+# `make race` covers these too: what they share is in PostgreSQL, in files or in another program.
+SHARED_OUTSIDE := agent-runner/internal/archive agent-runner/internal/budget credential-broker/internal/accountfile pkg/natsd services/simulator
+RACE_LONG = $(shell go list $(RACE_ROOTS) | grep -vE '/internal/($(call any,$(ONE_GOROUTINE)))(/|$$)|/credential-broker/(internal/store|kms)$$|/migrations$$|/cmd/')
+RACE     ?= $(shell echo '$(RACE_LONG)' | tr ' ' '\n' | grep -vE '/($(call any,$(SHARED_OUTSIDE)))(/|$$)')
 CC_THERE  = $(shell command -v "$$(go env CC)")
 
 # Tests of those packages that the race detector would only slow down: tests of a single
 # goroutine, of size, of memory, of slow hashes, and of other processes.
 CALM := $(addprefix Test, \
-	PublicServers HostileProcesses ProcessesEndWithUs IdleProcess RestartOfProcess SecretsOfProcess Operator Stall Network Sandbox HostileInputs ImportKeysAtOnce ImportForAnother RefusedUpdateIsResent \
+	PublicServers HostileProcesses ProcessesEndWithUs IdleProcess RestartOfProcess SecretsOfProcess Operator Stall Network Sandbox HostileInputs ImportKeysAtOnce ImportForAnother ImportLost RefusedUpdateIsResent \
 	PlantsAreFound Backlogs IdleMemory IdleMemoryHocuspocus HugeAnswers SessionFull \
 	LargeDocument ListOfAll HistoryIsBoundedInBytes DocumentsThatWereMarkdown RepeatedAppendToAFullDocument SlowUpdates WaitingIsInSnapshots \
-	Histories Simulation SimulationInFlight \
+	Histories Simulation SimulationInFlight Merge HybridByTheBook \
 	EverySplit CredentialAtEverySplit CredentialInRandomPieces FramesOverlong FramesOverlongSplits OverlongEvents TranslatedStreams)
+# `make race` covers these too: long tests that do one thing after the other, and the gateway's
+# answers to one request at a time. Its streams and sockets stay with the detector, and so do
+# tests whose names others have.
+ONE_REQUEST = $(filter-out TestSessions TestTools TestLimits,$(filter Test%,$(shell grep -hoE '^func Test[A-Za-z0-9_]*' $(patsubst %,services/gateway/%_test.go, \
+	agui auth branch chat mcp oidc openai openapi precondition reference rest sealed shares signin))))
+CALM_SHORT = $(CALM) $(addprefix Test,LongConversation AccountsAtRandom SeedsOfThePreviousRelease Hostile Pictures) $(ONE_REQUEST)
 # Tests that run both ways, with different sizes.
 CALM_TOO := TestSeeds TestRowsArePostgres
 
 test-race:
 	@if [ -n "$(CC_THERE)" ]; then \
-		CGO_ENABLED=1 $(REPORT) $(GO_TEST) $(AT_ONCE) -race -skip '^($(call any,$(CALM)))$$' $(RACE); \
+		CGO_ENABLED=1 $(REPORT) $(GO_TEST) $(AT_ONCE) -race -skip '^($(call any,$(CALM_SHORT)))$$' $(RACE); \
 	else \
 		sh tools/phase.sh --left-out "the race detector: it needs a C compiler, and there is no $$(go env CC) here."; \
 	fi
 
 test-calm:
 	@if [ -n "$(CC_THERE)" ]; then \
-		$(REPORT) $(GO_TEST) -run '^($(call any,$(CALM) $(CALM_TOO)))$$' \
-			$$(dirname $$(grep -slE '^func ($(call any,$(CALM) $(CALM_TOO)))\(' $(patsubst signalbox.dev/%,./%/*_test.go,$(RACE))) | sort -u); \
+		$(REPORT) $(GO_TEST) -run '^($(call any,$(CALM_SHORT) $(CALM_TOO)))$$' \
+			$$(dirname $$(grep -slE '^func ($(call any,$(CALM_SHORT) $(CALM_TOO)))\(' $(patsubst signalbox.dev/%,./%/*_test.go,$(RACE))) | sort -u); \
 	else \
 		echo "They ran with the others."; \
 	fi
@@ -234,6 +243,9 @@ e2e: setup build-e2e $(REPORT) clients ## Run the end-to-end stories only
 	@$(WITHPG) $(MAKE) --no-print-directory test-e2e
 
 ## ---- testing at length
+
+race: setup $(REPORT) ## Run the race detector over everything that has goroutines (15 min)
+	@CGO_ENABLED=1 $(WITHPG) $(REPORT) $(GO_TEST) $(AT_ONCE) -race -skip '^($(call any,$(CALM)))$$' $(RACE_LONG)
 
 e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 SEED= TALKERS=120; RESTARTS=2 for rolling restarts instead)
 	@rm -rf bin/kill

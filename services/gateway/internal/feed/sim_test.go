@@ -772,7 +772,7 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
-	first, n := number(t, "SIGNALBOX_SIM_FIRST", 1), number(t, "SIGNALBOX_SIM_SEEDS", 60)
+	first, n := number(t, "SIGNALBOX_SIM_FIRST", 1), number(t, "SIGNALBOX_SIM_SEEDS", worlds)
 	t.Run("worlds", func(t *testing.T) {
 		t.Parallel()
 		playAll(t, first, n, lossy)
@@ -790,9 +790,6 @@ func TestSeeds(t *testing.T) {
 		playAll(t, 2639, 1, false)
 	})
 }
-
-// lossyWorlds is the number of worlds in which TestSeeds loses the log.
-const lossyWorlds = 20
 
 // playAll plays n worlds from a seed on.
 func playAll(t *testing.T, first, n uint64, lossy bool) {
