@@ -251,7 +251,7 @@ e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 
 	@rm -rf bin/kill
 	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) -talkers $(or $(TALKERS),120) -restarts $(or $(RESTARTS),0) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
 
-e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and a minute of kills, with PgBouncer before PostgreSQL
+e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and half a minute of kills, with PgBouncer before PostgreSQL
 	@SIGNALBOX_E2E_POOLER=1 $(REPORT) $(GO_TEST) -p 1 -run '^Test(Cluster|Kills)$$' ./services/e2e ./services/e2e/kill
 
 e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)

@@ -118,7 +118,7 @@ type history struct {
 
 func seeds(t *testing.T) int {
 	t.Helper()
-	n := 1000
+	n := 250
 	if s := os.Getenv("SIGNALBOX_YJS_SEEDS"); s != "" {
 		var err error
 		if n, err = strconv.Atoi(s); err != nil {

@@ -31,7 +31,7 @@ import (
 const streamsVariable = "SIGNALBOX_E2E_STREAMS"
 
 const (
-	fewStreams = 3000
+	fewStreams = 1000
 	callers    = 256 // concurrent streams
 )
 

@@ -189,9 +189,9 @@ func TestSeeds(t *testing.T) {
 		t.Logf("seed %d: %d runs, %d events, %s, trace %016x", o.seed, o.runs, o.events, o.took, o.hash)
 		return
 	}
-	n := uint64(2000)
+	n := uint64(500)
 	if testing.Short() || raced {
-		n = 100
+		n = 50
 	}
 	first, n := number(t, firstVariable, 1), number(t, seedsVariable, n)
 	begun := time.Now()
