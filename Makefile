@@ -102,28 +102,36 @@ clean: ## Remove what was built; data (.signalbox) and downloads stay
 # The end-to-end tests use the programs that were just built.
 test e2e e2e-kill e2e-pooler e2e-faults e2e-editing e2e-hostile e2e-streams e2e-metrics screenshots bench-load bench-scale: export SIGNALBOX_E2E_BIN := $(CURDIR)/bin
 
-test: setup build-e2e $(REPORT) clients ## Run every test: unit, integration, end to end, clients, deployment
+test: setup ## Run every test: unit, integration, end to end, clients, deployment
 	@mkdir -p bin && rm -f bin/phases
+	@$(MAKE) --no-print-directory -j 3 build-e2e $(REPORT) clients
 	@$(WITHPG) $(MAKE) --no-print-directory test-phases
 
-# Runs under one PostgreSQL. A phase that fails does not stop the later ones. The console's
-# tests mostly wait, and run beside others that do.
-.PHONY: test-phases
+# Runs under one PostgreSQL. A phase that fails does not stop the later ones. The first ones
+# compute, and run beside others that mostly wait, whose output follows. The last two have the
+# machine for themselves.
+.PHONY: test-phases test-computing test-waiting
 test-phases:
+	@$(MAKE) --no-print-directory test-waiting >bin/waiting.log 2>&1 & \
+	$(MAKE) --no-print-directory test-computing; \
+	wait; cat bin/waiting.log
+	@$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures
+	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
+	@$(PHASE) --summary
+
+test-computing:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
 	@$(PHASE) 'Go tests under the race detector' $(MAKE) --no-print-directory test-race
 	@$(PHASE) 'Go tests of size, and of one goroutine' $(MAKE) --no-print-directory test-calm
 	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
-	@$(PHASE) 'kills' $(MAKE) --no-print-directory test-kill
-	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console >bin/console.log 2>&1 & \
-	$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults; \
-	$(PHASE) 'failing providers' $(MAKE) --no-print-directory test-failures; \
-	$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents; \
-	$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients; \
-	$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone; \
-	$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside; \
-	wait; cat bin/console.log
-	@$(PHASE) --summary
+
+test-waiting:
+	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
+	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
+	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
+	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
+	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
+	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console
 
 # Packages that the race detector covers are not tested again without it.
 test-go:
@@ -373,7 +381,8 @@ gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go to
 		{ echo "Generated code differs: run 'make gen' and commit the result." >&2; exit 1; }
 
 # bench is left out: its dependencies take too long to compile.
-lint: need-go $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi lint-console ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
+lint: need-go ## Check style: golangci-lint, gofumpt, buf, tidy go.mod files, OpenAPI
+	@$(MAKE) --no-print-directory -j 3 $(TOOLS)/buf $(TOOLS)/golangci-lint lint-openapi lint-console
 	@$(TOOLS)/golangci-lint run $(MODULES)
 	@cd tools && GOWORK=off $(TOOLS)/golangci-lint run -c ../.golangci.yml ./layout/... ./scripts/... ./testreport/...
 	@cd deploy/check && GOWORK=off $(TOOLS)/golangci-lint run -c ../../.golangci.yml ./...
