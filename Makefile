@@ -107,9 +107,8 @@ test: setup ## Run every test: unit, integration, end to end, clients, deploymen
 	@$(MAKE) --no-print-directory -j 3 build-e2e $(REPORT) clients
 	@$(WITHPG) $(MAKE) --no-print-directory test-phases
 
-# Runs under one PostgreSQL. A phase that fails does not stop the later ones. The first ones
-# compute, and run beside others that mostly wait, whose output follows. The last two have the
-# machine for themselves.
+# Runs under one PostgreSQL. A phase that fails does not stop the later ones. What mostly computes
+# runs beside what mostly waits, whose output follows. The last two have the machine for themselves.
 .PHONY: test-phases test-computing test-waiting
 test-phases:
 	@$(MAKE) --no-print-directory test-waiting >bin/waiting.log 2>&1 & \
@@ -123,14 +122,14 @@ test-computing:
 	@$(PHASE) 'Go tests' $(MAKE) --no-print-directory test-go
 	@$(PHASE) 'Go tests under the race detector' $(MAKE) --no-print-directory test-race
 	@$(PHASE) 'Go tests of size, and of one goroutine' $(MAKE) --no-print-directory test-calm
-	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
+	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
 
 test-waiting:
 	@$(PHASE) 'modules alone (GOWORK=off)' $(MAKE) --no-print-directory test-alone
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
-	@$(PHASE) 'documents' $(MAKE) --no-print-directory test-documents
+	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console
 
 # Packages that the race detector covers are not tested again without it.
@@ -168,7 +167,7 @@ test-documents:
 RACE_ROOTS := $(addprefix ./services/,$(addsuffix /...,gateway agent-runner tool-executor document-sync credential-broker simulator)) \
 	$(addprefix ./pkg/,$(addsuffix /...,bus fair httpserver identity mux natsd panics pg rpc sse))
 ONE_GOROUTINE := llm modelmsg preset structured compact clienttool scan transform usage prompt tool tools script tally wire field openai anthropic dialect profile edit \
-	conversation run presence yproto audit opencode rotation chat
+	conversation run presence yproto audit opencode rotation chat mcpserver owner target discover
 # Not covered either: tests that mostly wait for a Chromium.
 ONE_GOROUTINE += browser
 # `make race` covers these too: what they share is in PostgreSQL, in files or in another program.
