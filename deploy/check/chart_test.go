@@ -2,11 +2,13 @@ package check_test
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -226,6 +228,7 @@ func TestChartRefuses(t *testing.T) {
 		{"ingress: {host: \"\"}", "at '/ingress/host'"},
 		{"httpRoute: {enabled: true, host: a.example.com}", "at '/httpRoute/parentRefs'"},
 		{"httpRoute: {enabled: true, host: a.example.com, parentRefs: [{name: a}]}", "use one of them"},
+		{"{prometheusRule: {enabled: true}, serviceMonitor: {enabled: false}}", "prometheusRule.enabled needs serviceMonitor.enabled"},
 		{"networkPolicy: {monitoring: []}", "serviceMonitor.enabled needs networkPolicy.monitoring"},
 		{"networkPolicy: {clients: [{podselector: {}}]}", "additional properties 'podselector' not allowed"},
 		{"agentRunner: {keda: {enabled: true}}", "agentRunner.keda needs nats.monitoring"},
@@ -299,6 +302,56 @@ func TestChartPorts(t *testing.T) {
 		}
 		if policies != 2 {
 			t.Errorf("%s: %d policies of agent-runner and migrate, want 2", tt.values, policies)
+		}
+	}
+}
+
+// TestChartAlerts sees that the chart's alerts are those of deploy/prometheus, for the metrics of the
+// release alone, and that its ServiceMonitor gives these the labels by which the alerts select them.
+func TestChartAlerts(t *testing.T) {
+	t.Parallel()
+	type rules struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	var plain rules
+	var chart struct {
+		Kind string
+		Spec rules
+	}
+	var monitor struct {
+		Spec struct{ TargetLabels []string }
+	}
+	if err := sigsyaml.Unmarshal([]byte(read(t, "deploy/prometheus/alerts.yaml")), &plain); err != nil {
+		t.Fatal(err)
+	}
+	files, err := render(valuesOf(t, "everything"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := separator.Split(files["monitoring.yaml"], -1)
+	if err := errors.Join(sigsyaml.Unmarshal([]byte(objects[0]), &monitor), sigsyaml.Unmarshal([]byte(objects[1]), &chart)); err != nil {
+		t.Fatal(err)
+	}
+	if chart.Kind != "PrometheusRule" || !slices.Equal(monitor.Spec.TargetLabels, []string{"app.kubernetes.io/instance"}) {
+		t.Errorf("the chart has a %s, and a ServiceMonitor that takes the labels %q", chart.Kind, monitor.Spec.TargetLabels)
+	}
+	metric := regexp.MustCompile(`\b(up\b|(?:signalbox|gateway)_\w+)(\{[^}]*\})?`)
+	for i, group := range plain.Groups {
+		for j, rule := range group.Rules {
+			got := chart.Spec.Groups[i].Rules[j]
+			rule.Labels["namespace"], rule.Labels["release"] = "default", "signalbox"
+			rule.Expr = metric.ReplaceAllStringFunc(rule.Expr, func(s string) string {
+				name, labels, _ := strings.Cut(strings.TrimSuffix(s, "}"), "{")
+				return name + "{" + strings.TrimSuffix(`namespace="default", app_kubernetes_io_instance="signalbox", `+labels, ", ") + "}"
+			})
+			if !reflect.DeepEqual(got, rule) {
+				t.Errorf("the chart has the rule\n%+v, want\n%+v", got, rule)
+			}
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 type Query struct{ Panel, Expr string }
 
 // Queries returns the expressions of the dashboard in a checkout, with a rate interval for samples
-// of each second.
+// of each second, and for every namespace.
 func Queries(checkout string) ([]Query, error) {
 	text, err := os.ReadFile(filepath.Join(checkout, "deploy/grafana/signalbox.json"))
 	if err != nil {
@@ -36,7 +36,7 @@ func Queries(checkout string) ([]Query, error) {
 	var all []Query
 	for _, p := range dashboard.Panels {
 		for _, t := range p.Targets {
-			all = append(all, Query{p.Title, strings.ReplaceAll(t.Expr, "$__rate_interval", "30s")})
+			all = append(all, Query{p.Title, strings.NewReplacer("$__rate_interval", "30s", "$namespace", ".*").Replace(t.Expr)})
 		}
 	}
 	if len(all) == 0 {
@@ -50,7 +50,7 @@ func Queries(checkout string) ([]Query, error) {
 var quiet = map[string]string{
 	"signalbox_queue_oldest_seconds":                 "a run waits for a runner",
 	"signalbox_budget_used_ratio":                    "half of a budget is used",
-	`signalbox_run_claims_total{left!="done"}`:       "a runner lost a run to another one",
+	`signalbox_run_claims_total{left!="done"`:        "a runner lost a run to another one",
 	"signalbox_tool_calls_taken_over_total":          "an executor died",
 	`signalbox_broker_requests_total{outcome!="ok"`:  "a model call failed",
 	"signalbox_broker_account_cooldowns_total":       "an account was parked",
