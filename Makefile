@@ -188,8 +188,8 @@ CALM := $(addprefix Test, \
 # answers to one request at a time. Its streams and sockets stay with the detector, and so do
 # tests whose names others have.
 ONE_REQUEST = $(filter-out TestSessions TestTools TestLimits,$(filter Test%,$(shell grep -hoE '^func Test[A-Za-z0-9_]*' $(patsubst %,services/gateway/%_test.go, \
-	agui auth branch chat mcp oidc openai openapi precondition reference rest sealed shares signin))))
-CALM_SHORT = $(CALM) $(addprefix Test,LongConversation AccountsAtRandom SeedsOfThePreviousRelease Hostile Pictures) $(ONE_REQUEST)
+	agui auth branch browser chat mcp oidc openai openapi precondition reference rest sealed shares signin))))
+CALM_SHORT = $(CALM) $(addprefix Test,LongConversation AccountsAtRandom SeedsOfThePreviousRelease Hostile Pictures ImpossibleCursors UnreadAnswerIsDropped) $(ONE_REQUEST)
 # Tests that run both ways, with different sizes.
 CALM_TOO := TestSeeds TestRowsArePostgres
 
