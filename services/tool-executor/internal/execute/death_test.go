@@ -156,7 +156,7 @@ func TestStopped(t *testing.T) {
 			ended, _ := zombie.handle(t, c)
 			<-zombie.died
 			mine := r.tool(effect, alone(t), soon)
-			mine.spec.Deadline = 300 * time.Millisecond // and so long for what may still come
+			mine.spec.Deadline = time.Second // and so long for what may still come
 			heir := w.with(mine).start(t, func(c *execute.Config) { c.Lease = quick })
 			heir.sweep(t)
 			awaitOutcome(t, w, c)

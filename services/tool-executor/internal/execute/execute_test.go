@@ -244,7 +244,7 @@ func TestDeadlines(t *testing.T) {
 	slow, _ := blocking("slow", pure)
 	slow.spec.Deadline = 50 * time.Millisecond
 	effective, _ := blocking("effective", sameTx)
-	effective.spec.Deadline = 50 * time.Millisecond
+	effective.spec.Deadline = time.Second // so that it starts before, on a busy machine too
 	patient, _ := blocking("patient", pure)
 	w := newWorld(t, slow, effective, patient)
 	e := w.start(t, nil)
@@ -258,7 +258,7 @@ func TestDeadlines(t *testing.T) {
 	} {
 		c := w.call(name, `{}`)
 		if name == "patient" { // the caller's own deadline
-			c.Deadline = timestamppb.New(time.Now().Add(100 * time.Millisecond))
+			c.Deadline = timestamppb.New(time.Now().Add(time.Second))
 		}
 		if err := e.Handle(t.Context(), c); err != nil {
 			t.Errorf("%s: Handle = %v", name, err)
@@ -284,7 +284,7 @@ func TestToolDoesNotReturn(t *testing.T) {
 		<-stop
 		return tool.Object("late"), nil
 	})
-	deaf.spec.Deadline = 50 * time.Millisecond
+	deaf.spec.Deadline = time.Second // so that it starts before, on a busy machine too
 	w := newWorld(t, deaf, newFake("act", pure, func(context.Context, tool.Call) (tool.Result, error) { return tool.Object("done"), nil }))
 	e := w.start(t, func(c *execute.Config) { c.Slots = 2 })
 	c := w.call("deaf", `{}`)
@@ -422,7 +422,7 @@ func TestErrorsOfTools(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			act := newFake("act", tt.effect, func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{}, tt.err })
-			act.spec.Deadline = 200 * time.Millisecond
+			act.spec.Deadline = 2 * time.Second // also for the start, on a busy machine
 			w := newWorld(t, act)
 			c := w.call("act", `{}`)
 			if err := w.start(t, nil).Handle(t.Context(), c); err != nil {
