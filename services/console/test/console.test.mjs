@@ -703,6 +703,18 @@ test("what is written in a document without a connection is there when the perso
 	await sheetOf(tab).click();
 	await tab.keyboard.type("Nor this. ");
 	await tab.waitForFunction(() => Object.keys(localStorage).filter((k) => k.startsWith("document:")).length === 2);
+	// Where the storage takes no more, the page says so, until it does again.
+	await tab.evaluate(() => {
+		const { setItem } = Storage.prototype;
+		Storage.prototype.setItem = () => {
+			Storage.prototype.setItem = setItem;
+			throw new Error("the storage is full");
+		};
+	});
+	await tab.keyboard.type("N");
+	await tab.getByText("cannot be kept in this browser").waitFor();
+	await tab.keyboard.type("or that. ");
+	await tab.getByText("What you write is kept in this browser").waitFor();
 	await back.routeWebSocket("**/ws/**", (ws) => ws.close({ code: 1013 }));
 	await back.context().setOffline(false);
 	await back.goto(`${address.split("/").slice(0, 5).join("/")}/more`);

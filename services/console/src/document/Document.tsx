@@ -36,9 +36,11 @@ const words: Partial<Record<DocumentState, [tone: "wait" | "stop", title: string
 	"too-large": ["stop", "The last change is too large.", "It was not stored, and others do not see it. Copy it, then reload the page."],
 };
 
+const notKept = "What you write cannot be kept in this browser, and is merged when the line is back: keep this page open until then.";
+
 /** A document, live: people and agents write in it at the same time. */
 export default function Document({ id, me, readOnly }: { id: string; me: { id: string; name: string }; readOnly: boolean }) {
-	const { connected, line, here, draft } = useDocument(id, me.id);
+	const { connected, line, here, keeps, draft } = useDocument(id, me.id);
 	useLeaveWarning(draft);
 	useEffect(() => {
 		if (line === "signed-out") signedOut.tell();
@@ -51,7 +53,7 @@ export default function Document({ id, me, readOnly }: { id: string; me: { id: s
 				<div role="status">
 					<Notice tone={told[0]}>
 						<b className="font-bold">{told[1]}</b> {line === "lost" && !here && "The text has not come yet. "}
-						{told[2]}
+						{line === "lost" && !keeps ? notKept : told[2]}
 						{line !== "lost" && (
 							<span className="mt-2 flex gap-2">
 								{line === "signed-out" && (

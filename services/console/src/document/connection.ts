@@ -6,17 +6,18 @@ import { placeOf } from "./kept.ts";
 
 /**
  * Connects a document until the page leaves it, and keeps what its member writes without a connection. `here`
- * says whether the document's text has come.
+ * says whether the document's text has come, `keeps` whether the browser's storage takes what is written.
  */
 export function useDocument(
 	id: string,
 	member: string,
-): { connected: DocumentConnection | null; line: DocumentState; here: boolean; draft: Draft | null } {
+): { connected: DocumentConnection | null; line: DocumentState; here: boolean; keeps: boolean; draft: Draft | null } {
 	const { workspace } = useWorkspace();
 	const [connected, setConnected] = useState<DocumentConnection | null>(null);
 	const [draft, setDraft] = useState<Draft | null>(null);
 	const [line, setLine] = useState<DocumentState>("connecting");
 	const [here, setHere] = useState(false);
+	const [keeps, setKeeps] = useState(true);
 	useEffect(() => {
 		const connection = connectDocument(id, {
 			workspace: workspace.id,
@@ -26,9 +27,10 @@ export function useDocument(
 				if (state === "live") setHere(true);
 			},
 		});
-		const kept = keepDraft(placeOf(workspace.id, member, id), connection);
+		const kept = keepDraft(placeOf(workspace.id, member, id), connection, setKeeps);
 		setLine("connecting");
 		setHere(false);
+		setKeeps(true);
 		setConnected(connection);
 		setDraft(kept);
 		return () => {
@@ -38,5 +40,5 @@ export function useDocument(
 			setDraft(null);
 		};
 	}, [id, member, workspace.id]);
-	return { connected, line, here, draft };
+	return { connected, line, here, keeps, draft };
 }

@@ -6,6 +6,9 @@ import { begin, entries, forgetAll, placeOf, write } from "./kept.ts";
 
 const place = placeOf("w", "me", "d");
 
+/** Those of changes that other tabs make to the storage. */
+const listeners: (() => void)[] = [];
+
 beforeEach(() => {
 	const all = new Map<string, string>();
 	const storage = {
@@ -21,11 +24,12 @@ beforeEach(() => {
 	};
 	for (const name of ["getItem", "setItem", "removeItem"]) Object.defineProperty(storage, name, { enumerable: false });
 	vi.stubGlobal("localStorage", storage);
-	vi.stubGlobal("addEventListener", () => undefined);
+	vi.stubGlobal("addEventListener", (type: string, told: () => void) => type === "storage" && listeners.push(told));
 	vi.stubGlobal("removeEventListener", () => undefined);
 	vi.useFakeTimers();
 });
 afterEach(() => {
+	listeners.length = 0;
 	vi.useRealTimers();
 	vi.unstubAllGlobals();
 });
@@ -34,9 +38,10 @@ afterEach(() => {
 function page() {
 	const doc = new Y.Doc();
 	const connection = { doc, provider: { ws: { bufferedAmount: 0 } } } as unknown as DocumentConnection;
-	const draft = keepDraft(place, connection);
+	const keeps = vi.fn<(keeps: boolean) => void>();
+	const draft = keepDraft(place, connection, keeps);
 	const text = doc.getText("t");
-	return { doc, draft, text, type: (s: string) => text.insert(text.length, s) };
+	return { doc, draft, keeps, text, type: (s: string) => text.insert(text.length, s) };
 }
 
 test("what two pages wrote without a connection is there for the next one, until the server has it", () => {
@@ -79,7 +84,13 @@ test("what has no room is not kept, and the page says so", () => {
 	p.type(Array.from({ length: 1_000_000 }, (_, i) => String.fromCharCode(33 + (i % 90))).join(""));
 	vi.advanceTimersByTime(1_000);
 	expect(p.draft.lost()).toBe(true);
+	expect(p.keeps).toHaveBeenLastCalledWith(false);
 	expect(entries(place)).toHaveLength(0);
+	// It does again once the server has the words.
+	p.draft.line("live");
+	vi.advanceTimersByTime(6_000);
+	expect(p.draft.lost()).toBe(false);
+	expect(p.keeps).toHaveBeenLastCalledWith(true);
 });
 
 test("a sign-out deletes all of it, until the next sign-in", () => {
@@ -98,10 +109,26 @@ test("a sign-out deletes all of it, until the next sign-in", () => {
 	vi.advanceTimersByTime(1_000);
 	expect(entries("document:")).toHaveLength(1);
 	expect(p.draft.lost()).toBe(true);
+	expect(p.keeps).toHaveBeenLastCalledWith(false);
 	const full = vi.spyOn(localStorage, "setItem").mockImplementation(() => {
 		throw new Error("the storage is full");
 	});
 	forgetAll();
 	full.mockRestore();
 	expect(entries("document:")).toHaveLength(0);
+});
+
+test("what was kept before a sign-out in another tab is on the page alone", () => {
+	begin();
+	const p = page();
+	p.draft.line("lost");
+	p.type("mine");
+	vi.advanceTimersByTime(1_000);
+	expect(p.draft.lost()).toBe(false);
+	for (const told of listeners) told(); // something else was stored
+	expect(p.keeps).toHaveBeenLastCalledWith(true);
+	localStorage.setItem("sign-out", "in another tab");
+	for (const told of listeners) told();
+	expect(p.keeps).toHaveBeenLastCalledWith(false);
+	expect(p.draft.lost()).toBe(true);
 });

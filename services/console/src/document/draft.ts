@@ -10,7 +10,7 @@
  */
 import type { DocumentConnection, DocumentState } from "@signalbox/client/document";
 import * as Y from "yjs";
-import { forget as drop, entries, read, write } from "./kept.ts";
+import { forget as drop, entries, keeps, read, write } from "./kept.ts";
 
 /** A connection that stays for so long after an update has delivered it, in ms. */
 const settles = 5_000;
@@ -25,8 +25,11 @@ export interface Draft {
 	close(): void;
 }
 
-/** Keeps the draft of a connected document, and brings back what other pages have kept. */
-export function keepDraft(place: string, { doc, provider }: DocumentConnection, settle = settles): Draft {
+/**
+ * Keeps the draft of a connected document, and brings back what other pages have kept. `onKeeps` is told
+ * whether the browser's storage takes what is written.
+ */
+export function keepDraft(place: string, { doc, provider }: DocumentConnection, onKeeps?: (keeps: boolean) => void): Draft {
 	const key = place + doc.clientID;
 	let state: DocumentState = "connecting";
 	let restored: string[] | undefined;
@@ -45,11 +48,19 @@ export function keepDraft(place: string, { doc, provider }: DocumentConnection, 
 		const has = Y.decodeStateVector(Y.encodeStateVector(doc));
 		has.set(doc.clientID, delivered);
 		refused = !write(key, Y.encodeStateAsUpdate(doc, Y.encodeStateVector(has)));
+		onKeeps?.(!refused);
+	};
+	/** Somebody may have signed out in another tab. */
+	const onStorage = () => {
+		if (keeps()) return;
+		onKeeps?.(false);
+		save();
 	};
 	const forget = () => {
 		clearTimeout(saving);
 		saving = undefined;
 		written = refused = false;
+		onKeeps?.(keeps());
 		drop([key, ...(restored ?? [])]);
 		restored = [];
 	};
@@ -61,7 +72,7 @@ export function keepDraft(place: string, { doc, provider }: DocumentConnection, 
 			if (provider.ws?.bufferedAmount !== 0) return watch();
 			delivered = sent;
 			forget();
-		}, settle);
+		}, settles);
 	};
 	const onUpdate = (_: Uint8Array, origin: unknown) => {
 		if (origin === provider) return;
@@ -71,6 +82,7 @@ export function keepDraft(place: string, { doc, provider }: DocumentConnection, 
 	};
 	doc.on("update", onUpdate);
 	addEventListener("pagehide", save);
+	addEventListener("storage", onStorage);
 	return {
 		line(next) {
 			state = next;
@@ -95,6 +107,7 @@ export function keepDraft(place: string, { doc, provider }: DocumentConnection, 
 			clearTimeout(settling);
 			doc.off("update", onUpdate);
 			removeEventListener("pagehide", save);
+			removeEventListener("storage", onStorage);
 		},
 	};
 }
