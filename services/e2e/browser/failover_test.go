@@ -24,7 +24,7 @@ import (
 // Behind the same address there is another one: nothing is lost, and nothing comes twice.
 func TestConsoleFailover(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	w, err := world.Start(ctx, world.Options{Dir: t.TempDir(), Programs: programs, Partitions: 1})
 	if w != nil {
