@@ -76,7 +76,8 @@ export function useEarlier(id: string, conversation: Conversation): (limit?: num
 
 /**
  * Shows the messages of others that wait for a run or for its next step, while a run is active. They are
- * rows and no events: the session is asked for them.
+ * rows and no events: the session is asked for them, rarely while none is known, since to ask every three
+ * seconds takes the servers several times what the stream does.
  */
 export function useQueue(id: string, conversation: Conversation): void {
 	const { client, workspace } = useWorkspace();
@@ -84,7 +85,7 @@ export function useQueue(id: string, conversation: Conversation): void {
 	useQuery({
 		queryKey: [workspace.id, "queue", id],
 		enabled: active !== null || queue.some((q) => q.state === "sent"),
-		refetchInterval: 3_000,
+		refetchInterval: queue.length > 0 ? 3_000 : 15_000,
 		queryFn: async ({ signal }) => {
 			const before = conversation.view().queue;
 			conversation.waits(
