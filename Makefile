@@ -292,7 +292,7 @@ e2e-streams: setup build-e2e ## Streams on an overloaded machine, eight busy pro
 	@SIGNALBOX_E2E_STREAMS=$(or $(STREAMS),100000) go test -count=1 -timeout 40m -run '^TestStreams$$' -v ./services/e2e/failures
 
 mutants: setup clients ## Plant faults in the protocols and check that the tests find each (ARGS="-only fence")
-	@$(WITHPG) go run ./services/e2e/mutants $(ARGS)
+	@SIGNALBOX_SIM_SEEDS=2000 SIGNALBOX_E2E_HOSTILE=full $(WITHPG) go run ./services/e2e/mutants $(ARGS)
 
 simulate: ## Run the protocol of runs, and the feed, through many seeds (SEEDS=100000 FIRST=1)
 	@SIGNALBOX_SIM_SEEDS=$(or $(SEEDS),100000) SIGNALBOX_SIM_FIRST=$(or $(FIRST),1) \
