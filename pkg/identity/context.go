@@ -158,7 +158,7 @@ func (s *Signer) sign(now time.Time, a Actor, audience string) (string, error) {
 // use.
 type Verifier struct {
 	audience string
-	trusted  map[string]ed25519.PublicKey
+	trusted  map[string]jwt.VerificationKeySet // by service
 
 	mu    sync.Mutex                              // guards known
 	known recent.Map[[sha256.Size]byte, verified] // by the token's hash
@@ -177,20 +177,35 @@ func (v *verified) isValid(now time.Time) bool {
 // NewVerifier returns a verifier for audience. trusted maps the names of trusted services to
 // their public keys, as of Key.Public.
 func NewVerifier(audience string, trusted map[string]string) (*Verifier, error) {
-	v := &Verifier{audience: audience, trusted: make(map[string]ed25519.PublicKey, len(trusted))}
-	for name, text := range trusted {
-		b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-		if err != nil || len(b) != ed25519.PublicKeySize {
-			return nil, fmt.Errorf("the public key of %s is not 32 bytes in base64url without padding", name)
+	all := make(map[string][]string, len(trusted))
+	for name, key := range trusted {
+		all[name] = []string{key}
+	}
+	return newVerifier(audience, all)
+}
+
+func newVerifier(audience string, trusted map[string][]string) (*Verifier, error) {
+	v := &Verifier{audience: audience, trusted: make(map[string]jwt.VerificationKeySet, len(trusted))}
+	for name, texts := range trusted {
+		var set jwt.VerificationKeySet
+		for _, text := range texts {
+			b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+			if err != nil || len(b) != ed25519.PublicKeySize {
+				return nil, fmt.Errorf("the public key of %s is not 32 bytes in base64url without padding", name)
+			}
+			set.Keys = append(set.Keys, ed25519.PublicKey(b))
 		}
-		v.trusted[name] = b
+		v.trusted[name] = set
 	}
 	return v, nil
 }
 
-// ParseTrusted parses "name=publickey" pairs separated by commas.
-func ParseTrusted(s string) (map[string]string, error) {
-	out := map[string]string{}
+// maxKeys is how many keys of a service are trusted: one, and a new one while keys are rotated.
+const maxKeys = 2
+
+// ParseTrusted parses "name=publickey" pairs separated by commas. A name may have two keys.
+func ParseTrusted(s string) (map[string][]string, error) {
+	out := map[string][]string{}
 	for i, pair := range strings.Split(s, ",") {
 		if pair = strings.TrimSpace(pair); pair == "" {
 			continue
@@ -199,10 +214,10 @@ func ParseTrusted(s string) (map[string]string, error) {
 		if !ok || name == "" || key == "" { // without the text, which may be a private key
 			return nil, fmt.Errorf("trusted key %d is not of the form service=publickey", i+1)
 		}
-		if _, ok := out[name]; ok {
-			return nil, fmt.Errorf("the service %s has two trusted keys: remove one", name)
+		if len(out[name]) == maxKeys {
+			return nil, fmt.Errorf("the service %s has more than %d trusted keys: remove the oldest", name, maxKeys)
 		}
-		out[name] = key
+		out[name] = append(out[name], key)
 	}
 	return out, nil
 }
@@ -249,11 +264,11 @@ func (v *Verifier) verify(token string) (verified, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, ok := v.trusted[issuer]
+		keys, ok := v.trusted[issuer]
 		if !ok {
 			return nil, errors.New("the issuing service is not trusted here")
 		}
-		return key, nil
+		return keys, nil
 	}, jwt.WithAudience(v.audience), jwt.WithIssuedAt())
 	if err != nil {
 		return verified{}, err
@@ -340,5 +355,5 @@ func OpenVerifier(audience, trusted string) (*Verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewVerifier(audience, keys)
+	return newVerifier(audience, keys)
 }

@@ -124,10 +124,19 @@ func addServiceKeys(values map[string]string) error {
 			trusted[caller] = public[caller]
 		}
 		name, want := variable(s)+trustedKeys, identity.FormatTrusted(trusted)
-		if got, ok := values[name]; ok && got != want {
+		got, ok := values[name]
+		if !ok {
+			values[name] = want
+			continue
+		}
+		keys, err := identity.ParseTrusted(got)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		// While keys are rotated, there are others besides.
+		if slices.ContainsFunc(by, func(caller string) bool { return !slices.Contains(keys[caller], public[caller]) }) {
 			return fmt.Errorf("%s does not have the public keys of %s: remove it, and it is made again from their %s", name, strings.Join(by, ", "), serviceKey[1:])
 		}
-		values[name] = want
 	}
 	return nil
 }

@@ -129,6 +129,20 @@ func TestKubernetesSecret(t *testing.T) {
 		t.Errorf("with everything there: %d added, %v", n, err)
 	}
 
+	// During a rotation, two keys are trusted.
+	another, err := identity.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := made["BROWSER_TRUSTED_KEYS"]
+	for text, ok := range map[string]bool{"," + string(trusted): true, "": false} {
+		api.stored["all"].Data["BROWSER_TRUSTED_KEYS"] = []byte(subject.ToolExecutor + "=" + another.Public() + text)
+		if n, err := k.fillSecret(t.Context(), "all", fillInstallation); n != 0 || (err == nil) != ok {
+			t.Errorf("with another trusted key and %q: %d added, %v", text, n, err)
+		}
+	}
+	api.stored["all"].Data["BROWSER_TRUSTED_KEYS"] = trusted
+
 	// A later version needs more.
 	delete(api.stored["all"].Data, "BROWSER_TRUSTED_KEYS")
 	delete(api.stored["all"].Data, "GATEWAY_NATS_PASSWORD")
