@@ -129,8 +129,8 @@ test-waiting:
 	@$(PHASE) 'layout and deployment' $(MAKE) --no-print-directory test-outside
 	@$(PHASE) 'npm clients' $(MAKE) --no-print-directory test-clients
 	@$(PHASE) 'faults' $(MAKE) --no-print-directory test-faults
-	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 	@$(PHASE) 'console' $(MAKE) --no-print-directory test-console
+	@$(PHASE) 'end to end' $(MAKE) --no-print-directory test-e2e
 
 # Packages that the race detector covers are not tested again without it.
 test-go:
