@@ -52,7 +52,7 @@ const (
 // operations returns the number of edits: `make e2e-editing` sets more.
 func operations() int64 {
 	n, _ := strconv.ParseInt(os.Getenv("SIGNALBOX_E2E_EDITS"), 10, 64) // 0 if unset or invalid
-	return cmp.Or(n, 2000)
+	return cmp.Or(n, 5000)
 }
 
 // TestEditing checks the guarantees of the package comment.
