@@ -287,6 +287,9 @@ func TestListOfAll(t *testing.T) {
 	b.exec(`
 		INSERT INTO credentials.account_limits
 		SELECT workspace_id, provider, id, '', now(), now() + interval '1 hour', now(), 2, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600' FROM credentials.accounts`)
+	// Without a deadline of its own the call has 15 seconds, which a busy machine exceeds.
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
 	listed, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
 	if n := len(listed.GetAccounts()); err != nil || n != 20_000 {
 		t.Errorf("ListAccounts: %d accounts, %v, want 20000", n, err)
