@@ -252,11 +252,13 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 	}
 	s, res, err := a.submitAsStream(ctx, req)
 	if err != nil {
-		if b.stops() {
-			a.stopIfLeft(ctx, res)
+		if b.stops() && res.GetCreated() {
+			a.stopRunOf(ctx, res)
+			err = a.runStopped(ctx, err)
 		}
 		return nil, err
 	}
+	s.once = b.stops() && res.GetCreated() // another request may stream a run that was there before
 	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, Resumed: -1}
 	if res.GetCreated() {
 		err = s.begin(feed.Follow{Reader: reader})
@@ -271,7 +273,7 @@ func (a *API) runAgent(ctx context.Context, in *aguiInput) (*reply, error) {
 func (s *stream) answerAGUI(b *AGUIInput, err error) (*reply, error) {
 	s.headers = http.Header{"X-Session-Id": {s.run.GetSessionId()}}
 	if b.stops() {
-		s.left, s.once = s.stopRun, true
+		s.left = s.stopRun
 	}
 	return s.reply(err)
 }
