@@ -214,6 +214,9 @@ func ParseTrusted(s string) (map[string][]string, error) {
 		if !ok || name == "" || key == "" { // without the text, which may be a private key
 			return nil, fmt.Errorf("trusted key %d is not of the form service=publickey", i+1)
 		}
+		if slices.Contains(out[name], key) {
+			continue
+		}
 		if len(out[name]) == maxKeys {
 			return nil, fmt.Errorf("the service %s has more than %d trusted keys: remove the oldest", name, maxKeys)
 		}

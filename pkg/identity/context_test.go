@@ -279,6 +279,9 @@ func TestTrustedText(t *testing.T) {
 	if got, err := identity.ParseTrusted(""); err != nil || len(got) != 0 {
 		t.Errorf("ParseTrusted of nothing = %v, %v, want nobody", got, err)
 	}
+	if got, err := identity.ParseTrusted("a=1,a=2,a=2"); err != nil || len(got["a"]) != 2 {
+		t.Errorf("ParseTrusted of a key twice = %v, %v, want two keys", got, err)
+	}
 	for _, in := range []string{"gateway", "=key", "gateway=", "a=1,a=2,a=3"} {
 		if _, err := identity.ParseTrusted(in); err == nil {
 			t.Errorf("ParseTrusted(%q) = nil, want an error", in)
