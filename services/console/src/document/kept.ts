@@ -67,11 +67,17 @@ export const keeps = (): boolean => localStorage.getItem(signOut) === lastSignOu
 
 /** Deletes all entries, and has no page keep more until somebody has signed in there: the member signs out. */
 export function forgetAll(): void {
-	forget(entries(prefix)); // first: storage may be full
+	const told = tellOthers(); // first, so that no other page writes meanwhile
+	forget(entries(prefix));
+	if (!told) tellOthers(); // storage was full
+}
+
+function tellOthers(): boolean {
 	try {
 		localStorage.setItem(signOut, new Date().toISOString());
+		return true;
 	} catch {
-		// Other pages are not told.
+		return false;
 	}
 }
 
