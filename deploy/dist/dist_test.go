@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,11 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
@@ -173,36 +178,20 @@ func testRelease(t *testing.T) release {
 	return release{source: root, goroot: root, out: t.TempDir(), version: "1.2.3", programs: []string{"gateway"}}
 }
 
-// TestImages reads the images as Docker does, and as containerd does.
+// TestImages reads the images as Docker does, and as containerd and skopeo do.
 func TestImages(t *testing.T) {
 	t.Parallel()
 	r := testRelease(t)
-	if err := os.WriteFile(filepath.Join(r.source, "gateway"), []byte("program"), 0o600); err != nil {
-		t.Fatal(err)
+	r.programs = []string{"agent-runner", "gateway"}
+	for _, program := range r.programs {
+		if err := os.WriteFile(filepath.Join(r.source, program), []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := r.images(platform{"linux", "arm64"}, r.source); err != nil {
 		t.Fatal(err)
 	}
 	archive := filepath.Join(r.out, "signalbox-images_1.2.3_linux_arm64.tar")
-	tag, err := name.NewTag("signalbox/gateway:1.2.3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := tarball.ImageFromPath(archive, &tag)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if config.Created.Unix() != 0 {
-		t.Errorf("the image says that it was made at %v", config.Created)
-	}
-	if config.Architecture != "arm64" || config.Config.User != "65532:65532" || !slices.Equal(config.Config.Entrypoint, []string{"/service"}) {
-		t.Errorf("config: %+v", config)
-	}
-
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "tar", "-xf", archive, "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v: %s", err, out)
@@ -218,11 +207,54 @@ func TestImages(t *testing.T) {
 	if err := validate.Index(index); err != nil {
 		t.Errorf("the OCI layout: %v", err)
 	}
-	manifest, err := index.IndexManifest()
+	for _, program := range r.programs {
+		tag, err := name.NewTag("signalbox/" + program + ":1.2.3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := tarball.ImageFromPath(archive, &tag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkImage(t, image, program)
+		for annotation, value := range map[string]string{
+			"io.containerd.image.name": "docker.io/signalbox/" + program + ":1.2.3", "org.opencontainers.image.ref.name": "signalbox/" + program + ":1.2.3",
+		} {
+			named, err := partial.FindImages(index, match.Annotation(annotation, value))
+			if err != nil || len(named) != 1 {
+				t.Fatalf("images whose %s is %s: %d, want 1 (%v)", annotation, value, len(named), err)
+			}
+			checkImage(t, named[0], program)
+		}
+	}
+}
+
+// checkImage checks that an image runs a program.
+func checkImage(t *testing.T, image v1.Image, program string) {
+	t.Helper()
+	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := manifest.Manifests[0].Annotations["io.containerd.image.name"]; got != "docker.io/signalbox/gateway:1.2.3" {
-		t.Errorf("containerd's name of the image is %q", got)
+	if config.Created.Unix() != 0 {
+		t.Errorf("the image of %s says that it was made at %v", program, config.Created)
+	}
+	if config.Architecture != "arm64" || config.Config.User != "65532:65532" || !slices.Equal(config.Config.Entrypoint, []string{"/service"}) {
+		t.Errorf("config of %s: %+v", program, config)
+	}
+	content := mutate.Extract(image)
+	defer func() { _ = content.Close() }()
+	files := tar.NewReader(content)
+	for {
+		header, err := files.Next()
+		if err != nil {
+			t.Fatalf("the image of %s has no /service: %v", program, err)
+		}
+		if header.Name == "service" {
+			if body, err := io.ReadAll(files); err != nil || string(body) != program {
+				t.Errorf("the image of %s runs %s (%v)", program, body, err)
+			}
+			return
+		}
 	}
 }

@@ -53,15 +53,17 @@ func (r release) images(p platform, built string) error {
 		if err != nil {
 			return fmt.Errorf("image of %s: %w", program, err)
 		}
-		// containerd and Podman read the annotations, Docker reads manifest.json.
+		tag := "signalbox/" + program + ":" + r.version
+		// containerd and skopeo read the annotations, Docker reads manifest.json. skopeo takes the first
+		// image with the name that it is given, so no two may have the same.
 		err = index.AppendImage(image, layout.WithAnnotations(map[string]string{
-			"io.containerd.image.name":          "docker.io/signalbox/" + program + ":" + r.version,
-			"org.opencontainers.image.ref.name": r.version,
+			"io.containerd.image.name":          "docker.io/" + tag,
+			"org.opencontainers.image.ref.name": tag,
 		}))
 		if err != nil {
 			return err
 		}
-		entry, err := dockerEntry(image, "signalbox/"+program+":"+r.version)
+		entry, err := dockerEntry(image, tag)
 		if err != nil {
 			return err
 		}
