@@ -14,6 +14,7 @@ package main
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 )
 
@@ -128,8 +130,10 @@ func (r release) make(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(r.archive(p, built, licences), r.images(p, built), os.RemoveAll(built))
-		if err != nil {
+		if err = r.check(ctx, p, built); err == nil {
+			err = errors.Join(r.archive(p, built, licences), r.images(p, built))
+		}
+		if err = errors.Join(err, os.RemoveAll(built)); err != nil {
 			return err
 		}
 	}
@@ -155,6 +159,42 @@ func (r release) compile(ctx context.Context, p platform) (string, error) {
 		return "", errors.Join(fmt.Errorf("go build for %s: %w", p, err), os.RemoveAll(dir))
 	}
 	return dir, nil
+}
+
+// check checks that the programs are for the platform and have the version. They are asked for it where
+// they can run; for another platform, what they consist of is vetted.
+func (r release) check(ctx context.Context, p platform, dir string) error {
+	runs := p == platform{runtime.GOOS, runtime.GOARCH}
+	for _, name := range r.programs {
+		file := filepath.Join(dir, name)
+		info, err := buildinfo.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		settings := map[string]string{}
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
+		if got := (platform{settings["GOOS"], settings["GOARCH"]}); got != p {
+			return fmt.Errorf("%s is a program for %s, want %s", name, got, p)
+		}
+		if !runs {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, file, "--version").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), r.version) {
+			return fmt.Errorf("%s --version printed %q (%v), want version %s", name, out, err, r.version)
+		}
+	}
+	if runs {
+		return nil
+	}
+	vet := r.goCommand(ctx, p, "vet", "-trimpath", "-buildvcs=false", "./pkg/...", "./services/...")
+	vet.Stdout, vet.Stderr = os.Stderr, os.Stderr
+	if err := vet.Run(); err != nil {
+		return fmt.Errorf("go vet for %s: %w", p, err)
+	}
+	return nil
 }
 
 func (r release) goCommand(ctx context.Context, p platform, args ...string) *exec.Cmd {
