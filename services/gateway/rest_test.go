@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -1008,6 +1009,11 @@ func TestCORS(t *testing.T) {
 	pre := in.send(t, in.request(t, person{}, "OPTIONS", "/api/sessions", "", origin("http://localhost:5173")))
 	if pre.status != http.StatusNoContent || !strings.Contains(pre.header.Get("Access-Control-Allow-Headers"), "Last-Event-ID") {
 		t.Errorf("preflight = %d %v, want 204", pre.status, pre.header)
+	}
+	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		if allowed := pre.header.Get("Access-Control-Allow-Methods"); !slices.Contains(strings.Split(allowed, ", "), method) {
+			t.Errorf("preflight allows %s, want %s too", allowed, method)
+		}
 	}
 	if got := in.send(t, in.request(t, w.owner, "GET", "/api/sessions", "", origin("http://localhost:5173"))); got.header.Get("Access-Control-Allow-Origin") != "http://localhost:5173" {
 		t.Errorf("answer's headers = %v, want the origin allowed", got.header)

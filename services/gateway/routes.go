@@ -106,7 +106,7 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		h.Set("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
+		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
 		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, X-Session-Id, X-AI-SDK-Version, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
 		h.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
