@@ -1,9 +1,12 @@
+import { SignalboxError } from "@signalbox/client";
 import { everywhere, unwrap } from "./client.ts";
 import { begin, forgetAll } from "./document/kept.ts";
 
 /** Ends this browser's session, and shows the sign-in with nothing of it in memory. */
 export async function signOut(): Promise<void> {
-	await unwrap(everywhere.api.POST("/api/sign-out"));
+	await unwrap(everywhere.api.POST("/api/sign-out")).catch((e: unknown) => {
+		if (!(e instanceof SignalboxError && e.status === 401)) throw e; // otherwise the session has ended already
+	});
 	forgetAll();
 	location.assign("/sign-in");
 }
