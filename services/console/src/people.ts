@@ -1,5 +1,6 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
 import { unwrap, useWorkspace } from "./client.ts";
 import { useMe } from "./document/Pane.tsx";
 
@@ -15,8 +16,9 @@ export function usePeople() {
 			),
 		staleTime: 300_000,
 	});
-	const known = new Map(members.data?.map((m) => [m.member_id, m.name || m.email]));
-	const nameOf = (id: string | null | undefined): string =>
-		!id ? "Signalbox" : id === me ? "You" : known.get(id) || `Member ${id.slice(-4)}`;
+	const nameOf = useMemo(() => {
+		const known = new Map(members.data?.map((m) => [m.member_id, m.name || m.email]));
+		return (id: string | null | undefined): string => (!id ? "Signalbox" : id === me ? "You" : known.get(id) || `Member ${id.slice(-4)}`);
+	}, [members.data, me]);
 	return { members, me, nameOf };
 }

@@ -19,7 +19,7 @@ const apart = 7;
 
 interface Props {
 	view: View;
-	names: ReadonlyMap<string, string>;
+	names: (member: string) => string;
 	author: string;
 	session: string;
 	/** Loads the messages before those in the view: a page, or so many. */

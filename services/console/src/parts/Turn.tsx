@@ -29,7 +29,7 @@ export interface TurnProps {
 	/** Its place among the lines, and who measures it. */
 	index: number;
 	measure: (turn: HTMLElement | null) => void;
-	names: ReadonlyMap<string, string>;
+	names: (member: string) => string;
 	/** The member to whom stored messages belong, which do not name theirs. */
 	author: string;
 }
@@ -51,7 +51,7 @@ export const Turn = memo(function Turn({
 }: TurnProps) {
 	const node =
 		line.kind === "said" ? (
-			<Face name={names.get(line.by ?? author) ?? "You"} id={line.by ?? author} />
+			<Face name={names(line.by ?? author)} id={line.by ?? author} />
 		) : line.kind === "note" ? (
 			noteNode(line)
 		) : (
@@ -70,7 +70,7 @@ export const Turn = memo(function Turn({
 		>
 			<div className={css.node}>{node}</div>
 			<div className="min-w-0">
-				{line.kind === "said" && <SaidBody said={line} name={names.get(line.by ?? author) ?? "You"} session={session} />}
+				{line.kind === "said" && <SaidBody said={line} name={names(line.by ?? author)} session={session} />}
 				{line.kind === "step" && <StepBody step={line} session={session} live={live} />}
 				{line.kind === "step" && answer && !live && (
 					<AnswerFoot step={line} first={answer} figures={figures} copy={() => textOfAnswer(index)} />

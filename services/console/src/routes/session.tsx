@@ -1,11 +1,11 @@
 import { type Schemas, SignalboxError } from "@signalbox/client";
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
 import { type CSSProperties, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
-import { DocumentPane, useMe } from "../document/Pane.tsx";
+import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
 import type { File as Attached, Conversation, Said, View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
@@ -21,6 +21,7 @@ import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { type Deeds, DeedsContext } from "../parts/Turn.tsx";
+import { usePeople } from "../people.ts";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
@@ -165,19 +166,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	const view = useView(conversation);
 	useQueue(id, conversation);
 	const queries = useQueryClient();
-	const members = useQuery({
-		queryKey: [workspace.id, "members"],
-		queryFn: () =>
-			unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id } } })).then(
-				(b) => b.members as Schemas["Member"][],
-			),
-		staleTime: 300_000,
-	});
-	const me = useMe().data?.member_id ?? view.session.created_by;
-	const names = useMemo(
-		() => new Map((members.data ?? []).map((m) => [m.member_id, m.member_id === me ? "You" : `Member ${m.member_id.slice(-4)}`])),
-		[members.data, me],
-	);
+	const { me = view.session.created_by, nameOf } = usePeople();
 	const title = view.session.title ?? "New session";
 	useEffect(() => {
 		document.title = `${title} · Signalbox`;
@@ -372,7 +361,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			{pages}
 			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
 			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
-				<Lines view={view} names={names} author={view.session.created_by} session={id} onEarlier={earlier} />
+				<Lines view={view} names={nameOf} author={view.session.created_by} session={id} onEarlier={earlier} />
 			</DeedsContext>
 			{view.queue.length > 0 && (
 				<ul className={css.queue} aria-label="Waiting messages">
