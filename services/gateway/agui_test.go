@@ -33,13 +33,7 @@ func testAGUIApproval(t *testing.T, w *world) {
 		t.Errorf("the session is created with %s", got)
 	}
 	run.begin(t)
-	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
-	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
-	run.set(func() {
-		run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber())
-		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, Phase: "planned", Approval: &agentv1.Approval{}}}
-	})
-	run.publish(t, parked)
+	waitForApproval(t, run)
 	if err := sent.ended(t); err != nil || !strings.Contains(sent.text(), `"outcome":{"type":"interrupt","interrupts":[{"id":"c1","reason":"confirmation","toolCallId":"c1"`) {
 		t.Fatalf("stream = %v\n%s\nwant one that ends with an interrupt", err, sent.text())
 	}
@@ -111,12 +105,39 @@ func testAGUIApproval(t *testing.T, w *world) {
 	}
 	cut, stops := begin("u", "stop")
 	_, goesOn := begin("v", "continue")
+	interrupted, answered := begin("w", "stop")
+	waitForApproval(t, answered)
+	if err := interrupted.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	in.open(t, w.owner, "POST", "/api/ag-ui", strings.Replace(body("r6", "", yes), `"t"`, `"w"`, 1))
+	// But not one that streams, to the same request sent again, what another gateway streams.
+	second := w.gateway(t)
+	again = second.open(t, w.owner, "POST", "/api/ag-ui", strings.Replace(body("r5", `{"id":"g","role":"user","content":"hi"}`, `,"forwardedProps":{"on_disconnect":"stop"}`), `"t"`, `"u"`, 1))
+	again.next(t)
+	second.stop()
+	if err := again.ended(t); err == nil || w.runner.wasStopped(stops.GetId()) {
+		t.Errorf("a repeated request's stream = %v, its run is stopped: %t, want it cut and the run going on", err, w.runner.wasStopped(stops.GetId()))
+	}
 	in.stop()
 	if err := cut.ended(t); err == nil {
 		t.Error("the stream ends cleanly, want it cut")
 	}
 	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(stops.GetId()) })
+	eventually(t, "the run that was answered is stopped", func() bool { return w.runner.wasStopped(answered.GetId()) })
 	if w.runner.wasStopped(goesOn.GetId()) {
 		t.Error("a run that is to continue is stopped")
 	}
+}
+
+// waitForApproval has a run wait for a person's answer to the call c1.
+func waitForApproval(t *testing.T, run *fakeRun) {
+	t.Helper()
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
+	run.set(func() {
+		run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber())
+		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, Phase: "planned", Approval: &agentv1.Approval{}}}
+	})
+	run.publish(t, parked)
 }

@@ -355,7 +355,9 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 	}
 	s.run = res.GetRun()
 	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: call, Resumed: resumed(s.run)}
-	return s.answerAGUI(b, s.replay(feed.Follow{Reader: reader}))
+	err = s.replay(feed.Follow{Reader: reader})
+	s.once = err == nil && b.stops() // what has been answered cannot be answered again
+	return s.answerAGUI(b, err)
 }
 
 // answers returns what the request answers, and one of the calls. Nothing that the run waits for
