@@ -188,7 +188,7 @@ CALM := $(addprefix Test, \
 # answers to one request at a time, but for tests whose names other packages have.
 ONE_REQUEST = $(filter-out $(addprefix Test,Audit Catalogue Documents Errors ListSessions Limits Reference Roles ServiceUnavailable Sessions Share Tools), \
 	$(filter Test%,$(shell grep -hoE '^func Test[A-Za-z0-9_]*' $(patsubst %,services/gateway/%_test.go, \
-	auth branch browser oidc openapi precondition reference rest sealed shares signin))))
+	auth branch browser mcpservers oidc openapi precondition reference rest sealed shares signin))))
 CALM_SHORT = $(CALM) $(addprefix Test,LongConversation AccountsAtRandom SeedsOfThePreviousRelease Hostile Pictures ImpossibleCursors UnreadAnswerIsDropped \
 	ImportLost HybridByTheBook) $(ONE_REQUEST)
 # Tests that run both ways, with different sizes.
