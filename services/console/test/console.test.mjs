@@ -268,8 +268,20 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByText("Done. I wrote Ink").waitFor();
 	await say(page, "delete it");
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	await page.getByText("You", { exact: true }).first().waitFor();
 	await makeViewer(page);
+	// To anybody else the sender is not "You", also if the members do not come.
+	await page.route("**/api/me", async (route) => {
+		const answer = await route.fetch();
+		await route.fulfill({ response: answer, json: { ...(await answer.json()), member_id: crypto.randomUUID() } });
+	});
+	await page.route("**/members?*", (route) => route.abort());
 	await page.reload(); // the question is a row, and its event over
+	await page
+		.getByText(/^Member [0-9a-f]{4}$/)
+		.first()
+		.waitFor();
+	assert.equal(await page.getByText("You", { exact: true }).count(), 0);
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).getByText("An editor or an owner answers.").waitFor();
 	assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
 	const other = await person(t);
@@ -1057,6 +1069,13 @@ test("a person ends another of their browsers", async (t) => {
 	await page.getByRole("dialog").getByRole("button", { name: "End" }).click();
 	await page.getByRole("dialog").waitFor({ state: "detached" });
 	await page.waitForFunction((n) => document.querySelectorAll("[aria-label='Your browsers'] tr").length < n, before);
+	// Who signs out then leaves nothing behind, although the server knows nobody any more.
+	await page.goto(page.url().replace(/keys$/, "more"));
+	await page.getByRole("button", { name: "Sign out" }).waitFor();
+	await page.evaluate(() => localStorage.setItem("document:left", "{}"));
+	await page.route("**/api/sign-out", (route) => route.fulfill({ status: 401, json: { error: "Sign in.", code: "UNAUTHENTICATED" } }));
+	await page.getByRole("button", { name: "Sign out" }).click();
+	await page.waitForFunction(() => localStorage.getItem("document:left") === null);
 	await other.reload();
 	await other.getByRole("heading", { name: "Sign in" }).waitFor();
 });

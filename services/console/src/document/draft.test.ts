@@ -110,6 +110,20 @@ test("a sign-out deletes all of it, until the next sign-in", () => {
 	expect(entries("document:")).toHaveLength(1);
 	expect(p.draft.lost()).toBe(true);
 	expect(p.keeps).toHaveBeenLastCalledWith(false);
+	// Other pages are told first: they might write meanwhile.
+	const steps: string[] = [];
+	for (const step of ["setItem", "removeItem"] as const) {
+		const real = localStorage[step].bind(localStorage) as (key: string, value: string) => void;
+		vi.spyOn(localStorage, step).mockImplementation((key: string, value?: string) => {
+			steps.push(step);
+			real(key, value ?? "");
+		});
+	}
+	forgetAll();
+	expect(steps).toEqual(["setItem", "removeItem"]);
+	vi.restoreAllMocks();
+	begin();
+	write(`${place}1`, new Uint8Array(3));
 	const full = vi.spyOn(localStorage, "setItem").mockImplementation(() => {
 		throw new Error("the storage is full");
 	});

@@ -76,8 +76,8 @@ export function useEarlier(id: string, conversation: Conversation): (limit?: num
 
 /**
  * Shows the messages of others that wait for a run or for its next step, while a run is active. They are
- * rows and no events: the session is asked for them, rarely while none is known, since to ask every three
- * seconds takes the servers several times what the stream does.
+ * rows and no events: the session is read for them, rarely while none is known. Reading it every three
+ * seconds costs the servers several times what the stream does.
  */
 export function useQueue(id: string, conversation: Conversation): void {
 	const { client, workspace } = useWorkspace();
