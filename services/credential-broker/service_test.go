@@ -277,9 +277,11 @@ func TestListOfAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The copies have no secret, as accounts that somebody signed in to: a copied one does not
+	// open, and each would be tried again with the data key from the database.
 	const more = `
 		INSERT INTO credentials.accounts (workspace_id, id, provider, profile, label, hint, base_url, key_version, sealed)
-		SELECT %s, gen_random_uuid(), 'provider-with-a-name-of-32-bytes', profile, label, hint, 'https://x.example/' || repeat('x', 2030), key_version, sealed
+		SELECT %s, gen_random_uuid(), 'provider-with-a-name-of-32-bytes', profile, label, hint, 'https://x.example/' || repeat('x', 2030), key_version, ''
 		FROM credentials.accounts, generate_series(1, $2) WHERE id = $1`
 	b.exec(`INSERT INTO credentials.data_keys (workspace_id, version, kek, wrapped) SELECT '00000000-0000-0000-0000-000000000000', version, kek, wrapped FROM credentials.data_keys`)
 	b.exec(fmt.Sprintf(more, "workspace_id"), added.GetAccount().GetId(), 9_999)
@@ -287,9 +289,6 @@ func TestListOfAll(t *testing.T) {
 	b.exec(`
 		INSERT INTO credentials.account_limits
 		SELECT workspace_id, provider, id, '', now(), now() + interval '1 hour', now(), 2, 'QUOTA_EXHAUSTED', 403, 'retry-after: 3600' FROM credentials.accounts`)
-	// Without a deadline of its own the call has 15 seconds, which a busy machine exceeds.
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
 	listed, err := c.ListAccounts(ctx, &credentialv1.ListAccountsRequest{})
 	if n := len(listed.GetAccounts()); err != nil || n != 20_000 {
 		t.Errorf("ListAccounts: %d accounts, %v, want 20000", n, err)
