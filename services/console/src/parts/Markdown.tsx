@@ -1,4 +1,4 @@
-import { lexer, type Token, type Tokens } from "marked";
+import { Lexer, lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode } from "react";
 import css from "./Markdown.module.css";
 
@@ -23,21 +23,26 @@ export function Markdown({
 	writing?: boolean /** The level of the heading above it. */;
 	below?: 1 | 2;
 }) {
-	const blocks = lexer(writing ? close(text) : text).filter((t) => t.type !== "space");
+	const all = lexer(writing ? close(text) : text);
+	const blocks = all.filter((t) => t.type !== "space" && t.type !== "def");
+	const links = JSON.stringify(all.links); // as text, which is equal from one render to the next
 	return (
 		<div className={css.prose}>
 			{blocks.map((t, i) => (
-				<Block key={i} source={t.raw} below={below} caret={writing && i === blocks.length - 1} />
+				<Block key={i} source={t.raw} links={links} below={below} caret={writing && i === blocks.length - 1} />
 			))}
 			{writing && blocks.length === 0 && <span className={css.caret} />}
 		</div>
 	);
 }
 
-const Block = memo(function Block({ source, caret, below }: { source: string; caret: boolean; below: number }) {
+/** A block of a text, and the URLs that the whole text defines for links by reference. */
+const Block = memo(function Block({ source, links, caret, below }: { source: string; links: string; caret: boolean; below: number }) {
+	const lexer = new Lexer();
+	Object.assign(lexer.tokens.links, JSON.parse(links));
 	return (
 		<>
-			{lexer(source).map((t, i) => (
+			{lexer.lex(source).map((t, i) => (
 				<Fragment key={i}>{block(t, caret, below)}</Fragment>
 			))}
 		</>
