@@ -238,10 +238,18 @@ func TestCompanySignIn(t *testing.T) {
 		t.Errorf("the audit has no row about who joined: %v", audit)
 	}
 
+	taken := call[object](t, in, w.owner, "POST", path+"/invitations", `{"email":"SomeOne@example.com","role":"owner"}`, http.StatusConflict)
+	if taken["code"] != "ALREADY_MEMBER" || taken["error"] != "this person is a member already, with the role viewer: change it in the list of members instead" {
+		t.Errorf("inviting a member = %v", taken)
+	}
+
 	// The invitation is used up, and another that was open goes with the membership: who was
 	// removed stays out.
+	member := path + "/members/" + me["member_id"].(string)
+	call[object](t, in, w.owner, "DELETE", member, "", http.StatusOK)
 	call[object](t, in, w.owner, "POST", path+"/invitations", `{"email":"someone@example.com","role":"owner"}`, http.StatusCreated)
-	call[object](t, in, w.owner, "DELETE", path+"/members/"+me["member_id"].(string), "", http.StatusOK)
+	call[object](t, in, w.owner, "POST", path+"/members", fmt.Sprintf(`{"member_id":%q,"role":"viewer"}`, me["member_id"]), http.StatusCreated)
+	call[object](t, in, w.owner, "DELETE", member, "", http.StatusOK)
 	c, back = in.begin(t, "")
 	if got := in.finish(t, c, back); got.status != http.StatusForbidden {
 		t.Errorf("after the removal = %d, want 403", got.status)

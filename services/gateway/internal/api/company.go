@@ -223,7 +223,7 @@ func (a *API) invitations() {
 	who := access{role: identity.Owner, workspace: fromPath}.inPerson()
 	handle(a, op("list-invitations", "GET /api/workspaces/{id}/invitations", tag, "List a workspace's open invitations"), who, a.listInvitations)
 	handle(a, op("invite", "POST /api/workspaces/{id}/invitations", tag, "Invite a person by e-mail address", created,
-		about("Whoever signs in at the company's OpenID Connect provider with this address, verified, becomes a member. No e-mail is sent. An invitation is valid for 30 days; inviting again renews it, with the new role.")),
+		about("Whoever signs in at the company's OpenID Connect provider with this address, verified, becomes a member. No e-mail is sent. An invitation is valid for 30 days; inviting again renews it, with the new role. The address of a member is refused with 409 and the code ALREADY_MEMBER.")),
 		who, a.invite)
 	handle(a, op("withdraw-invitation", "DELETE /api/workspaces/{id}/invitations/{email}", tag, "Withdraw an invitation"), who, a.withdraw)
 }

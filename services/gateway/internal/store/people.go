@@ -175,9 +175,19 @@ func scanInvitation(row pgx.CollectableRow) (i Invitation, err error) {
 }
 
 // Invite invites an e-mail address to a workspace. Inviting it again renews the invitation, with
-// the new role.
+// the new role. The address of a member is a Conflict: they would never need the invitation.
 func (s *Store) Invite(ctx context.Context, ws id.Workspace, i Invitation) (out Invitation, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
+		var has string
+		err := tx.QueryRow(ctx, `
+			SELECT role FROM members JOIN people USING (member_id) WHERE workspace_id = @workspace AND email = @email LIMIT 1`,
+			pg.Args{"workspace": ws, "email": foldEmail(i.Email)}).Scan(&has)
+		if err == nil {
+			return fault.Coded(fault.Conflict, "ALREADY_MEMBER", "this person is a member already, with the role %s: change it in the list of members instead", has)
+		}
+		if !pg.NoRows(err) {
+			return err
+		}
 		out, err = collectOne(ctx, tx, scanInvitation, `
 			WITH expired AS (DELETE FROM invitations WHERE workspace_id = @workspace AND email <> @email AND created_at < now() - make_interval(days => @days))
 			INSERT INTO invitations (workspace_id, email, role, created_by)

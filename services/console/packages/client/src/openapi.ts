@@ -1508,7 +1508,7 @@ export interface paths {
         put?: never;
         /**
          * Invite a person by e-mail address
-         * @description Whoever signs in at the company's OpenID Connect provider with this address, verified, becomes a member. No e-mail is sent. An invitation is valid for 30 days; inviting again renews it, with the new role.
+         * @description Whoever signs in at the company's OpenID Connect provider with this address, verified, becomes a member. No e-mail is sent. An invitation is valid for 30 days; inviting again renews it, with the new role. The address of a member is refused with 409 and the code ALREADY_MEMBER.
          */
         post: operations["invite"];
         delete?: never;
