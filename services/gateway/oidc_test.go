@@ -135,10 +135,14 @@ func (w *world) company(t *testing.T, p *provider, domains ...string) *instance 
 }
 
 // begin begins a sign-in, visits the provider, and returns the attempt's cookie and the address
-// to which the provider sends the browser.
-func (in *instance) begin(t *testing.T, query string) (*http.Cookie, *url.URL) {
+// to which the provider sends the browser. The browser may have cookies.
+func (in *instance) begin(t *testing.T, query string, cookies ...*http.Cookie) (*http.Cookie, *url.URL) {
 	t.Helper()
-	got := in.send(t, in.request(t, person{}, "GET", "/api/sign-in/oidc"+query, "", nil))
+	got := in.send(t, in.request(t, person{}, "GET", "/api/sign-in/oidc"+query, "", func(r *http.Request) {
+		for _, c := range cookies {
+			r.AddCookie(c)
+		}
+	}))
 	if got.status != http.StatusSeeOther {
 		t.Fatalf("begin = %d %s, want 303", got.status, got.body)
 	}
@@ -268,6 +272,60 @@ func TestCompanySignIn(t *testing.T) {
 	}
 }
 
+// After a refusal the provider asks for the account: it would give the same one again.
+func TestCompanyOtherAccount(t *testing.T) {
+	t.Parallel()
+	w, p := newWorld(t), newProvider(t)
+	in := w.company(t, p)
+	cookie := &http.Cookie{Name: "signalbox_oidc"}
+	// attempt signs in with the browser's cookie, and returns the prompt that the provider was sent.
+	attempt := func(forge func(url.Values)) (prompt string, got answer) {
+		t.Helper()
+		c, back := in.begin(t, "?return_to=/w/acme", cookie)
+		q := back.Query()
+		p.mu.Lock()
+		prompt = p.codes[q.Get("code")].Get("prompt")
+		p.mu.Unlock()
+		forge(q)
+		back.RawQuery = q.Encode()
+		got = in.finish(t, c, back)
+		if line := got.header.Get("Set-Cookie"); line != "" {
+			var err error
+			if c, err = http.ParseSetCookie(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cookie = c
+		return prompt, got
+	}
+	fails := func(code string) func(url.Values) {
+		return func(q url.Values) { q.Del("code"); q.Set("error", code) }
+	}
+	for _, step := range []struct {
+		name   string
+		answer func(url.Values)
+		prompt string // with which it was begun
+		status int
+	}{
+		{"the first", func(url.Values) {}, "", http.StatusForbidden},
+		{"after a refusal", fails("access_denied"), "select_account", http.StatusUnauthorized},
+		{"after one by the provider", fails("invalid_request"), "select_account", http.StatusUnauthorized},
+		{"after one of the prompt", func(q url.Values) { q.Set("state", "another") }, "login", http.StatusUnauthorized},
+		{"after an answer to another attempt", fails("temporarily_unavailable"), "", http.StatusUnauthorized},
+		{"after an outage", func(url.Values) {}, "", http.StatusForbidden},
+	} {
+		if prompt, got := attempt(step.answer); prompt != step.prompt || got.status != step.status {
+			t.Errorf("%s: prompt %q, %d %s, want %q, %d", step.name, prompt, got.status, got.body, step.prompt, step.status)
+		}
+	}
+	call[object](t, in, w.owner, "POST", "/api/workspaces/"+w.workspace.String()+"/invitations", `{"email":"someone@example.com","role":"viewer"}`, http.StatusCreated)
+	prompt, got := attempt(func(url.Values) {})
+	if to, _ := got.location(); prompt != "select_account" || got.status != http.StatusSeeOther || to.String() != "/w/acme" {
+		t.Errorf("the invited account: prompt %q, %d to %s, want a sign-in", prompt, got.status, to)
+	}
+	in.companySession(t, got)
+}
+
 func TestCompanyDomains(t *testing.T) {
 	t.Parallel()
 	w, p := newWorld(t), newProvider(t)
@@ -317,8 +375,9 @@ func TestCompanySignInForged(t *testing.T) {
 	in := w.company(t, p, "example.com")
 	refused := func(name string, got answer) {
 		t.Helper()
-		if got.status != http.StatusUnauthorized || len(got.header.Values("Set-Cookie")) > 0 {
-			t.Errorf("%s = %d %s, want 401 without a cookie", name, got.status, got.body)
+		session := slices.ContainsFunc(got.header.Values("Set-Cookie"), func(c string) bool { return strings.HasPrefix(c, "signalbox_session=") })
+		if got.status != http.StatusUnauthorized || session {
+			t.Errorf("%s = %d %s, want 401 without a session", name, got.status, got.body)
 		}
 	}
 	with := func(back *url.URL, name, value string) *url.URL {

@@ -30,7 +30,8 @@ const (
 	OIDCCallbackPath = OIDCPath + "/callback"
 )
 
-// attemptCookie keeps an attempt in the browser that began it.
+// attemptCookie keeps an attempt in the browser that began it. After a refusal it has only the
+// prompt of the next attempt, so that the person can choose another account.
 const attemptCookie = "signalbox_oidc"
 
 // attemptLifetime is how long a person may take at the provider.
@@ -109,12 +110,20 @@ func (a *API) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	if !returnForm.MatchString(to) || len(to) > maxReturn {
 		to = "/"
 	}
-	page, attempt, err := a.cfg.Company.Provider.Begin(r.Context())
+	var prompt string
+	if c, err := r.Cookie(a.attempt("", 0).Name); err == nil && (c.Value == oidc.SelectAccount || c.Value == oidc.Login) {
+		prompt = c.Value
+	}
+	page, attempt, err := a.cfg.Company.Provider.Begin(r.Context(), prompt)
 	if err != nil {
 		a.refuseSignIn(w, r, err)
 		return
 	}
-	value := strings.Join([]string{attempt.State, attempt.Nonce, attempt.Verifier, base64.RawURLEncoding.EncodeToString([]byte(to))}, ".")
+	parts := []string{attempt.State, attempt.Nonce, attempt.Verifier, base64.RawURLEncoding.EncodeToString([]byte(to))}
+	if prompt != "" {
+		parts = append(parts, prompt) // otherwise gateways that are not upgraded yet know the form
+	}
+	value := strings.Join(parts, ".")
 	http.SetCookie(w, a.attempt(value, attemptLifetime))
 	w.Header().Set("Location", page)
 	w.WriteHeader(http.StatusSeeOther)
@@ -142,8 +151,13 @@ func (a *API) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		a.refuseSignIn(w, r, noCompany())
 		return
 	}
-	secret, to, err := a.companySignIn(r)
+	attempt, to := a.begun(r)
+	answer, _ := r.Context().Value(redirectKey{}).(SignInAnswer)
+	secret, err := a.companySignIn(r, attempt, answer)
 	if err != nil {
+		if prompt := nextPrompt(attempt, answer, err); prompt != "" {
+			http.SetCookie(w, a.attempt(prompt, attemptLifetime))
+		}
 		a.refuseSignIn(w, r, err)
 		return
 	}
@@ -153,35 +167,60 @@ func (a *API) finishOIDC(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusSeeOther)
 }
 
+// begun returns the attempt of the browser's cookie, and the path to continue at. Without one, the
+// attempt is zero.
+func (a *API) begun(r *http.Request) (attempt oidc.Attempt, to string) {
+	c, err := r.Cookie(a.attempt("", 0).Name)
+	if err != nil {
+		return attempt, ""
+	}
+	parts := strings.Split(c.Value, ".")
+	if len(parts) < 4 {
+		return attempt, ""
+	}
+	attempt = oidc.Attempt{State: parts[0], Nonce: parts[1], Verifier: parts[2]}
+	if len(parts) > 4 {
+		attempt.Prompt = parts[4]
+	}
+	path, err := base64.RawURLEncoding.DecodeString(parts[3])
+	if to = string(path); err != nil || !returnForm.MatchString(to) {
+		to = "/"
+	}
+	return attempt, to
+}
+
+// nextPrompt returns the prompt of the attempt that follows a refused one: it has the provider
+// ask for the account. It is empty if the same account may do, and if the answer is not that of
+// the attempt.
+func nextPrompt(begun oidc.Attempt, answer SignInAnswer, err error) string {
+	switch code := fault.From(err).Code; {
+	case code == "SIGN_IN_REFUSED" && answer.Error != "" && answer.Error != "access_denied" && begun.Prompt == oidc.SelectAccount:
+		return oidc.Login // the provider does not know the other prompt
+	case code == "NOT_INVITED", code == "SIGN_IN_REFUSED" && answer.Error == "access_denied":
+		return oidc.SelectAccount
+	default:
+		return ""
+	}
+}
+
 // companySignIn completes a sign-in and returns the secret of a browser session.
-func (a *API) companySignIn(r *http.Request) (secret, to string, err error) {
+func (a *API) companySignIn(r *http.Request, attempt oidc.Attempt, answer SignInAnswer) (secret string, err error) {
 	ctx := r.Context()
-	answer, _ := ctx.Value(redirectKey{}).(SignInAnswer)
 	if answer == (SignInAnswer{}) {
-		return "", "", invalid("your company's sign-in page redirects your browser to this page. It cannot be opened by itself")
+		return "", invalid("your company's sign-in page redirects your browser to this page. It cannot be opened by itself")
 	}
 	if err := answer.check(); err != nil {
-		return "", "", err
-	}
-	var attempt oidc.Attempt
-	if c, err := r.Cookie(a.attempt("", 0).Name); err == nil {
-		if parts := strings.Split(c.Value, "."); len(parts) == 4 {
-			attempt = oidc.Attempt{State: parts[0], Nonce: parts[1], Verifier: parts[2]}
-			path, err := base64.RawURLEncoding.DecodeString(parts[3])
-			if to = string(path); err != nil || !returnForm.MatchString(to) {
-				to = "/"
-			}
-		}
+		return "", err
 	}
 	who, err := a.cfg.Company.Provider.Finish(ctx, attempt, oidc.Answer{State: answer.State, Code: answer.Code, Error: answer.Error, Iss: answer.Iss})
 	if err != nil {
-		return "", "", a.cfg.Authenticator.Failed(a.cfg.Authenticator.Address(r), true, err)
+		return "", a.cfg.Authenticator.Failed(a.cfg.Authenticator.Address(r), true, err)
 	}
 	if err := a.cfg.Store.Admit(ctx, store.Person(who), a.cfg.Company.Domains); err != nil {
-		return "", "", err
+		return "", err
 	}
 	_, key, err := a.cfg.Store.SignIn(ctx, who.Member, strings.ToValidUTF8(clip(r.UserAgent()), ""), time.Now().Add(a.cfg.Company.Lifetime))
-	return key.Reveal(), to, err
+	return key.Reveal(), err
 }
 
 // InvitationPath is the path of one invitation.

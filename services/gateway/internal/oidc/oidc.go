@@ -68,8 +68,15 @@ func New(cfg Config) *Provider {
 	return &Provider{cfg: cfg, client: &http.Client{Timeout: timeout}}
 }
 
+// Values of Attempt.Prompt (OpenID Connect Core 1.0, section 3.1.2.1). Without one, a provider
+// that knows the browser identifies the same person again without asking.
+const (
+	SelectAccount = "select_account" // has the person choose an account; some providers refuse it
+	Login         = "login"          // has the person sign in again
+)
+
 // Attempt is a sign-in that has begun.
-type Attempt struct{ State, Nonce, Verifier string }
+type Attempt struct{ State, Nonce, Verifier, Prompt string }
 
 // Person is somebody whom the provider has identified.
 type Person struct {
@@ -78,14 +85,18 @@ type Person struct {
 	Name   string    // as the provider writes it; may be empty
 }
 
-// Begin returns an attempt, and the URL of the provider's page for it.
-func (p *Provider) Begin(ctx context.Context) (page string, a Attempt, err error) {
+// Begin returns an attempt, and the URL of the provider's page for it. The prompt may be empty.
+func (p *Provider) Begin(ctx context.Context, prompt string) (page string, a Attempt, err error) {
 	d, err := p.discover(ctx)
 	if err != nil {
 		return "", a, err
 	}
-	a = Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier()}
-	return d.oauth.AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), a, nil
+	a = Attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Prompt: prompt}
+	options := []oauth2.AuthCodeOption{oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)}
+	if prompt != "" {
+		options = append(options, oauth2.SetAuthURLParam("prompt", prompt))
+	}
+	return d.oauth.AuthCodeURL(a.State, options...), a, nil
 }
 
 // Answer has the parameters with which the provider sent the browser back.

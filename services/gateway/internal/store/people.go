@@ -145,7 +145,7 @@ func (s *Store) Admit(ctx context.Context, p Person, domains []Domain) error {
 		if p.Email == "" {
 			return fault.Coded(fault.Forbidden, "NOT_INVITED", "you are in no workspace, and your company's sign-in page does not confirm your e-mail address: ask the operator")
 		}
-		return fault.Coded(fault.Forbidden, "NOT_INVITED", "nobody has invited %s to a workspace yet: ask an owner of one to invite this address, and sign in again", p.Email)
+		return fault.Coded(fault.Forbidden, "NOT_INVITED", "nobody has invited %s to a workspace yet: ask an owner of one to invite this address, or sign in with another account", p.Email)
 	})
 	return wrap(err, "admit a person")
 }
