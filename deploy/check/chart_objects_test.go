@@ -388,6 +388,26 @@ func TestChartHooks(t *testing.T) {
 	}
 }
 
+// TestChartRollback sees that the one Job that a rollback runs again, with an older program, accepts
+// newer tables. The others refuse them.
+func TestChartRollback(t *testing.T) {
+	t.Parallel()
+	for _, shape := range []string{"trial", "production"} {
+		for _, upgrade := range []bool{false, true} {
+			for _, text := range objects(t, shape, upgrade) {
+				var job batchv1.Job
+				if err := sigsyaml.Unmarshal([]byte(text), &job); err != nil || job.Kind != "Job" {
+					continue
+				}
+				args := job.Spec.Template.Spec.Containers[0].Args
+				if hook := job.Annotations["helm.sh/hook"] != ""; slices.Contains(args, "--allow-newer") == hook {
+					t.Errorf("%s, upgrade %t: the Job %s runs %q, and is a hook: %t", shape, upgrade, job.Name, args, hook)
+				}
+			}
+		}
+	}
+}
+
 // TestChartCertificates sees that the certificates of the example have the Secrets that pods mount, and
 // the names that callers check.
 func TestChartCertificates(t *testing.T) {

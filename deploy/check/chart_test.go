@@ -23,6 +23,11 @@ import (
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
@@ -220,6 +225,7 @@ func TestChartRefuses(t *testing.T) {
 		{"database: {caSecret: \"\"}", "set database.caSecret"},
 		{"database: {admin: {secret: \"\"}}", "database.admin.secret is not set"},
 		{"database: {maxConnections: 401}", "may open 402 connections to PostgreSQL during an update"},
+		{"database: {hosts: 'pooler:6432', directHosts: 'db:5432', poolerConnections: 500}", "the services and the pooler may open 522 connections to PostgreSQL during an update"},
 		{"nats: {url: \"\"}", "nats.url is not set"},
 		{"nats: {url: \"http://nats\"}", "at '/nats/url'"},
 		{"events: {replicas: 2}", "at '/events/replicas': value must be one of 1, 3, 5"},
@@ -251,6 +257,63 @@ func TestChartRefuses(t *testing.T) {
 		_, err := render(chartutil.MergeTables(parse(t, tt.wrong), parse(t, base)), false)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want an error with %q", tt.wrong, err, tt.want)
+		}
+	}
+}
+
+// TestChartConnections sees that a pooler's connections count instead of the services' pools.
+func TestChartConnections(t *testing.T) {
+	t.Parallel()
+	base := read(t, "deploy/helm/signalbox/examples/production.yaml")
+	fits := "database: {hosts: 'pooler:6432', directHosts: 'db:5432', poolerConnections: 80, maxConnections: 102}" // and 10 + 2 * (3 runners + 3 executors)
+	if _, err := render(chartutil.MergeTables(parse(t, fits), parse(t, base)), false); err != nil {
+		t.Error(err)
+	}
+}
+
+// servers are the objects of a cluster, as kind/name.
+type servers []string
+
+func (s servers) GetClientFor(_, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	resource := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: strings.ToLower(kind) + "s"}
+	var all []runtime.Object
+	for _, one := range s {
+		k, name, _ := strings.Cut(one, "/")
+		all = append(all, &unstructured.Unstructured{Object: values{
+			"apiVersion": "apps/v1", "kind": k, "metadata": values{"name": name, "namespace": "default"},
+		}})
+	}
+	return fake.NewSimpleDynamicClient(runtime.NewScheme(), all...).Resource(resource), true, nil
+}
+
+// TestChartTurnsLocal sees that an upgrade does not turn on local servers, which the migration
+// before it would wait for in vain.
+func TestChartTurnsLocal(t *testing.T) {
+	t.Parallel()
+	c, err := loadChart()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		there   servers
+		upgrade bool
+		refused bool
+	}{
+		{"installation", nil, false, false},
+		{"upgrade of a trial", servers{"Deployment/signalbox-gateway", "StatefulSet/signalbox-postgres"}, true, false},
+		{"upgrade of a release with other servers", servers{"Deployment/signalbox-gateway"}, true, true},
+		{"without a cluster", nil, true, false},
+	} {
+		all, err := chartutil.ToRenderValues(c, valuesOf(t, "trial"), chartutil.ReleaseOptions{
+			Name: "signalbox", Namespace: "default", Revision: 2, IsInstall: !tt.upgrade, IsUpgrade: tt.upgrade,
+		}, &chartutil.Capabilities{KubeVersion: kubeVersion, APIVersions: chartutil.DefaultVersionSet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = engine.RenderWithClientProvider(c, all, tt.there)
+		if refused := err != nil && strings.Contains(err.Error(), "local.enabled cannot be turned on by an upgrade"); refused != tt.refused || !refused && err != nil {
+			t.Errorf("%s: %v, want it refused: %t", tt.name, err, tt.refused)
 		}
 	}
 }
@@ -650,7 +713,7 @@ func change(v values, path []string, node *yaml.Node) {
 	last := path[len(path)-1]
 	others := map[string]any{
 		"pullPolicy": "Never", "logLevel": "debug", "topologySpread": "", "resources": values{"limits": values{"memory": "7Gi"}},
-		"endpoint": "http://other:4318", "hosts": "other:5432", "directHosts": "other:5432", "maxConnections": 77, "url": "nats://other:4222", "monitoring": "other:8222", "prefix": "other/", "interval": "7s",
+		"endpoint": "http://other:4318", "hosts": "other:5432", "directHosts": "other:5432", "maxConnections": 77, "poolerConnections": 6000, "url": "nats://other:4222", "monitoring": "other:8222", "prefix": "other/", "interval": "7s",
 		"settingsFrom": values{"LOG_FORMAT": values{"secret": "other", "key": "other"}}, "partitions": 7,
 		"replicas": 3, "drainSeconds": 7, "parentRefs": []any{values{"name": "other"}}, "allowPrivate": []any{"10.9.9.9:80"},
 		"pullSecrets": []any{"other"}, "parameters": "sslmode=verify-ca", "files": []any{values{"name": "other", "secret": "other", "mountPath": "/other"}},

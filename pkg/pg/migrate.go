@@ -46,6 +46,10 @@ const VersionTable = "goose_db_version"
 // oldest is the oldest supported major version of the server.
 const oldest = 15
 
+// ErrNewer is in the chain of Migrate's error if the database has a migration that the program
+// lacks.
+var ErrNewer = errors.New("a newer version of Signalbox has used it")
+
 // migrationLock is the advisory lock that admits one migrator at a time to a database. The
 // number is arbitrary and must never change.
 const migrationLock = 0x5167_6e61_6c62_6f78
@@ -55,7 +59,7 @@ const migrationLock = 0x5167_6e61_6c62_6f78
 // other. adminURL names a superuser, or a user with CREATEROLE and CREATE on the database. If
 // the process dies here, the running migration is rolled back (unless its file says NO
 // TRANSACTION), and the next call continues. If a schema has a migration that FS lacks, a
-// newer program has used it: Migrate changes nothing and returns an error.
+// newer program has used it: Migrate changes nothing and returns ErrNewer.
 func Migrate(ctx context.Context, adminURL string, log *slog.Logger, all ...Migrations) error {
 	for _, m := range all {
 		if err := errors.Join(checkName("schema", m.Schema), checkName("role", m.Role)); err != nil {
@@ -133,8 +137,8 @@ func refuseNewer(ctx context.Context, db *sql.DB, m Migrations) error {
 		return fmt.Errorf("read its version: %w", err)
 	}
 	if applied > known {
-		return fmt.Errorf("the database has migration %d, and this program knows migrations up to %d: a newer version of Signalbox has used it. "+
-			"Run that version or a newer one, or restore an older backup; nothing was changed", applied, known)
+		return fmt.Errorf("the database has migration %d, and this program knows migrations up to %d: %w. "+
+			"Run that version or a newer one, or restore an older backup; nothing was changed", applied, known, ErrNewer)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package pg_test
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -122,6 +123,9 @@ func TestMigrateRefusesNewer(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Migrate with the older files = %v, want an error with %q", err, want)
 		}
+	}
+	if !errors.Is(err, pg.ErrNewer) {
+		t.Errorf("Migrate with the older files = %v, want ErrNewer", err)
 	}
 	var made bool
 	if err := connect(t, d.AdminURL).QueryRow(t.Context(), "select to_regnamespace('other') is not null").Scan(&made); err != nil || made {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -46,15 +47,23 @@ func (s *migrateSettings) passwords() map[string]conf.Secret {
 }
 
 func (c *cli) migrate() *cobra.Command {
+	var allowNewer bool
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Bring a database and a bus up to date for the services",
 		Args:  none,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var s migrateSettings
-			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error { return c.migrateAll(ctx, &s, log) })
+			return c.run(cmd, &s, func(ctx context.Context, log *slog.Logger) error {
+				err := c.migrateAll(ctx, &s, log)
+				if allowNewer && errors.Is(err, pg.ErrNewer) {
+					_, err = fmt.Fprintln(c.out, "database: a newer version of Signalbox has migrated it; nothing was changed")
+				}
+				return err
+			})
 		},
 	}
+	cmd.Flags().BoolVar(&allowNewer, "allow-newer", false, "succeed without a change if a newer version has migrated the database")
 	return c.withVariables(cmd, new(migrateSettings))
 }
 
