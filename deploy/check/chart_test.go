@@ -419,6 +419,43 @@ func TestChartAlerts(t *testing.T) {
 	}
 }
 
+// TestDashboardSelects sees that every query of the dashboard is for the chosen namespaces and
+// releases, and that both can be chosen.
+func TestDashboardSelects(t *testing.T) {
+	t.Parallel()
+	var dashboard struct {
+		Templating struct{ List []struct{ Name string } }
+		Panels     []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "deploy/grafana/signalbox.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, v := range dashboard.Templating.List {
+		names = append(names, v.Name)
+	}
+	if want := []string{"datasource", "namespace", "release"}; !slices.Equal(names, want) {
+		t.Errorf("the dashboard has the variables %q, want %q", names, want)
+	}
+	metric, queries := regexp.MustCompile(`\b(?:signalbox|gateway)_\w+(\{[^}]*\})?`), 0
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			for _, m := range metric.FindAllStringSubmatch(target.Expr, -1) {
+				queries++
+				if !strings.Contains(m[1], `namespace=~"$namespace"`) || !strings.Contains(m[1], `app_kubernetes_io_instance=~"$release"`) {
+					t.Errorf("panel %q: %s does not select namespace and release", p.Title, m[0])
+				}
+			}
+		}
+	}
+	if queries == 0 {
+		t.Error("the dashboard has no queries")
+	}
+}
+
 // TestChartLeavesOut checks that what is turned off is not in a file that has it otherwise.
 func TestChartLeavesOut(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 type Query struct{ Panel, Expr string }
 
 // Queries returns the expressions of the dashboard in a checkout, with a rate interval for samples
-// of each second, and for every namespace.
+// of each second, and for every namespace and release.
 func Queries(checkout string) ([]Query, error) {
 	text, err := os.ReadFile(filepath.Join(checkout, "deploy/grafana/signalbox.json"))
 	if err != nil {
@@ -36,7 +36,7 @@ func Queries(checkout string) ([]Query, error) {
 	var all []Query
 	for _, p := range dashboard.Panels {
 		for _, t := range p.Targets {
-			all = append(all, Query{p.Title, strings.NewReplacer("$__rate_interval", "30s", "$namespace", ".*").Replace(t.Expr)})
+			all = append(all, Query{p.Title, strings.NewReplacer("$__rate_interval", "30s", "$namespace", ".*", "$release", ".*").Replace(t.Expr)})
 		}
 	}
 	if len(all) == 0 {
