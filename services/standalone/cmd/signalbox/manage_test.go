@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -22,14 +21,11 @@ func pty(t *testing.T) (ours, theirs *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = ours.Close() })
-	if err := unix.IoctlSetPointerInt(int(ours.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(int(ours.Fd()), unix.TIOCGPTN)
+	path, err := unlock(ours)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if theirs, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
+	if theirs, err = os.OpenFile(path, os.O_RDWR|syscall.O_NOCTTY, 0); err != nil {
 		t.Fatal(err)
 	}
 	return ours, theirs
@@ -107,13 +103,13 @@ func TestInterruptedQuestion(t *testing.T) {
 }
 
 // lflag returns the local flags of a terminal.
-func lflag(t *testing.T, tty *os.File) uint32 {
+func lflag(t *testing.T, tty *os.File) uint64 {
 	t.Helper()
-	termios, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	termios, err := unix.IoctlGetTermios(int(tty.Fd()), getTermios)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return termios.Lflag
+	return uint64(termios.Lflag)
 }
 
 func TestManage(t *testing.T) {
