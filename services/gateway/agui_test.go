@@ -133,11 +133,17 @@ func testAGUIApproval(t *testing.T, w *world) {
 // waitForApproval has a run wait for a person's answer to the call c1.
 func waitForApproval(t *testing.T, run *fakeRun) {
 	t.Helper()
-	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}}}))
+	waitForAnswer(t, run, &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`}, &agentv1.Approval{})
+}
+
+// waitForAnswer has a run wait for a person's answer to a question about the call c1.
+func waitForAnswer(t *testing.T, run *fakeRun, asked *runv1.ToolApprovalRequest, approval *agentv1.Approval) {
+	t.Helper()
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: asked}}))
 	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForPerson: true}}})
 	run.set(func() {
 		run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber())
-		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, Phase: "planned", Approval: &agentv1.Approval{}}}
+		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, Phase: "planned", Approval: approval}}
 	})
 	run.publish(t, parked)
 }

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -217,7 +218,7 @@ func TestChatApproval(t *testing.T) {
 	}
 	// An old tab answers an earlier question about a call with this id.
 	for _, earlier := range []string{"c1~1600000000000", "c1", "c1~1700000000123~outcome"} {
-		if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat?ui=6", about(earlier, `,"approved":true`), nil)); got.status != http.StatusConflict || !strings.Contains(got.body, "APPROVAL_CHANGED") {
+		if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat?ui=6", about(earlier, `,"approved":true,"reason":"repeat"`), nil)); got.status != http.StatusConflict || !strings.Contains(got.body, "APPROVAL_CHANGED") {
 			t.Errorf("the answer to the question %s = %d %s, want 409", earlier, got.status, got.body)
 		}
 	}
@@ -253,6 +254,68 @@ data: [DONE]
 		}
 		if got, want := chunkText(t, s), strings.Join(chunks[k:], "")+"\n\n"; got != want {
 			t.Errorf("the continuation from chunk %d = %s, want %s", k, got, want)
+		}
+	}
+}
+
+// The question whether a call took effect has choices of its own: neither dialect takes an approval
+// or a refusal for one of them.
+func TestOutcomeQuestion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	ask := func(session string) *fakeRun {
+		run := w.runner.latest(t, session, 1)
+		run.begin(t)
+		waitForAnswer(t, run, &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "send", ArgsJson: `{}`, OutcomeUnknown: true},
+			&agentv1.Approval{Question: agentv1.Question_QUESTION_OUTCOME})
+		return run
+	}
+	decision := func(run *fakeRun) (d agentv1.Decision) {
+		run.set(func() { d = run.question().GetDecision() })
+		return d
+	}
+	chat := in.open(t, w.owner, "POST", "/api/chat?ui=7", userMessage("c", "m1", "send"))
+	run := ask(chat.header.Get("X-Session-Id"))
+	if err := chat.ended(t); err != nil || !strings.Contains(chat.text(), `"approvalDescriptor":{"question":"outcome","choices":["happened","repeat"]}`) {
+		t.Errorf("the chat's stream = %v\n%s\nwant one that ends at a question with its choices", err, chat.text())
+	}
+	byChat := func(answer string) (path, body string) {
+		return "/api/chat?ui=7", fmt.Sprintf(`{"id":"c","messages":[{"id":%q,"role":"assistant","parts":[
+			{"type":"tool-send","toolCallId":"c1","state":"approval-responded","approval":{"id":"c1~outcome",%s}}]}]}`, run.GetId(), answer)
+	}
+	agui := in.open(t, w.owner, "POST", "/api/ag-ui", `{"threadId":"t","runId":"r1","messages":[{"id":"a","role":"user","content":"send"}]}`)
+	second := ask(agui.header.Get("X-Session-Id"))
+	if err := agui.ended(t); err != nil || !strings.Contains(agui.text(), `"properties":{"outcome":{"enum":["happened","repeat"]}`) {
+		t.Errorf("the AG-UI stream = %v\n%s\nwant an interrupt with the choices", err, agui.text())
+	}
+	byAGUI := func(answer string) (path, body string) {
+		return "/api/ag-ui", `{"threadId":"t","runId":"r2","messages":[],"resume":[{"interruptId":"c1~outcome",` + answer + `}]}`
+	}
+	for _, tt := range []struct {
+		run     *fakeRun
+		send    func(answer string) (path, body string)
+		refused []string
+		answer  string
+		want    agentv1.Decision
+	}{
+		{run, byChat, []string{`"approved":false`, `"approved":true`, `"approved":false,"reason":"repeat"`, `"approved":true,"reason":"happened"`}, `"approved":false,"reason":"happened"`, agentv1.Decision_DECISION_HAPPENED},
+		{second, byAGUI, []string{`"status":"cancelled"`, `"status":"resolved"`, `"status":"resolved","payload":{"approved":true}`}, `"status":"resolved","payload":{"outcome":"repeat"}`, agentv1.Decision_DECISION_REPEAT},
+	} {
+		for _, answer := range tt.refused {
+			path, body := tt.send(answer)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // an accepted answer has a stream that does not end
+			got := in.send(t, in.request(t, w.owner, "POST", path, body, nil).WithContext(ctx))
+			cancel()
+			if got.status != http.StatusBadRequest || !strings.Contains(got.body, "OUTCOME_NEEDED") || decision(tt.run) != 0 {
+				t.Errorf("%s = %d %s and the decision %v, want 400 and none", answer, got.status, got.body, decision(tt.run))
+			}
+		}
+		path, body := tt.send(tt.answer)
+		on := in.open(t, w.owner, "POST", path, body)
+		tt.run.end(t)
+		if err := on.ended(t); err != nil || decision(tt.run) != tt.want {
+			t.Errorf("%s = %v and the decision %v, want %v", tt.answer, err, decision(tt.run), tt.want)
 		}
 	}
 }

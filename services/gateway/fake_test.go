@@ -726,14 +726,25 @@ func (fakeUsage) DeleteBudget(ctx context.Context, _ *agentv1.DeleteBudgetReques
 // noone is an id of nobody.
 const noone = "0193a1b2-0000-7000-8000-000000000000"
 
-// fakeApprovals has one call that waits in each session, c1, and one rule.
-type fakeApprovals struct{}
+// fakeApprovals has one call that waits in each session, c1, and one rule. It stores the answers about
+// calls of the runner's runs.
+type fakeApprovals struct{ r *fakeRunner }
 
 func (fakeApprovals) ListApprovals(ctx context.Context, req *agentv1.ListApprovalsRequest) (*agentv1.ListApprovalsResponse, error) {
 	if _, err := may(ctx, identity.Viewer); err != nil {
 		return nil, err
 	}
 	return &agentv1.ListApprovalsResponse{Approvals: []*agentv1.Approval{waitingCall(req.GetSessionId())}}, nil
+}
+
+// question returns the question about the run's call c1.
+func (r *fakeRun) question() *agentv1.Approval {
+	for _, c := range r.calls {
+		if c.GetToolCallId() == "c1" {
+			return c.GetApproval()
+		}
+	}
+	return r.asked
 }
 
 func waitingCall(session string) *agentv1.Approval {
@@ -744,14 +755,22 @@ func waitingCall(session string) *agentv1.Approval {
 	}
 }
 
-func (fakeApprovals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*agentv1.DecideResponse, error) {
+func (f fakeApprovals) Decide(ctx context.Context, req *agentv1.DecideRequest) (*agentv1.DecideResponse, error) {
 	if _, err := may(ctx, identity.Editor); err != nil {
 		return nil, err
 	}
 	if req.GetToolCallId() != "c1" {
 		return nil, fault.New(fault.NotFound, "no such call")
 	}
+	f.r.mu.Lock()
+	defer f.r.mu.Unlock()
 	p := waitingCall(req.GetSessionId())
+	if run := f.r.runs[req.GetRunId()]; run != nil {
+		p = run.question()
+		if d := p.GetDecision(); d != agentv1.Decision_DECISION_UNSPECIFIED && d != req.GetDecision() {
+			return nil, fault.Coded(fault.Conflict, "APPROVAL_DECIDED", "this call was answered in another way")
+		}
+	}
 	if at := req.GetAskedAt(); at != nil && !at.AsTime().Equal(p.GetAskedAt().AsTime()) || req.GetRunId() == noone[:35]+"1" {
 		return nil, fault.Coded(fault.Conflict, "APPROVAL_CHANGED", "another question was asked about this call")
 	}

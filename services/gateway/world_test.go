@@ -138,7 +138,7 @@ func (w *world) servePeers(t *testing.T) string {
 	}
 	mux.Handle(agentv1connect.NewConversationServiceHandler(w.runner, runner...))
 	mux.Handle(agentv1connect.NewRunServiceHandler(w.runner, runner...))
-	mux.Handle(agentv1connect.NewApprovalServiceHandler(fakeApprovals{}, runner...))
+	mux.Handle(agentv1connect.NewApprovalServiceHandler(fakeApprovals{w.runner}, runner...))
 	mux.Handle(agentv1connect.NewModelServiceHandler(fakeModels{}, runner...))
 	mux.Handle(agentv1connect.NewUsageServiceHandler(fakeUsage{}, runner...))
 	mux.Handle(agentv1connect.NewAuditServiceHandler(fakeAudit{}, runner...))

@@ -79,7 +79,8 @@ type AGUIAnswer struct {
 	InterruptID string `json:"interruptId"`
 	Status      string `json:"status" enum:"resolved,cancelled"`
 	Payload     *struct {
-		Approved *bool  `json:"approved"`
+		Approved *bool  `json:"approved,omitempty"`
+		Outcome  string `json:"outcome,omitempty" enum:"happened,repeat" doc:"Instead of approved, to the question whether a call took effect: it happened, or it did not and shall run again."`
 		Reason   string `json:"reason,omitempty"`
 	} `json:"payload,omitempty"`
 }
@@ -400,16 +401,32 @@ func (b *AGUIInput) decision(c *agentv1.ToolCall) (*agentv1.DecideRequest, error
 			continue
 		}
 		d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId(), AskedAt: p.GetAskedAt()}
-		approved := false
-		switch {
-		case r.Status == "cancelled":
-		case r.Status != "resolved" || r.Payload == nil || r.Payload.Approved == nil:
-			return nil, invalid("resume: want the status resolved with payload.approved, or cancelled")
-		default:
-			approved, d.Reason = *r.Payload.Approved, r.Payload.Reason
+		var err error
+		if d.Decision, err = r.decision(); err != nil {
+			return nil, err
 		}
-		d.Decision = decisionOf(approved, dialect.AsksOutcome(r.InterruptID))
+		if r.Payload != nil {
+			d.Reason = r.Payload.Reason
+		}
 		return d, checkText("resume: payload.reason", d.Reason, 1000)
 	}
 	return nil, invalid("resume: the interrupt about the tool call %q is not answered", c.GetToolCallId())
+}
+
+// decision converts an answer. Cancelling refuses a call, but says nothing about one that ran.
+func (r *AGUIAnswer) decision() (agentv1.Decision, error) {
+	resolved := r.Status == "resolved" && r.Payload != nil
+	switch {
+	case dialect.AsksOutcome(r.InterruptID):
+		if !resolved || r.Payload.Outcome == "" {
+			return 0, fault.Coded(fault.Invalid, "OUTCOME_NEEDED", "resume: it is unknown whether the tool call took effect, which an approval or a cancellation does not answer: "+
+				`want the status resolved with payload.outcome "happened", or "repeat" to run it again`)
+		}
+		return oneOf[agentv1.Decision]("resume: payload.outcome", r.Payload.Outcome, "DECISION_", agentv1.Decision_value, "happened", "repeat")
+	case r.Status == "cancelled":
+		return agentv1.Decision_DECISION_REFUSED, nil
+	case !resolved || r.Payload.Approved == nil:
+		return 0, invalid("resume: want the status resolved with payload.approved, or cancelled")
+	}
+	return decisionOf(*r.Payload.Approved), nil
 }

@@ -492,9 +492,15 @@ func (m *uiMessage) decisions() ([]chatDecision, error) {
 		if err := checkText("messages: approval.reason", p.Approval.Reason, 1000); err != nil {
 			return nil, err
 		}
-		out = append(out, chatDecision{&agentv1.DecideRequest{
-			ToolCallId: p.ToolCallID, Decision: decisionOf(*p.Approval.Approved, dialect.AsksOutcome(p.Approval.ID)), Reason: p.Approval.Reason,
-		}, p.Approval.ID})
+		d := &agentv1.DecideRequest{ToolCallId: p.ToolCallID, Decision: decisionOf(*p.Approval.Approved), Reason: p.Approval.Reason}
+		if dialect.AsksOutcome(p.Approval.ID) {
+			var err error
+			if d.Decision, err = outcomeIn(*p.Approval.Approved, p.Approval.Reason); err != nil {
+				return nil, err
+			}
+			d.Reason = ""
+		}
+		out = append(out, chatDecision{d, p.Approval.ID})
 	}
 	if len(out) > maxParts {
 		return nil, invalid("messages: more than %d answers", maxParts)
@@ -502,18 +508,26 @@ func (m *uiMessage) decisions() ([]chatDecision, error) {
 	return out, nil
 }
 
-// decisionOf converts an answer. To the question whether a call of unknown outcome may run again,
-// no means that it took effect.
-func decisionOf(approved, outcome bool) agentv1.Decision {
-	switch {
-	case approved && outcome:
-		return agentv1.Decision_DECISION_REPEAT
-	case outcome:
-		return agentv1.Decision_DECISION_HAPPENED
-	case approved:
+// decisionOf converts the answer to the question whether a call may run.
+func decisionOf(approved bool) agentv1.Decision {
+	if approved {
 		return agentv1.Decision_DECISION_APPROVED
 	}
 	return agentv1.Decision_DECISION_REFUSED
+}
+
+// outcomeIn converts the answer to the question whether a call took effect. An approval has no field
+// for it, so that its reason names the choice: people who see only the buttons of an approval have not
+// been asked.
+func outcomeIn(approved bool, reason string) (agentv1.Decision, error) {
+	switch {
+	case approved && reason == "repeat":
+		return agentv1.Decision_DECISION_REPEAT, nil
+	case !approved && reason == "happened":
+		return agentv1.Decision_DECISION_HAPPENED, nil
+	}
+	return 0, fault.Coded(fault.Invalid, "OUTCOME_NEEDED", "messages: it is unknown whether the tool call took effect, which an approval or a refusal does not answer: "+
+		`if it did, answer with approved: false and the reason "happened"; to run it again, with approved: true and the reason "repeat"`)
 }
 
 // findChat returns the session of a chat, without its messages.

@@ -281,11 +281,19 @@ func (w *aguiWriter) result(m *runv1.ToolResult) {
 
 func (w *aguiWriter) ask(m *runv1.ToolApprovalRequest) {
 	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson())
-	o := jsonObject(appendString([]byte(`{"id":`), approvalID(m.GetToolCallId(), m.GetExpiresAt(), m.GetOutcomeUnknown()))).text("reason", "confirmation").text("toolCallId", m.GetToolCallId())
+	o := jsonObject(appendString([]byte(`{"id":`), approvalID(m.GetToolCallId(), m.GetExpiresAt(), m.GetOutcomeUnknown())))
+	schema := `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"}},"required":["approved"]}`
+	if m.GetOutcomeUnknown() {
+		o = o.text("reason", "input_required")
+		schema = `{"type":"object","properties":{"outcome":{"enum":["happened","repeat"]},"reason":{"type":"string"}},"required":["outcome"]}`
+	} else {
+		o = o.text("reason", "confirmation")
+	}
+	o = o.text("toolCallId", m.GetToolCallId())
 	if m.GetReason() != "" {
 		o = o.text("message", m.GetReason())
 	}
-	o = o.json("responseSchema", `{"type":"object","properties":{"approved":{"type":"boolean"},"reason":{"type":"string"}},"required":["approved"]}`, "{}")
+	o = o.json("responseSchema", schema, "{}")
 	if at := m.GetExpiresAt(); at != nil {
 		o = o.text("expiresAt", at.AsTime().Format(time.RFC3339Nano))
 	}

@@ -74,15 +74,20 @@ type UIPart struct {
 
 // UIApproval is the question to a person about a tool call.
 type UIApproval struct {
-	ID            string `json:"id"`
-	RequestReason string `json:"requestReason,omitempty"`
+	ID            string          `json:"id"`
+	Descriptor    json.RawMessage `json:"descriptor,omitempty" doc:"Of a question whether a call took effect: its choices."`
+	RequestReason string          `json:"requestReason,omitempty"`
 }
 
 // Ask marks a tool call of the message as waiting for a person.
 func (m *UIMessage) Ask(call, reason string, until *timestamppb.Timestamp, outcomeUnknown bool) {
+	approval := &UIApproval{ID: approvalID(call, until, outcomeUnknown), RequestReason: reason}
+	if outcomeUnknown {
+		approval.Descriptor = json.RawMessage(outcomeDescriptor)
+	}
 	for i := range m.Parts {
 		if p := &m.Parts[i]; p.ToolCallID == call && p.State == "input-available" {
-			p.State, p.Approval = "approval-requested", &UIApproval{ID: approvalID(call, until, outcomeUnknown), RequestReason: reason}
+			p.State, p.Approval = "approval-requested", approval
 		}
 	}
 }

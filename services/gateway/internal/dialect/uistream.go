@@ -335,9 +335,12 @@ func IsQuestion(approval, call string, until *timestamppb.Timestamp, outcomeUnkn
 	return approval == approvalID(call, until, outcomeUnknown)
 }
 
-// AsksOutcome reports whether a question is about a call's unknown outcome. Approving such a call
-// runs it again.
+// AsksOutcome reports whether a question is about a call's unknown outcome. A plain approval or
+// refusal does not answer it.
 func AsksOutcome(approvalID string) bool { return strings.HasSuffix(approvalID, outcomeSuffix) }
+
+// outcomeDescriptor is the descriptor of an approval that asks about an unknown outcome.
+const outcomeDescriptor = `{"question":"outcome","choices":["happened","repeat"]}`
 
 func (w *uiWriter) approvalRequest(m *runv1.ToolApprovalRequest) {
 	w.completeCall(m.GetToolCallId(), m.GetToolName(), m.GetArgsJson(), false)
@@ -353,6 +356,9 @@ func (w *uiWriter) approvalRequest(m *runv1.ToolApprovalRequest) {
 		return
 	}
 	o := w.chunk("tool-approval-request").text("approvalId", c.asked).text("toolCallId", m.GetToolCallId())
+	if m.GetOutcomeUnknown() {
+		o = o.json("approvalDescriptor", outcomeDescriptor, "{}")
+	}
 	if w.version >= 7 && m.GetReason() != "" {
 		o = o.text("reason", m.GetReason())
 	}
@@ -368,7 +374,7 @@ func (w *uiWriter) dataApproval(id string, o jsonObject, outcomeUnknown bool) {
 
 func (w *uiWriter) approvalResponse(m *runv1.ToolApprovalResponse) {
 	c := w.calls[m.GetToolCallId()]
-	c.refused = slices.Contains([]string{"refused", "expired"}, m.GetDecision())
+	c.refused = !m.GetOutcomeUnknown() && slices.Contains([]string{"refused", "expired"}, m.GetDecision())
 	w.setCall(m.GetToolCallId(), c)
 	id := cmp.Or(c.asked, approvalID(m.GetToolCallId(), nil, m.GetOutcomeUnknown()))
 	switch {

@@ -285,6 +285,23 @@ func TestReaderPauses(t *testing.T) {
 	}
 }
 
+// The question whether a call took effect names its choices. If nobody answers, the call was not
+// denied: it ran.
+func TestUIStreamOutcome(t *testing.T) {
+	t.Parallel()
+	events := script(1, asked("u1", `"hi"`), started(), called("c1", "mail", `{}`, false), question("c1", "mail", `{}`, true), waits(true),
+		answered("c1", "mail", "expired", true), returned("c1", "mail", `{"error":"unknown"}`, true, false), done("stop"))
+	got, _ := read(&dialect.Reader{Fold: dialect.UIStream{Version: 7}, Resumed: 1 << 40}, events, make([][]dialect.Encoding, len(events)))
+	if bytes.Contains(got, []byte("tool-output-denied")) || !bytes.Contains(got, []byte(`"tool-output-error","toolCallId":"c1","errorText":"unknown"`)) {
+		t.Errorf("the stream is\n%s\nwant the call's error", got)
+	}
+	stored := dialect.UIMessage{Parts: []dialect.UIPart{{ToolCallID: "c1", State: "input-available"}}}
+	stored.Ask("c1", "", nil, true)
+	if p := stored.Parts[0].Approval; string(p.Descriptor) != `{"question":"outcome","choices":["happened","repeat"]}` {
+		t.Errorf("a page that is loaded asks %+v, want the choices", p)
+	}
+}
+
 // An event keeps the encodings that other readers may share, and not more than a few.
 func TestEncodingsAreBounded(t *testing.T) {
 	t.Parallel()

@@ -1695,7 +1695,12 @@ export interface components {
             status: "resolved" | "cancelled";
         };
         AGUIAnswerPayloadStruct: {
-            approved: boolean | null;
+            approved?: boolean;
+            /**
+             * @description Instead of approved, to the question whether a call took effect: it happened, or it did not and shall run again.
+             * @enum {string}
+             */
+            outcome?: "happened" | "repeat";
             reason?: string;
         };
         AGUIContext: {
@@ -3878,6 +3883,8 @@ export interface components {
             tools: components["schemas"]["Tool"][];
         };
         UIApproval: {
+            /** @description Of a question whether a call took effect: its choices. */
+            descriptor?: unknown;
             id: string;
             requestReason?: string;
         };
