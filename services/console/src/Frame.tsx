@@ -12,6 +12,7 @@ import { Caps, Icon, IconButton } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
 import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
+import { storage } from "./storage.ts";
 import { toggleTheme } from "./theme.ts";
 
 const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
@@ -60,7 +61,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const { workspace } = useWorkspace();
 	const navigate = useNavigate();
 	const slug = slugOf(workspace);
-	const [shut, setShut] = useState(() => localStorage.getItem("nav") === "shut");
+	const [shut, setShut] = useState(() => storage.get("nav") === "shut");
 	const sessions = useSessions();
 	const running = sessions.data?.filter((s) => s.state === "running").length ?? 0;
 	const waiting = useApprovals().data?.length ?? 0;
@@ -89,7 +90,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 		{ name: "Keys", keys: "?", icon: Keyboard, run: () => setOverlay("keys") },
 		{ keys: "mod+k", run: () => setOverlay("palette") },
 	]);
-	useEffect(() => localStorage.setItem("nav", shut ? "shut" : "open"), [shut]);
+	useEffect(() => storage.set("nav", shut ? "shut" : "open"), [shut]);
 
 	return (
 		<div className={css.shell} data-shut={shut || undefined}>

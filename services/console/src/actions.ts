@@ -4,6 +4,7 @@
  */
 import type { LucideIcon } from "lucide-react";
 import { useEffect, useRef } from "react";
+import { storage } from "./storage.ts";
 
 export interface Action {
 	/** As the palette shows it; without it the action has a key only. */
@@ -38,8 +39,8 @@ export const actions = (): Action[] => [...lists].reverse().flatMap((l) => l.cur
 
 /** Whether keys that are single letters work. WCAG 2.1.4 wants them to have a switch. */
 export const letters = {
-	on: (): boolean => localStorage.getItem("letters") !== "off",
-	set: (on: boolean): void => localStorage.setItem("letters", on ? "on" : "off"),
+	on: (): boolean => storage.get("letters") !== "off",
+	set: (on: boolean): void => storage.set("letters", on ? "on" : "off"),
 };
 
 /** True while an input method composes: its Return and Escape are not the page's. */

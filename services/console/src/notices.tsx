@@ -1,6 +1,7 @@
 import type { Schemas } from "@signalbox/client";
 import { useEffect, useRef, useState } from "react";
 import { Dialog } from "./parts/Dialog.tsx";
+import { storage } from "./storage.ts";
 
 /** What the browser may tell a person who looks at something else. Both are off until somebody turns them on. */
 const kinds = {
@@ -10,7 +11,7 @@ const kinds = {
 type Kind = keyof typeof kinds;
 
 export const noticeOn = (k: Kind): boolean =>
-	"Notification" in globalThis && Notification.permission === "granted" && localStorage.getItem(`notice:${k}`) === "on";
+	"Notification" in globalThis && Notification.permission === "granted" && storage.get(`notice:${k}`) === "on";
 
 /** Keeps the number of waiting calls in the tab's title and icon. */
 export function useCount(n: number): void {
@@ -58,7 +59,7 @@ export function Notices({ onClose }: { onClose: () => void }) {
 	const blocked = !("Notification" in globalThis) || Notification.permission === "denied";
 	const set = async (k: Kind, on: boolean) => {
 		if (on && (await Notification.requestPermission()) !== "granted") on = false;
-		localStorage.setItem(`notice:${k}`, on ? "on" : "off");
+		storage.set(`notice:${k}`, on ? "on" : "off");
 		again((n) => n + 1);
 	};
 	return (

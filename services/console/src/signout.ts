@@ -1,11 +1,19 @@
 import { SignalboxError } from "@signalbox/client";
 import { everywhere, unwrap } from "./client.ts";
 import { begin, forgetAll } from "./document/kept.ts";
+import { storage, written } from "./storage.ts";
 
-/** Ends this browser's session, and shows the sign-in with nothing of it in memory. */
+/**
+ * Ends this browser's session, and shows the sign-in with nothing of it in memory. If it fails, the
+ * error says what to do.
+ */
 export async function signOut(): Promise<void> {
 	await unwrap(everywhere.api.POST("/api/sign-out")).catch((e: unknown) => {
-		if (!(e instanceof SignalboxError && e.status === 401)) throw e; // otherwise the session has ended already
+		if (e instanceof SignalboxError && e.status === 401) return; // the session has ended already
+		const why = e instanceof SignalboxError && e.status > 0 ? e.message : "The server could not be reached.";
+		throw new Error(
+			`${why} You are still signed in here. Sign out again when the line is back, or end this browser from another one: Workspace, Keys and browsers.`,
+		);
 	});
 	forgetAll();
 	location.assign("/sign-in");
@@ -14,15 +22,21 @@ export async function signOut(): Promise<void> {
 /** Keeps drafts from now on, and deletes those and the unsent messages that are not of the person who has signed in. */
 export function keepFor(person: string): void {
 	begin();
-	const before = localStorage.getItem("person");
-	if (before && before !== person)
-		for (const key of Object.keys(localStorage)) if (/^(draft|unsent):/.test(key)) localStorage.removeItem(key);
-	localStorage.setItem("person", person);
+	if (storage.get("person") === person) return;
+	storage.clear(written);
+	storage.remove("person"); // if there is no room for the next one
+	storage.set("person", person);
 }
 
 /** Where a person was who has to sign in, and to where they come back. */
 export const place = {
-	keep: (): void => sessionStorage.setItem("place", location.pathname + location.search + location.hash),
+	keep(): void {
+		try {
+			sessionStorage.setItem("place", location.pathname + location.search + location.hash);
+		} catch {
+			// There is no room: they begin at the start.
+		}
+	},
 	/** Returns it once. */
 	take(): string | undefined {
 		const kept = sessionStorage.getItem("place");

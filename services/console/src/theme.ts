@@ -1,9 +1,11 @@
+import { storage } from "./storage.ts";
+
 export type Theme = "light" | "dark" | "system";
 
 const key = "theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-export const theme = (): Theme => (localStorage.getItem(key) as Theme | null) ?? "system";
+export const theme = (): Theme => (storage.get(key) as Theme | null) ?? "system";
 
 /** Shows the chosen theme, and follows the system's where that is the choice. */
 export function applyTheme(): void {
@@ -15,6 +17,6 @@ dark.addEventListener("change", applyTheme);
 
 /** Changes between light and dark. */
 export function toggleTheme(): void {
-	localStorage.setItem(key, document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+	storage.set(key, document.documentElement.dataset.theme === "dark" ? "light" : "dark");
 	applyTheme();
 }

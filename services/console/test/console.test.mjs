@@ -672,6 +672,45 @@ test("what is written without a connection is kept over a reload, and sent when 
 	await field.fill("");
 });
 
+test("a browser whose storage is full sends all the same, and a sign-out without a connection says what to do", async (t) => {
+	const page = await person(t);
+	await page.evaluate(() => {
+		localStorage.clear();
+		for (let size = 2 ** 22; size >= 1; size /= 2)
+			try {
+				for (let i = 0; ; i++) localStorage.setItem(`${size}-${i}`, "x".repeat(size));
+			} catch {
+				// The next ones are smaller.
+			}
+	});
+	await page.reload();
+	const full = page.getByText("This browser's storage is full, so drafts cannot be kept.");
+	const field = page.getByLabel("Message", { exact: true });
+	await field.fill("hello");
+	await full.waitFor();
+	await field.press("Enter");
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await full.waitFor({ state: "detached" });
+	await page.route("**/messages", (route) => route.abort());
+	await say(page, "count to 3");
+	await page.getByText("Not sent yet. Keep this page open: it is sent when the line is back.").waitFor();
+	await page.getByRole("link", { name: "Documents" }).first().click(); // and back: it is still there
+	await page.goBack();
+	await page.getByText("Not sent yet.").waitFor();
+	await page.unroute("**/messages");
+	await page.evaluate(() => dispatchEvent(new Event("online")));
+	await page.getByText("1 2 3").waitFor();
+	assert.equal(await page.getByRole("log").getByText("count to 3").count(), 1);
+	await page.goto(`${page.url().split("/").slice(0, 5).join("/")}/more`);
+	await page.route("**/api/sign-out", (route) => route.abort());
+	await page.getByRole("button", { name: "Sign out" }).click();
+	await page.getByText("The server could not be reached. You are still signed in here. Sign out again when the line is back").waitFor();
+	await page.unroute("**/api/sign-out");
+	await page.getByRole("button", { name: "Sign out" }).click();
+	await page.getByRole("heading", { name: "Sign in" }).waitFor();
+});
+
 test("what is written in a document without a connection is there when the person comes back", async (t) => {
 	const page = await person(t);
 	await page.routeWebSocket(/\/ws\/documents\//, () => undefined); // a connection on which nothing comes

@@ -1,3 +1,5 @@
+import { storage } from "../storage.ts";
+
 /** Messages that could not be sent, by session: they are sent when the line is back, also after a reload. */
 export interface Unsent {
 	/** Makes a repetition harmless: it is the request's Idempotency-Key. */
@@ -12,7 +14,7 @@ const name = (session: string) => `unsent:${session}`;
 export const unsent = {
 	read(session: string): Unsent[] {
 		try {
-			const kept: unknown = JSON.parse(localStorage.getItem(name(session)) ?? "[]");
+			const kept: unknown = JSON.parse(storage.get(name(session)) ?? "[]");
 			return Array.isArray(kept) ? (kept as Unsent[]).filter((u) => typeof u?.key === "string" && typeof u.text === "string") : [];
 		} catch {
 			return [];
@@ -30,6 +32,6 @@ export const unsent = {
 };
 
 function write(session: string, all: readonly Unsent[]): void {
-	if (all.length > 0) localStorage.setItem(name(session), JSON.stringify(all));
-	else localStorage.removeItem(name(session));
+	if (all.length > 0) storage.set(name(session), JSON.stringify(all));
+	else storage.remove(name(session));
 }

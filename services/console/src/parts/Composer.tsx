@@ -8,21 +8,23 @@ import {
 	useLayoutEffect,
 	useRef,
 	useState,
+	useSyncExternalStore,
 } from "react";
 import { composes, mac } from "../actions.ts";
 import type { File as Attached } from "../live/conversation.ts";
 import { readFiles } from "../live/files.ts";
+import { losesWords, onLosesWords, storage } from "../storage.ts";
 import css from "./Composer.module.css";
 import { Icon, IconButton, Segments } from "./controls.tsx";
 
 export type Mode = "queue" | "steer";
 
-/** The draft of a session, which survives a reload and a sign-out. */
+/** The draft of a session, which survives a reload and a sign-out unless the browser refuses to keep it. */
 export const drafts = {
-	read: (key: string) => localStorage.getItem(`draft:${key}`) ?? "",
+	read: (key: string) => storage.get(`draft:${key}`) ?? "",
 	write(key: string, text: string) {
-		if (text) localStorage.setItem(`draft:${key}`, text);
-		else localStorage.removeItem(`draft:${key}`);
+		if (text) storage.set(`draft:${key}`, text);
+		else storage.remove(`draft:${key}`);
 	},
 	/** Replaces the draft, in a composer that is open too. */
 	set(key: string, text: string, files: readonly Attached[] = []) {
@@ -73,6 +75,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 	const [limit, setLimit] = useState("");
 	const [over, setOver] = useState(false);
 	const offers = useSuggestions(suggest);
+	const unkept = useSyncExternalStore(onLosesWords, losesWords);
 
 	const attach = async (list: FileList | null | undefined) => {
 		if (!list?.length) return;
@@ -209,6 +212,11 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 						<Icon of={Pencil} />
 						<span className="flex-1">You edit a message. What it said before, and its answer, stay as another version.</span>
 						<IconButton icon={X} label="Leave it as it was" onClick={editing.onCancel} />
+					</p>
+				)}
+				{unkept && (
+					<p className={css.limit} role="status">
+						This browser's storage is full, so drafts cannot be kept. What you have not sent is lost when you close this page.
 					</p>
 				)}
 				{limit && (

@@ -1,4 +1,5 @@
 import { type KeyboardEvent, type PointerEvent, useState } from "react";
+import { storage } from "../storage.ts";
 import css from "./Divider.module.css";
 
 const name = "divider";
@@ -12,15 +13,15 @@ const within = (share: number) => Math.min(widest, Math.max(least, share));
 /** The share of the pane at the left that the person has chosen, in per cent; kept in the browser. */
 export function useSplit() {
 	const [share, setShare] = useState<number | undefined>(() => {
-		const kept = Number(localStorage.getItem(name) ?? "");
+		const kept = Number(storage.get(name) ?? "");
 		return kept >= least && kept <= widest ? kept : undefined;
 	});
 	return [
 		share,
 		(next: number | undefined) => {
 			setShare(next);
-			if (next === undefined) localStorage.removeItem(name);
-			else localStorage.setItem(name, String(next));
+			if (next === undefined) storage.remove(name);
+			else storage.set(name, String(next));
 		},
 	] as const;
 }

@@ -4,6 +4,7 @@ import { createContext, memo, use, useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
 import type { Figures, Line, Note, Said, Source, Step } from "../live/conversation.ts";
+import { losesWords } from "../storage.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
 import { drafts } from "./Composer.tsx";
@@ -101,7 +102,12 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 				<time dateTime={said.at}>{timeOfDay(said.at)}</time>
 				{said.state === "sending" && <span>Sending{said.progress !== undefined && ` ${Math.round(said.progress * 100)} %`}</span>}
 				{said.state === "sent" && <SaidDeeds said={said} />}
-				{said.state === "unsent" && <span>Not sent yet. It is kept here and sent when the line is back.</span>}
+				{said.state === "unsent" && (
+					<span>
+						Not sent yet.{" "}
+						{losesWords() ? "Keep this page open: it is sent when the line is back." : "It is kept here and sent when the line is back."}
+					</span>
+				)}
 			</div>
 			<div className={css.say}>
 				<span className="whitespace-pre-wrap">{said.text}</span>

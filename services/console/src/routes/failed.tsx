@@ -3,6 +3,7 @@ import { Link, useRouter } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { signedOut } from "../client.ts";
 import { Blank, Button } from "../parts/controls.tsx";
+import { losesWords } from "../storage.ts";
 
 /** A page that is not there, or that the person may not see. */
 export function NotHere() {
@@ -43,7 +44,7 @@ export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRet
  */
 function Unfetched({ error, heading }: { error: Error; heading: "h1" | "h2" }) {
 	useEffect(() => {
-		const reload = () => location.reload();
+		const reload = () => losesWords() || location.reload();
 		addEventListener("online", reload);
 		return () => removeEventListener("online", reload);
 	}, []);
@@ -54,9 +55,16 @@ function Unfetched({ error, heading }: { error: Error; heading: "h1" | "h2" }) {
 			title="This could not be shown"
 			action={<Button onClick={() => location.reload()}>Reload</Button>}
 		>
-			A part of this page could not be fetched or shown ({error.message}). What you wrote is kept in this browser.
+			A part of this page could not be fetched or shown ({error.message}). <Kept />
 		</Blank>
 	);
+}
+
+/** Says whether what the person wrote and has not sent outlasts this page. */
+export function Kept() {
+	return losesWords()
+		? "This browser's storage is full: what you wrote last is lost when this page is reloaded or closed."
+		: "What you wrote is kept in this browser.";
 }
 
 /** A page whose person is signed out. It stays only if leaving it would lose something. */
@@ -64,7 +72,7 @@ function SignedOut({ heading }: { heading: "h1" | "h2" }) {
 	useEffect(() => signedOut.tell(), []);
 	return (
 		<Blank heading={heading} line="broken" title="You are signed out" action={<Link to="/sign-in">Sign in again</Link>}>
-			What you wrote is kept in this browser.
+			<Kept />
 		</Blank>
 	);
 }

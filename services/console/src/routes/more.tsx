@@ -1,8 +1,9 @@
 import { Link } from "@tanstack/react-router";
 import { ChevronRight, LogOut, Moon, Sun } from "lucide-react";
+import { useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { Icon } from "../parts/controls.tsx";
-import { Page } from "../parts/page.tsx";
+import { Page, Refused } from "../parts/page.tsx";
 import { places } from "../places.ts";
 import { signOut } from "../signout.ts";
 import { toggleTheme } from "../theme.ts";
@@ -11,6 +12,7 @@ import css from "./more.module.css";
 /** On a phone, the places that the bar at the bottom has no room for. */
 export function MorePage() {
 	const { workspace } = useWorkspace();
+	const [error, setError] = useState<Error | null>(null);
 	return (
 		<Page title="More" about={workspace.name}>
 			<ul className={css.list}>
@@ -32,12 +34,13 @@ export function MorePage() {
 					</button>
 				</li>
 				<li>
-					<button type="button" onClick={() => void signOut()}>
+					<button type="button" onClick={() => void signOut().catch(setError)}>
 						<Icon of={LogOut} />
 						Sign out
 					</button>
 				</li>
 			</ul>
+			<Refused error={error} />
 		</Page>
 	);
 }

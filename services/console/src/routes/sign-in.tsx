@@ -4,6 +4,7 @@ import { useEffect, useRef, useState } from "react";
 import { everywhere, unwrap } from "../client.ts";
 import { Button, Notice } from "../parts/controls.tsx";
 import { Mark } from "../parts/Signal.tsx";
+import { Kept } from "./failed.tsx";
 import css from "./sign-in.module.css";
 
 /** Exchanges a token or a link's key for a session, and goes to where the person was. */
@@ -93,8 +94,7 @@ export function SignInPage({ problem = "", ended = false }: { problem?: string; 
 					{ended && !error && (
 						<div className="mb-4" role="status">
 							<Notice tone="wait">
-								<b className="font-bold">You were signed out.</b> Sign in again to go on where you were. What you wrote is kept in this
-								browser.
+								<b className="font-bold">You were signed out.</b> Sign in again to go on where you were. <Kept />
 							</Notice>
 						</div>
 					)}
