@@ -9,14 +9,27 @@ import type { ClientOptions } from "./index.ts";
 /** What a person can be told about the document's connection. All but the first three are final. */
 export type DocumentState = "connecting" | "live" | "lost" | "signed-out" | "no-member" | "deleted" | "too-large";
 
+/** Why the token function gave no token, and when it is called again, in ms since 1970. */
+export interface TokenFailure {
+	error: unknown;
+	retryAt: number;
+}
+
+/** The pauses before a token function that fails is called again, in ms: each is twice as long as the one before. */
+const firstPause = 1_000;
+const longestPause = 30_000;
+
 /** Close codes that another try would not change (docs/editor.md). */
 const ends: Record<number, DocumentState> = { 4401: "signed-out", 4403: "no-member", 4404: "deleted", 4413: "too-large" };
 
 export interface DocumentOptions extends Omit<ClientOptions, "fetch"> {
 	/** Default: a new one, which `close` destroys. */
 	doc?: Y.Doc;
-	/** Called when the state changes; it begins as "connecting". */
-	onState?: (state: DocumentState) => void;
+	/**
+	 * Called when the state changes; it begins as "connecting". Each time that the token function fails
+	 * it is called with "lost" and the failure.
+	 */
+	onState?: (state: DocumentState, failure?: TokenFailure) => void;
 	/** Default: the global WebSocket, which Node has since version 22. */
 	WebSocket?: typeof WebSocket;
 }
@@ -32,7 +45,7 @@ export interface DocumentConnection {
 /**
  * Connects to a document. A connection that is lost, or whose token has expired, is made again, with a new
  * token if `token` is a function, until the server says that another try would not help, such as with a
- * second token that it refuses.
+ * second token that it refuses. A token function that fails is called again after growing pauses, of up to 30 s.
  */
 export function connectDocument(id: string, options: DocumentOptions = {}): DocumentConnection {
 	const { token, workspace, onState } = options;
@@ -48,21 +61,30 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 	let closed = false;
 	/** The server has refused a token since the document was live. */
 	let refused = false;
-	const authorize = async () => {
-		const text = typeof token === "function" ? await token() : token;
-		if (text) provider.params = { ...provider.params, token: text };
+	let pause = firstPause;
+	/** When a token function that has failed may be called again. */
+	let retryAt = 0;
+	/** Gets a new token; false if the function fails. */
+	const authorize = async (): Promise<boolean> => {
+		try {
+			const text = typeof token === "function" ? await token() : token;
+			if (text) provider.params = { ...provider.params, token: text };
+			pause = firstPause;
+			return true;
+		} catch (error) {
+			retryAt = Date.now() + pause * (0.5 + Math.random() / 2);
+			pause = Math.min(pause * 2, longestPause);
+			if (!closed) onState?.("lost", { error, retryAt });
+			return false;
+		}
 	};
-	/** Connects with a new token. A function that throws, such as without a network, is called again. */
-	const connect = () => {
+	let again: ReturnType<typeof setTimeout> | undefined;
+	/** Connects with a new token. */
+	const connect = async () => {
+		const ok = await authorize();
 		if (closed) return;
-		authorize().then(
-			() => closed || provider.connect(),
-			() => {
-				if (closed) return;
-				onState?.("lost");
-				setTimeout(connect, 1_000);
-			},
-		);
+		if (ok) provider.connect();
+		else again = setTimeout(connect, retryAt - Date.now());
 	};
 	provider.on("sync", (synced: boolean) => {
 		if (!synced) return;
@@ -75,19 +97,20 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 		if (end === "signed-out" && typeof token === "function" && !refused) {
 			end = undefined; // the token has expired, and the function has another one
 			refused = true;
-			connect();
-		} else if (!end) void authorize().catch(() => undefined); // the next connection tries with the last token
+			void connect();
+		} else if (!end && Date.now() >= retryAt) void authorize(); // if it fails, the next connection tries with the last token
 		onState?.(end ?? "lost");
 	});
 	// A page learns of a lost network long before the silence tells it.
 	const cut = () => provider.ws?.close();
 	globalThis.addEventListener?.("offline", cut);
-	connect();
+	void connect();
 	return {
 		doc,
 		provider,
 		close() {
 			closed = true;
+			clearTimeout(again);
 			globalThis.removeEventListener?.("offline", cut);
 			provider.destroy();
 			if (!options.doc) doc.destroy();
