@@ -39,7 +39,11 @@ func TestBranchRequests(t *testing.T) {
 	w := newWorld(t)
 	in := w.gateway(t)
 	w.runner.script = func(r *fakeRun) { r.answer(t, "a") }
-	session, message := in.newSession(t, w.owner), id.New[id.Message]().String()
+	session, chosen := in.newSession(t, w.owner), id.New[id.Message]().String()
+	if err := in.open(t, w.owner, "POST", "/api/chat", userMessage(session, "m0", "x")).ended(t); err != nil {
+		t.Fatal(err)
+	}
+	message := w.runner.latest(t, session, 1).message.GetId()
 	path := "/api/sessions/" + session
 	chat := func(more, last string) string {
 		return fmt.Sprintf(`{"id":%q,"messages":[%s]%s}`, session, last, more)
@@ -59,6 +63,13 @@ func TestBranchRequests(t *testing.T) {
 		{"useChat edits", "/api/chat", chat(`,"messageId":"m1"`, user("m1")), []string{`edit "x" key= client=chat:m1 current=true`}},
 		{"useChat edits a loaded message", "/api/chat", chat(fmt.Sprintf(`,"messageId":%q`, message), user(message)), []string{`edit "x" key= message=` + message + " current=true"}},
 		{"useChat edits one that never arrived", "/api/chat", chat(`,"messageId":"m2"`, user("m2")), []string{`edit "x" key= client=chat:m2 current=true`, `send "x" key=chat:m2 current=false`}},
+		{"useChat sends one with a UUID", "/api/chat", chat("", user(chosen)), []string{`send "x" key=chat:` + chosen + " current=false"}},
+		{"useChat edits one with a UUID", "/api/chat", chat(fmt.Sprintf(`,"messageId":%q`, chosen), user(chosen)), []string{
+			`edit "x" key= message=` + chosen + " current=true", `edit "x" key= client=chat:` + chosen + " current=true",
+		}},
+		{"useChat regenerates the answer to one with a UUID", "/api/chat", chat(again+fmt.Sprintf(`,"messageId":%q`, chosen), user(chosen)), []string{
+			"regenerate key= message=" + chosen + " current=true", "regenerate key= client=chat:" + chosen + " current=true",
+		}},
 		{"useChat regenerates", "/api/chat", chat(again, user("m1")), []string{"regenerate key= current=false"}},
 		{"useChat regenerates an answer", "/api/chat", chat(again+fmt.Sprintf(`,"messageId":%q`, message), user("m1")), []string{"regenerate key= run=" + message + " current=false"}},
 		{"useChat regenerates the answer to a message", "/api/chat", chat(again+`,"messageId":"m1"`, user("m1")), []string{"regenerate key= client=chat:m1 current=true"}},

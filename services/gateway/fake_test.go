@@ -329,6 +329,17 @@ func (r *fakeRunner) CompactSession(ctx context.Context, req *agentv1.CompactSes
 	return &agentv1.CompactSessionResponse{}, nil
 }
 
+// has reports whether a session has the message, if one is named.
+func (r *fakeRunner) has(s *fakeSession, of *agentv1.MessageRef) bool {
+	switch by := of.GetBy().(type) {
+	case *agentv1.MessageRef_MessageId:
+		return slices.ContainsFunc(s.messages, func(m *agentv1.Message) bool { return m.GetId() == by.MessageId })
+	case *agentv1.MessageRef_IdempotencyKey:
+		return r.keys[s.GetId()+by.IdempotencyKey] != ""
+	}
+	return true
+}
+
 func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*agentv1.SubmitResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,7 +352,7 @@ func (r *fakeRunner) Submit(ctx context.Context, req *agentv1.SubmitRequest) (*a
 		return nil, err
 	}
 	r.submitted = append(r.submitted, proto.CloneOf(req))
-	if key := req.GetEdit().GetOf().GetIdempotencyKey(); key != "" && r.keys[s.GetId()+key] == "" {
+	if !r.has(s, req.GetEdit().GetOf()) || !r.has(s, req.GetRegenerate().GetOf()) {
 		return nil, fault.New(fault.NotFound, "this session has no such message")
 	}
 	if old := r.runs[r.keys[s.GetId()+req.GetIdempotencyKey()]]; old != nil && req.GetIdempotencyKey() != "" {

@@ -201,8 +201,9 @@ await run(async () => {
   did('runs a tool in the page');
 
   // Other answers and another version of a message, from the page that said it and from one that has loaded it.
+  // Message ids that are UUIDs look like the gateway's own.
   const tree = newChat('tree');
-  page = chat(tree);
+  page = chat(tree, { generateId: () => crypto.randomUUID() });
   await ask(page, { text: short });
   for (const options of [() => undefined, (messageId) => ({ messageId })]) {
     const before = page.chat.messages[1].id;

@@ -255,11 +255,23 @@ func (a *API) chatSubmit(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 		return a.chatRun(ctx, in, req)
 	}
 	edit := proto.CloneOf(req)
-	edit.Edit, edit.ContentJson = &agentv1.Edit{Of: chatRef(m.ID, "user"), ContentJson: req.GetContentJson()}, ""
-	res, err := a.chatRun(ctx, in, edit)
+	edit.Edit, edit.ContentJson = &agentv1.Edit{ContentJson: req.GetContentJson()}, ""
+	res, err := a.chatBranch(ctx, in, edit, chatRefs(m.ID, "user"), &edit.Edit.Of)
 	if fault.KindOf(err) == fault.NotFound { // the message never arrived
 		req.IdempotencyKey = chatKey + m.ID
 		return a.chatRun(ctx, in, req)
+	}
+	return res, err
+}
+
+// chatBranch is chatRun for a request about the first of the references that is to a message. of is
+// the request's field.
+func (a *API) chatBranch(ctx context.Context, in *chatInput, req *agentv1.SubmitRequest, refs []*agentv1.MessageRef, of **agentv1.MessageRef) (res *reply, err error) {
+	for _, ref := range refs {
+		*of = ref
+		if res, err = a.chatRun(ctx, in, req); fault.KindOf(err) != fault.NotFound {
+			break
+		}
 	}
 	return res, err
 }
@@ -286,24 +298,26 @@ func (a *API) chatRegenerate(ctx context.Context, in *chatInput) (*reply, error)
 	if err != nil {
 		return nil, err
 	}
-	req.SessionId, req.Regenerate = found.GetSession().GetId(), &agentv1.Regenerate{Of: chatRef(b.MessageID, role)}
-	return a.chatRun(ctx, in, req)
+	req.SessionId, req.Regenerate = found.GetSession().GetId(), &agentv1.Regenerate{}
+	return a.chatBranch(ctx, in, req, chatRefs(b.MessageID, role), &req.Regenerate.Of)
 }
 
-// chatRef names a message of a chat: by a stored id or, for an answer, that of its run, or by the id
-// that the client chose. A client that has edited a message still has its first id, so that the
-// id stands for whichever sibling is current.
-func chatRef(text, role string) *agentv1.MessageRef {
+// chatRefs returns what a message's id in a chat may refer to: a stored id or, for an answer, that of
+// its run, and the id that the client chose, which may be a UUID too. A client that has edited a
+// message still has its first id, so that the id stands for whichever sibling is current.
+func chatRefs(text, role string) []*agentv1.MessageRef {
+	if text == "" {
+		return []*agentv1.MessageRef{nil} // the last message
+	}
+	chosen := &agentv1.MessageRef{By: &agentv1.MessageRef_IdempotencyKey{IdempotencyKey: chatKey + text}, Current: true}
 	_, err := id.Parse[id.Message](text)
 	switch {
-	case text == "":
-		return nil
-	case err == nil && role == "assistant":
-		return &agentv1.MessageRef{By: &agentv1.MessageRef_RunId{RunId: text}}
-	case err == nil:
-		return &agentv1.MessageRef{By: &agentv1.MessageRef_MessageId{MessageId: text}, Current: true}
+	case err != nil:
+		return []*agentv1.MessageRef{chosen}
+	case role == "assistant":
+		return []*agentv1.MessageRef{{By: &agentv1.MessageRef_RunId{RunId: text}}}
 	}
-	return &agentv1.MessageRef{By: &agentv1.MessageRef_IdempotencyKey{IdempotencyKey: chatKey + text}, Current: true}
+	return []*agentv1.MessageRef{{By: &agentv1.MessageRef_MessageId{MessageId: text}, Current: true}, chosen}
 }
 
 // chatRun submits a message and streams the run.
