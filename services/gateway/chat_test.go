@@ -235,6 +235,10 @@ func TestChatApproval(t *testing.T) {
 
 data: {"type":"tool-output-available","toolCallId":"c1","output":{"ok":1}}
 
+data: {"type":"start-step"}
+
+data: {"type":"finish-step"}
+
 data: {"type":"finish","finishReason":"stop","messageMetadata":{"usage":{"inputTokens":10,"outputTokens":5,"totalTokens":15},"steps":1,"finishReason":"stop"}}
 
 data: [DONE]

@@ -200,6 +200,16 @@ await run(async () => {
   page.unmount();
   did('runs a tool in the page');
 
+  // An answer that ends with the results of tools, since the session allows no further step, is not sent back.
+  const { session: brief } = await call('/api/sessions', { method: 'POST', body: JSON.stringify({ max_steps: 1 }) });
+  page = chat(brief.id, { sendAutomaticallyWhen: ai.lastAssistantMessageIsCompleteWithToolCalls });
+  const over = await ask(page, { text: short });
+  assert.equal(over.status, 'ready', String(over.error));
+  assert.equal(over.messages[1].metadata.finishReason, 'max-steps');
+  assert.equal(over.messages[1].parts.find((p) => p.type === 'tool-get_current_datetime').state, 'output-available');
+  page.unmount();
+  did('ends after a tool');
+
   // Other answers and another version of a message, from the page that said it and from one that has loaded it.
   // Message ids that are UUIDs look like the gateway's own.
   const tree = newChat('tree');

@@ -42,6 +42,7 @@ type uiState struct {
 	parts    int    // that were begun; they number the parts
 	sources  int
 	calls    map[string]uiCall // of the step
+	called   bool              // the last step that was begun has calls, not of the provider
 }
 
 // uiCall is what the client knows of a tool call.
@@ -194,7 +195,7 @@ func (w *uiWriter) openStep() {
 	}
 	w.closeStep()
 	w.emit(w.chunk("start-step"))
-	w.stepOpen, w.step = true, w.event.GetStepIndex()
+	w.stepOpen, w.step, w.called = true, w.event.GetStepIndex(), false
 }
 
 func (w *uiWriter) closeStep() {
@@ -269,6 +270,7 @@ func (w *uiWriter) beginCall(id, name string, providerExecuted bool) {
 	w.closePart()
 	w.emit(executed(w.chunk("tool-input-start").call(id, name), providerExecuted))
 	w.setCall(id, uiCall{name: name, begun: true})
+	w.called = w.called || !providerExecuted
 }
 
 func (w *uiWriter) completeCall(id, name, args string, providerExecuted bool) {
@@ -287,6 +289,7 @@ func (w *uiWriter) completeCall(id, name, args string, providerExecuted bool) {
 	w.emit(o)
 	c.name, c.begun, c.available = name, true, true
 	w.setCall(id, c)
+	w.called = w.called || !providerExecuted
 }
 
 // CallMetadata is what a tool call's part says of its step: clients send it back with the result,
@@ -441,6 +444,11 @@ func (w *uiWriter) waiting(m *runv1.Waiting) {
 
 func (w *uiWriter) done(m *runv1.Done) {
 	w.closeStep()
+	if w.called {
+		// A client whose last step has only calls with results would send them, to an ended run.
+		w.openStep()
+		w.closeStep()
+	}
 	reason := m.GetFinishReason()
 	if reason == "cancelled" {
 		w.emit(w.chunk("abort"))
