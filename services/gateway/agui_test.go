@@ -2,11 +2,14 @@ package gateway_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
@@ -70,6 +73,19 @@ func testAGUIApproval(t *testing.T, w *world) {
 	if err := on.ended(t); err != nil || !strings.Contains(on.text(), `"RUN_STARTED","threadId":"t","runId":"r2"`) || !strings.Contains(on.text(), `"TOOL_CALL_RESULT"`) || strings.Contains(on.text(), "TOOL_CALL_START") {
 		t.Errorf("the continuation = %v\n%s", err, on.text())
 	}
+	// The answers again, whose response was lost, are the same response; other answers are refused.
+	again = in.open(t, w.owner, "POST", "/api/ag-ui", body("r2", "", yes))
+	if err := again.ended(t); err != nil || again.text() != on.text() {
+		t.Errorf("the repeated answers = %v\n%s\nwant\n%s", err, again.text(), on.text())
+	}
+	for name, resume := range map[string]string{
+		"another answer":   `,"resume":[{"interruptId":"c1","status":"cancelled"}]`,
+		"another question": `,"resume":[{"interruptId":"c1~1","status":"cancelled"}]`,
+	} {
+		if got := in.send(t, in.request(t, w.owner, "POST", "/api/ag-ui", body("r2", "", resume), nil)); got.status != http.StatusConflict {
+			t.Errorf("%s = %d %s, want 409", name, got.status, got.body)
+		}
+	}
 	// A client that leaves stops the run, unless it says otherwise.
 	left := in.open(t, w.owner, "POST", "/api/ag-ui", body("r3", `{"id":"e","role":"user","content":"more"}`, ""))
 	next := w.runner.latest(t, session, 2)
@@ -127,6 +143,41 @@ func testAGUIApproval(t *testing.T, w *world) {
 	eventually(t, "the run that was answered is stopped", func() bool { return w.runner.wasStopped(answered.GetId()) })
 	if w.runner.wasStopped(goesOn.GetId()) {
 		t.Error("a run that is to continue is stopped")
+	}
+}
+
+// The result of a client's tool that is sent again, because its response was lost, gets the response.
+func TestAGUIRepeatedResult(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	const tools = `,"tools":[{"name":"locate","description":"","parameters":{"type":"object"}}]`
+	sent := in.open(t, w.owner, "POST", "/api/ag-ui", `{"threadId":"t","runId":"r1","messages":[{"id":"a","role":"user","content":"where?"}]`+tools+`}`)
+	run := w.runner.latest(t, sent.header.Get("X-Session-Id"), 1)
+	run.begin(t)
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`}}}))
+	parked := run.event(&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{ForClient: true}}})
+	run.set(func() {
+		run.State, run.LastEvent = agentv1.RunState_RUN_STATE_WAITING, new(parked.GetNumber())
+		run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`, ClientUntil: timestamppb.Now()}}
+	})
+	run.publish(t, parked)
+	if err := sent.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	result := fmt.Sprintf(`{"threadId":"t","runId":"r2","messages":[{"id":"%s-0-1","role":"assistant"},{"id":"b","role":"tool","toolCallId":"c1","content":"Paris"}]%s}`, run.GetId(), tools)
+	run.set(func() { run.State = agentv1.RunState_RUN_STATE_RUNNING })
+	first := in.open(t, w.owner, "POST", "/api/ag-ui", result)
+	run.set(func() { run.calls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "locate", ArgsJson: `{}`}} })
+	run.publish(t, run.event(&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "locate", ResultJson: `{"output":"Paris"}`}}}))
+	run.step(t, "")
+	run.end(t)
+	again := in.open(t, w.owner, "POST", "/api/ag-ui", result)
+	if err := errors.Join(first.ended(t), again.ended(t)); err != nil || !strings.Contains(first.text(), "RUN_FINISHED") || again.text() != first.text() {
+		t.Errorf("the repeated result = %v\n%s\nwant\n%s", err, again.text(), first.text())
+	}
+	if got := w.runner.sent(); strings.Count(got, `c1 "Paris" `+run.GetId()+" step 0") != 2 {
+		t.Errorf("the results sent are %q", got)
 	}
 }
 

@@ -467,14 +467,17 @@ func (r *fakeRunner) GetRun(ctx context.Context, req *agentv1.GetRunRequest) (*a
 	if run == nil || run.session.GetWorkspaceId() != a.Workspace.String() {
 		return nil, fault.New(fault.NotFound, "no such run")
 	}
-	res := &agentv1.GetRunResponse{Run: proto.CloneOf(run.Run), ToolCalls: run.calls}
+	res := &agentv1.GetRunResponse{Run: proto.CloneOf(run.Run)}
+	for _, c := range run.calls {
+		res.ToolCalls = append(res.ToolCalls, proto.CloneOf(c))
+	}
 	if run.CollectToolStats {
 		res.ToolCalls = []*agentv1.ToolCall{{ToolCallId: "c1", ToolName: "doc_read", ArgsJson: `{"id":"x"}`, Phase: "done", Outcome: &toolv1.Outcome{
 			State: toolv1.OutcomeState_OUTCOME_STATE_OK, ResultJson: `{"id":"x"}`, DurationMs: 12, Summary: "x",
 		}}}
 	}
 	if run.asked != nil {
-		res.ToolCalls = append(res.ToolCalls, &agentv1.ToolCall{ToolCallId: "c1", ToolName: "send", ArgsJson: "{}", Approval: run.asked})
+		res.ToolCalls = append(res.ToolCalls, &agentv1.ToolCall{ToolCallId: "c1", ToolName: "send", ArgsJson: "{}", Approval: proto.CloneOf(run.asked)})
 	}
 	res.Steps = []*agentv1.Step{{FinishReason: "stop", Usage: run.GetUsage(), Wasted: &agentv1.Usage{InputTokens: 20, OutputTokens: 4, Estimated: true}}}
 	return res, nil
@@ -494,6 +497,7 @@ func (r *fakeRunner) ListRuns(ctx context.Context, req *agentv1.ListRunsRequest)
 			res.Runs = append(res.Runs, proto.CloneOf(run.Run))
 		}
 	}
+	slices.SortFunc(res.Runs, func(a, b *agentv1.Run) int { return b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()) })
 	return res, nil
 }
 
@@ -786,7 +790,7 @@ func (f fakeApprovals) Decide(ctx context.Context, req *agentv1.DecideRequest) (
 		return nil, fault.Coded(fault.Conflict, "APPROVAL_CHANGED", "another question was asked about this call")
 	}
 	p.Decision, p.DecisionReason = req.GetDecision(), req.GetReason()+" "+req.GetRemember().String()
-	return &agentv1.DecideResponse{Approval: p}, nil
+	return &agentv1.DecideResponse{Approval: proto.CloneOf(p)}, nil
 }
 
 func (fakeApprovals) CreateRule(ctx context.Context, req *agentv1.CreateRuleRequest) (*agentv1.CreateRuleResponse, error) {

@@ -318,26 +318,23 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if found.GetActiveRun() == nil {
-		return nil, fault.Coded(fault.Conflict, "NOTHING_WAITS", "no run of this thread waits for an answer: send a message of the user")
-	}
-	res, err := a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: found.GetActiveRun().GetId()})
+	res, err := a.currentRun(ctx, found)
 	if err != nil {
 		return nil, err
 	}
-	results, decisions, call, err := b.answers(res)
+	given, err := b.answers(res, found.GetSession())
 	if err != nil {
 		return nil, err
 	}
-	if len(decisions) > 0 && callerOf(ctx).IsKey() {
+	if len(given.decisions) > 0 && callerOf(ctx).IsKey() {
 		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
 	}
-	for _, r := range results {
+	for _, r := range given.results {
 		if _, err := a.cfg.Conversations.SendToolResult(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	for _, d := range decisions {
+	for _, d := range given.decisions {
 		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
 			return nil, err
 		}
@@ -355,62 +352,108 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 		return nil, err
 	}
 	s.run = res.GetRun()
-	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: call, Resumed: resumed(s.run)}
+	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: given.call, Resumed: resumed(s.run)}
 	err = s.replay(feed.Follow{Reader: reader})
-	s.once = err == nil && b.stops() // what has been answered cannot be answered again
+	s.once = err == nil && b.stops() && given.awaited // another request may stream what follows a repeated answer
 	return s.answerAGUI(b, err)
 }
 
-// answers returns what the request answers, and one of the calls. Nothing that the run waits for
-// may be missing.
-func (b *AGUIInput) answers(res *agentv1.GetRunResponse) (results []*agentv1.SendToolResultRequest, decisions []*agentv1.DecideRequest, call string, err error) {
-	given, step := b.results(res.GetRun().GetId())
+// currentRun returns the active run of a session or, if there is none, the last one.
+func (a *API) currentRun(ctx context.Context, found *agentv1.GetSessionResponse) (*agentv1.GetRunResponse, error) {
+	run := found.GetActiveRun()
+	if run == nil {
+		last, err := a.cfg.Runs.ListRuns(ctx, &agentv1.ListRunsRequest{SessionId: found.GetSession().GetId(), PageSize: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(last.GetRuns()) == 0 {
+			return nil, nothingWaits()
+		}
+		run = last.GetRuns()[0]
+	}
+	return a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: run.GetId()})
+}
+
+func nothingWaits() error {
+	return fault.Coded(fault.Conflict, "NOTHING_WAITS", "no run of this thread waits for an answer: send a message of the user")
+}
+
+// aguiAnswers is what a request answers.
+type aguiAnswers struct {
+	results   []*agentv1.SendToolResultRequest
+	decisions []*agentv1.DecideRequest
+	call      string // one of the calls
+	awaited   bool   // the run waits for an answer; otherwise all are repeated
+}
+
+// answers returns what the request answers. Nothing that the run waits for may be missing, unless
+// the request repeats earlier answers, whose response was lost: agent-runner refuses those that differ
+// from what it has recorded.
+func (b *AGUIInput) answers(res *agentv1.GetRunResponse, session *agentv1.Session) (*aguiAnswers, error) {
+	run, out, missing := res.GetRun(), &aguiAnswers{}, error(nil)
+	given, step := b.results(run.GetId())
+	ofClient := func(tool string) bool {
+		return slices.Contains(session.GetClientTools(), tool) || slices.ContainsFunc(b.Tools, func(t AGUITool) bool { return t.Name == tool })
+	}
 	for _, c := range res.GetToolCalls() {
-		waits, p := c.GetToolCallId(), c.GetApproval()
+		id, p := c.GetToolCallId(), c.GetApproval()
+		forClient, forPerson := c.GetClientUntil() != nil, p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED && !hasEnded(run)
+		r, answer := given[id], b.about(c)
 		switch {
-		case c.GetClientUntil() != nil:
-			r := given[waits]
-			if r == nil {
-				return nil, nil, "", invalid("messages: the result of the tool call %q is missing", waits)
-			}
-			r.SessionId, r.RunId, r.StepIndex = res.GetRun().GetSessionId(), res.GetRun().GetId(), step
-			results = append(results, r)
-		case p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED:
-			d, err := b.decision(c)
+		case r != nil && (forClient || ofClient(c.GetToolName()) && step != nil && *step == c.GetStepIndex()):
+			r.SessionId, r.RunId, r.StepIndex = run.GetSessionId(), run.GetId(), step
+			out.results = append(out.results, r)
+		case answer != nil:
+			d, err := answer.decide(c)
 			if err != nil {
-				return nil, nil, "", err
+				return nil, err
 			}
-			d.SessionId, d.RunId = res.GetRun().GetSessionId(), res.GetRun().GetId()
-			decisions = append(decisions, d)
+			d.SessionId, d.RunId = run.GetSessionId(), run.GetId()
+			out.decisions = append(out.decisions, d)
+		case forClient:
+			missing = invalid("messages: the result of the tool call %q is missing", id)
+			continue
+		case forPerson:
+			missing = invalid("resume: the interrupt about the tool call %q is not answered", id)
+			continue
 		default:
 			continue
 		}
-		call = waits
+		if awaited := forClient || forPerson; awaited || !out.awaited {
+			out.call, out.awaited = id, awaited
+		}
 	}
-	if call == "" {
-		return nil, nil, "", fault.Coded(fault.Conflict, "NOTHING_WAITS", "the run of this thread waits for no answer")
+	switch {
+	case missing != nil && (out.awaited || out.call == ""):
+		return nil, missing
+	case out.call == "":
+		return nil, nothingWaits()
 	}
-	return results, decisions, call, nil
+	return out, nil
 }
 
-// decision returns the answer about a call.
-func (b *AGUIInput) decision(c *agentv1.ToolCall) (*agentv1.DecideRequest, error) {
+// about returns the answer to the question about a call, or nil.
+func (b *AGUIInput) about(c *agentv1.ToolCall) *AGUIAnswer {
 	p := c.GetApproval()
-	for _, r := range b.Resume {
-		if !dialect.IsQuestion(r.InterruptID, c.GetToolCallId(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME) {
-			continue
+	for i := range b.Resume {
+		if p != nil && dialect.IsQuestion(b.Resume[i].InterruptID, c.GetToolCallId(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME) {
+			return &b.Resume[i]
 		}
-		d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId(), AskedAt: p.GetAskedAt()}
-		var err error
-		if d.Decision, err = r.decision(); err != nil {
-			return nil, err
-		}
-		if r.Payload != nil {
-			d.Reason = r.Payload.Reason
-		}
-		return d, checkText("resume: payload.reason", d.Reason, 1000)
 	}
-	return nil, invalid("resume: the interrupt about the tool call %q is not answered", c.GetToolCallId())
+	return nil
+}
+
+// decide returns the answer as one about a call.
+func (r *AGUIAnswer) decide(c *agentv1.ToolCall) (*agentv1.DecideRequest, error) {
+	d := &agentv1.DecideRequest{ToolCallId: c.GetToolCallId(), AskedAt: c.GetApproval().GetAskedAt()}
+	var err error
+	if d.Decision, err = r.decision(); err != nil {
+		return nil, err
+	}
+	if r.Payload != nil {
+		d.Reason = r.Payload.Reason
+	}
+	return d, checkText("resume: payload.reason", d.Reason, 1000)
 }
 
 // decision converts an answer. Cancelling refuses a call, but says nothing about one that ran.
