@@ -515,6 +515,39 @@ func testChatStopsOnDisconnect(t *testing.T, w *world) {
 	}
 }
 
+// A chat of any length goes on although useChat sends all its messages, with their attachments, each
+// time: only the last one counts.
+func TestChatOfManyMessages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	w.runner.script = func(r *fakeRun) { r.answer(t, "a") }
+	picture := `{"id":"x","role":"user","parts":[{"type":"file","mediaType":"image/png","url":"data:image/png;base64,` + strings.Repeat("aGk=", 3<<20/4) + `"}]}`
+	body := func(before int, last string) string {
+		return `{"id":"c","messages":[` + strings.Repeat(picture+",", before) + `{"id":"m","role":"user","parts":[{"type":"text","text":"` + last + `"}]}],"trigger":"submit-message","timezone":"Europe/Paris"}`
+	}
+	if err := in.open(t, w.owner, "POST", "/api/chat", body(8, "hi")).ended(t); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.runner.submitted[0]; got.GetContentJson() != `"hi"` || got.GetTimezone() != "Europe/Paris" || got.GetIdempotencyKey() != "chat:m" {
+		t.Errorf("submitted is %v, want the last message and the fields around the messages", got)
+	}
+	for name, tt := range map[string]struct {
+		body string
+		want int
+		says string
+	}{
+		"a long message":          {body(1, strings.Repeat("x", 20<<20)), http.StatusRequestEntityTooLarge, "prepareSendMessagesRequest"},
+		"very many messages":      {body(36, "hi"), http.StatusRequestEntityTooLarge, "prepareSendMessagesRequest"},
+		"many messages, cut":      {strings.TrimSuffix(body(8, "hi"), "}"), http.StatusBadRequest, "not valid JSON"},
+		"many messages, no array": {strings.Replace(body(8, "hi"), "[", "{", 1), http.StatusBadRequest, "not valid JSON"},
+	} {
+		if got := in.send(t, in.request(t, w.owner, "POST", "/api/chat", tt.body, nil)); got.status != tt.want || !strings.Contains(got.body, tt.says) {
+			t.Errorf("%s: %d %.300s, want %d with %q", name, got.status, got.body, tt.want, tt.says)
+		}
+	}
+}
+
 func TestChatRefuses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -80,7 +80,7 @@ type ChatPath struct {
 func (a *API) chats() {
 	const tag = "Chat"
 	stream := map[string]*huma.Response{"200": chunkStream()}
-	register(a, op("chat", "POST /api/chat", tag, "Send a message as useChat does", maxBody(limitMessage), answers(stream),
+	register(a, op("chat", "POST /api/chat", tag, "Send a message as useChat does", maxBody(limitMessage), lastMessageCounts, answers(stream),
 		about("Speaks the AI SDK's UI message stream: a front end passes the URL to useChat as its api. The answer is one assistant message whose id is the run's. "+
 			"A run does not stop when its viewer disconnects. The stream ends when a tool call waits for its result from the client or, with version 6 or 7, for approval, and the request with the answer continues the message.")),
 		editors, a.chat)

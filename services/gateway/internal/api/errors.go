@@ -177,6 +177,9 @@ func transformError(ctx huma.Context, status string, v any) (any, error) {
 }
 
 func transformed(ctx huma.Context, status string, m *huma.ErrorModel) *Error {
+	if status == "413" && ctx.Operation().OperationID == "chat" {
+		return chatTooLarge()
+	}
 	if status == "413" {
 		return &Error{Message: fmt.Sprintf("the body is too large: the limit is %d bytes", ctx.Operation().MaxBodyBytes-1), Code: "TOO_LARGE"}
 	}

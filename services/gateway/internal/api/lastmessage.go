@@ -1,0 +1,144 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+)
+
+// limitChat bounds the body of a chat's request, which by default has all messages of the chat, with
+// their attachments. Only the last one is kept, and limitMessage holds for it.
+const limitChat = 5 * limitMessage
+
+// lastMessageCounts lets the bodies of an operation have earlier messages that are not read.
+func lastMessageCounts(o *huma.Operation) { o.Middlewares = append(o.Middlewares, keepLastMessage) }
+
+// keepLastMessage reads a body that is larger than a message may be, and keeps the last of its
+// messages. It never holds more than a few messages. A body of unknown length is left alone.
+func keepLastMessage(hc huma.Context, next func(huma.Context)) {
+	r, w := humago.Unwrap(hc)
+	if r.ContentLength <= limitMessage || r.ContentLength > limitChat {
+		next(hc)
+		return
+	}
+	err := hc.SetReadDeadline(time.Now().Add(hc.Operation().BodyReadTimeout))
+	if err == nil {
+		var body []byte
+		if body, err = lastMessageOf(r.Body); err == nil {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			next(hc)
+			return
+		}
+	}
+	e := &Error{status: http.StatusBadRequest, Message: "the body is not valid JSON"}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		e = &Error{status: http.StatusRequestTimeout, Message: "request body read timeout"}
+	} else if errors.Is(err, errValueTooLarge) {
+		e = chatTooLarge()
+	}
+	e.write(w)
+}
+
+func chatTooLarge() *Error {
+	return &Error{
+		status: http.StatusRequestEntityTooLarge, Code: "TOO_LARGE",
+		Message: fmt.Sprintf("the body is too large: the limit is %d bytes for a message, and %d with the messages before it, which are not read: let prepareSendMessagesRequest send only the last one", limitMessage, limitChat),
+	}
+}
+
+// lastMessageOf returns a chat's body without all messages but the last one.
+func lastMessageOf(body io.Reader) ([]byte, error) {
+	in := &valueReader{in: body}
+	dec := json.NewDecoder(in)
+	fields := map[string]json.RawMessage{}
+	if err := in.delim(dec, '{'); err != nil {
+		return nil, err
+	}
+	for in.more(dec) {
+		name, err := in.token(dec)
+		if err != nil {
+			return nil, err
+		}
+		key, _ := name.(string)
+		value, err := in.value(dec, key == "messages")
+		if err != nil {
+			return nil, err
+		}
+		fields[key] = value
+	}
+	if err := in.delim(dec, '}'); err != nil {
+		return nil, err
+	}
+	out, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("write a chat's body: %w", err)
+	}
+	return out, nil
+}
+
+var errValueTooLarge = errors.New("a value is too large")
+
+// valueReader reads values of JSON of limited size.
+type valueReader struct {
+	in   io.Reader
+	left int // of the value
+}
+
+// Read implements io.Reader.
+func (r *valueReader) Read(p []byte) (int, error) {
+	if r.left <= 0 {
+		return 0, errValueTooLarge
+	}
+	n, err := r.in.Read(p[:min(len(p), r.left)])
+	r.left -= n
+	return n, err //nolint:wrapcheck // io.EOF
+}
+
+func (r *valueReader) token(dec *json.Decoder) (json.Token, error) {
+	r.left = limitMessage
+	return dec.Token() //nolint:wrapcheck // keepLastMessage reads it
+}
+
+func (r *valueReader) more(dec *json.Decoder) bool {
+	r.left = limitMessage
+	return dec.More()
+}
+
+func (r *valueReader) raw(dec *json.Decoder) (value json.RawMessage, err error) {
+	r.left = limitMessage
+	err = dec.Decode(&value)
+	return value, err //nolint:wrapcheck // keepLastMessage reads it
+}
+
+func (r *valueReader) delim(dec *json.Decoder, want json.Delim) error {
+	t, err := r.token(dec)
+	if err == nil && t != want {
+		err = fmt.Errorf("want %s", want)
+	}
+	return err
+}
+
+// value returns the next value or, of an array of which only the last element counts, an array of
+// that.
+func (r *valueReader) value(dec *json.Decoder, onlyLast bool) (value json.RawMessage, err error) {
+	if !onlyLast {
+		return r.raw(dec)
+	}
+	if err := r.delim(dec, '['); err != nil {
+		return nil, err
+	}
+	for r.more(dec) {
+		if value, err = r.raw(dec); err != nil {
+			return nil, err
+		}
+	}
+	return append(append([]byte{'['}, value...), ']'), r.delim(dec, ']')
+}
