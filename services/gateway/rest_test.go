@@ -723,6 +723,17 @@ func TestCORS(t *testing.T) {
 	if pre.status != http.StatusNoContent || !strings.Contains(pre.header.Get("Access-Control-Allow-Headers"), "Last-Event-ID") {
 		t.Errorf("preflight = %d %v, want 204", pre.status, pre.header)
 	}
+	// The openai package in a page asks for its own headers too.
+	pre = in.send(t, in.request(t, person{}, "OPTIONS", "/v1/responses", "", func(r *http.Request) {
+		origin("http://localhost:5173")(r)
+		r.Header.Set("Access-Control-Request-Headers", "authorization,content-type,user-agent,x-other,x-stainless-lang,x-stainless-retry-count")
+	}))
+	allowed := strings.Split(strings.ToLower(pre.header.Get("Access-Control-Allow-Headers")), ", ")
+	for name, want := range map[string]bool{"authorization": true, "user-agent": true, "x-stainless-lang": true, "x-stainless-retry-count": true, "x-other": false} {
+		if slices.Contains(allowed, name) != want {
+			t.Errorf("preflight allows %q, want %s: %t", allowed, name, want)
+		}
+	}
 	for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
 		if allowed := pre.header.Get("Access-Control-Allow-Methods"); !slices.Contains(strings.Split(allowed, ", "), method) {
 			t.Errorf("preflight allows %s, want %s too", allowed, method)

@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -107,11 +109,25 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
-		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, X-Session-Id, X-AI-SDK-Version, Mcp-Protocol-Version, Mcp-Method, Mcp-Name")
+		h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Workspace-Id, Idempotency-Key, If-Match, Last-Event-ID, Prefer, Accept, Cache-Control, X-Session-Id, X-AI-SDK-Version, Mcp-Protocol-Version, Mcp-Method, Mcp-Name, User-Agent"+stainlessHeaders(r))
 		h.Set("Access-Control-Max-Age", "600")
 		w.WriteHeader(http.StatusNoContent)
 	})
 }
+
+// stainlessHeaders continues the list of allowed headers with those that a preflight of an OpenAI
+// client asks for: they tell which client and try a request is of, and differ by version.
+func stainlessHeaders(r *http.Request) string {
+	var list strings.Builder
+	for name := range strings.SplitSeq(r.Header.Get("Access-Control-Request-Headers"), ",") {
+		if name = strings.ToLower(strings.TrimSpace(name)); stainlessHeader.MatchString(name) {
+			list.WriteString(", " + name)
+		}
+	}
+	return list.String()
+}
+
+var stainlessHeader = regexp.MustCompile(`^x-stainless-[a-z0-9-]+$`)
 
 // recoverPanics answers 500 to a panic without showing it. http.ErrAbortHandler, which aborts
 // the connection on purpose, passes through.
