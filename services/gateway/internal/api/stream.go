@@ -75,6 +75,9 @@ func (s *stream) serve(hc huma.Context) {
 	if s.chunks != nil || s.headers != nil {
 		opening = append(sse.AppendHeartbeat(nil), s.opening...)
 	}
+	if s.once {
+		s.viewer.LeaveLast()
+	}
 	if r.Method != http.MethodHead && !s.over && s.attach(w, r, opening) {
 		return
 	}

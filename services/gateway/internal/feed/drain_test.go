@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestDrainIsSpread checks that streams end over the whole window and not at once.
+// TestDrainIsSpread checks that streams end over the whole window and not at once, and those that
+// cannot be resumed at its end.
 func TestDrainIsSpread(t *testing.T) {
 	t.Parallel()
 	const n, window = 300, 6 * time.Second
@@ -39,14 +40,27 @@ func TestDrainIsSpread(t *testing.T) {
 			}}
 			top.addToGroup(v)
 		}
+		lastEnded := false
+		near, far := net.Pipe()
+		defer far.Close()
+		last := &Viewer{feed: f, topic: top, conn: &Conn{nc: near, chunked: true}, ended: func(error) { lastEnded = true }}
+		last.LeaveLast()
+		top.addToGroup(last)
 		begin, before := time.Now(), 0
 		top.drain(begin)
 		var thirds [3]int
 		for i := range thirds {
-			top.drain(begin.Add(window * time.Duration(i+1) / 3))
+			at := window * time.Duration(i+1) / 3
+			if top.drain(begin.Add(at - 1)); lastEnded {
+				t.Errorf("a stream that cannot be resumed ended %v before the end of the window", window-at+1)
+			}
+			top.drain(begin.Add(at))
 			thirds[i], before = ended-before, ended
 		}
 		check(t, thirds)
+		if !lastEnded {
+			t.Error("the stream that cannot be resumed goes on after the window")
+		}
 	})
 	t.Run("over net/http", func(t *testing.T) {
 		t.Parallel()
@@ -68,6 +82,15 @@ func TestDrainIsSpread(t *testing.T) {
 					thirds[min(2, int(3*time.Since(begin)/window))]++
 				})
 			}
+			all.Go(func() {
+				v := &Viewer{feed: f}
+				v.LeaveLast()
+				w := waiting{viewer: v, beat: time.NewTimer(time.Hour), leave: f.draining}
+				defer w.stop()
+				if err := w.next(t.Context(), false); !errors.Is(err, ErrDraining) || time.Since(begin) != window {
+					t.Errorf("a stream that cannot be resumed: next() = %v after %v, want ErrDraining after %v", err, time.Since(begin), window)
+				}
+			})
 			f.Drain()
 			all.Wait()
 			check(t, thirds)

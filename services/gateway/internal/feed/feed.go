@@ -236,8 +236,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Drain refuses new viewers and ends the open streams spread over the drain window. Who waits for
-// the end of a run waits that long. It does not wait itself.
+// Drain refuses new viewers and ends the open streams spread over the drain window, those that cannot
+// be resumed at its end. Who waits for the end of a run waits that long. It does not wait itself.
 func (f *Feed) Drain() {
 	f.drain.Do(func() {
 		f.mu.Lock()

@@ -125,6 +125,19 @@ func (t *topic) attached() (all []*Viewer) {
 	return all
 }
 
+// LeaveLast has a drain end the viewer's stream at the end of the drain window, because its client
+// cannot resume it. It is called before Serve and Attach.
+func (v *Viewer) LeaveLast() { v.leavesLast = true }
+
+// stay returns how long the viewer stays when a drain begins: a random time, so that clients do not
+// resume all at once.
+func (v *Viewer) stay() time.Duration {
+	if v.leavesLast {
+		return v.feed.cfg.DrainWindow
+	}
+	return v.feed.jitter(v.feed.cfg.DrainWindow)
+}
+
 // drain ends the streams that are due, and chooses times for the others, so that not all clients
 // reconnect at once.
 func (t *topic) drain(now time.Time) {
@@ -134,7 +147,7 @@ func (t *topic) drain(now time.Time) {
 		for _, v := range g.viewers {
 			switch {
 			case v.leave.IsZero():
-				v.leave = now.Add(t.shard.feed.jitter(t.shard.feed.cfg.DrainWindow))
+				v.leave = now.Add(v.stay())
 			case !now.Before(v.leave):
 				due = append(due, v)
 			}

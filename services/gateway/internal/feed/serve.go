@@ -187,10 +187,10 @@ func (w *waiting) next(ctx context.Context, wrote bool) error {
 	}
 }
 
-// plan picks a random time to end this stream, so that clients do not resume all at once.
+// plan picks the time to end this stream.
 func (w *waiting) plan() {
 	w.leave = nil
-	w.cut = time.NewTimer(w.viewer.feed.jitter(w.viewer.feed.cfg.DrainWindow))
+	w.cut = time.NewTimer(w.viewer.stay())
 }
 
 func (w *waiting) cutTime() <-chan time.Time {

@@ -58,6 +58,9 @@ type Viewer struct {
 	cause error     // the reason to end it, if any
 	leave time.Time // when to end it because the gateway drains
 
+	// Set by LeaveLast.
+	leavesLast bool
+
 	// Set by Attach.
 	conn  *Conn
 	ended func(error)
