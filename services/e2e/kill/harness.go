@@ -93,9 +93,9 @@ func (h *harness) startWorld(ctx context.Context, far string) error {
 	}
 	var via func(world.Link) (string, error)
 	if h.cfg.Restarts > 0 {
-		b := &balancer{services: map[string]*balanced{}}
-		h.closers = append(h.closers, b.close)
-		via = func(l world.Link) (string, error) { return b.via(ctx, l) }
+		b := &world.Balancer{}
+		h.closers = append(h.closers, b.Close)
+		via = b.Via
 	}
 	h.world, err = world.Start(ctx, world.Options{
 		Via: via,
