@@ -259,8 +259,14 @@ e2e-kill: setup build-e2e ## Kill parts at random under load (KILLS=140 RATE=50 
 	@rm -rf bin/kill
 	@go run ./services/e2e/kill/e2e-kill -kills $(or $(KILLS),140) -rate $(or $(RATE),50) -talkers $(or $(TALKERS),120) -restarts $(or $(RESTARTS),0) $(if $(SEED),-seed $(SEED)) -logs bin/kill -json bin/kill.json
 
-e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and half a minute of kills, with PgBouncer before PostgreSQL
-	@SIGNALBOX_E2E_POOLER=1 $(REPORT) $(GO_TEST) -p 1 -run '^Test(Cluster|Kills)$$' ./services/e2e ./services/e2e/kill
+# The default PostgreSQL, and those of Debian's packages.
+POSTGRESQLS := default $(wildcard /usr/lib/postgresql/*/bin)
+
+e2e-pooler: setup build-e2e $(REPORT) ## The cluster's stories and half a minute of kills on each PostgreSQL here, with PgBouncer, TLS, and an owner who is no superuser
+	@set -e; for bin in $(POSTGRESQLS); do \
+		echo "PostgreSQL: $$bin"; if [ "$$bin" != default ]; then export SIGNALBOX_PG_BIN=$$bin; fi; \
+		SIGNALBOX_E2E_POOLER=1 $(REPORT) $(GO_TEST) -p 1 -run '^Test(Cluster|PoolerRotation|Kills)$$' ./services/e2e ./services/e2e/kill; \
+	done
 
 e2e-faults: setup build-e2e $(REPORT) ## Break every link in every way, stop and wipe parts (about 10 min)
 	@SIGNALBOX_E2E_FAULTS=full $(REPORT) go test -json -count=1 -timeout 40m ./services/e2e/faults

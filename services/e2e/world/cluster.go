@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"signalbox.dev/pkg/bus"
 	"signalbox.dev/pkg/conf"
@@ -48,7 +49,7 @@ var cluster = []service{
 type maker struct {
 	*World
 	natsAddr, natsMonitor, simulator string
-	pooler                           string            // "" without one
+	provided                         *provided         // nil without a pooler
 	nats                             map[string]string // user → password
 	logins                           map[string]string // role → password
 	keys                             map[string]identity.Key
@@ -73,11 +74,23 @@ func Start(ctx context.Context, o Options) (*World, error) {
 	w.bus = func(service string) bus.Config {
 		return bus.Config{URL: m.scheme("nats", "tls") + m.natsAddr, Service: service, Password: conf.Secret(m.nats[service]), Log: slog.New(slog.DiscardHandler)}
 	}
-	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), w.opts); err != nil {
+	var settings []string
+	if w.opts.Pooler {
+		if m.provided, err = provide(w.opts.DataDir); err != nil {
+			return w, err
+		}
+		w.rotate, settings = m.rotateLogins, m.provided.settings()
+	}
+	if w.Postgres, err = startPostgres(ctx, filepath.Join(w.opts.DataDir, "pg"), w.opts, settings); err != nil {
 		return w, err
 	}
 	if err := w.Postgres.Ready(ctx); err != nil {
 		return w, err
+	}
+	if m.provided != nil {
+		if err := m.provided.hand(ctx, w.Postgres.current()); err != nil {
+			return w, err
+		}
 	}
 	w.Database = w.Postgres.current().URL(database)
 	w.TokenEnv = []string{"DATABASE_URL=" + w.Database, "GATEWAY_DEV_SECRET=" + devSecret}
@@ -173,35 +186,50 @@ func (m *maker) startNATS(ctx context.Context) error {
 // startPooler runs PgBouncer if the world has one. It does so after the migration, which gives
 // the roles their settings.
 func (m *maker) startPooler(ctx context.Context) error {
-	if !m.opts.Pooler {
+	if m.provided == nil {
 		return nil
 	}
 	program, err := pgd.FindPooler()
 	if err != nil {
 		return err
 	}
-	if m.pooler, err = freeport.Addr(); err != nil {
-		return err
-	}
-	p := pgd.Pooler{Dir: m.opts.DataDir, Addr: m.pooler, Host: filepath.Dir(m.Postgres.socket()), Port: 5432, Logins: m.logins, Size: 8}
+	p := m.provided.pooler(m.logins)
 	args, err := p.Configure()
 	if err != nil {
 		return err
 	}
 	_, err = m.start(ctx, spec{
-		name: PoolerName, service: PoolerName, replica: 1, path: program, addr: m.pooler, health: "tcp://" + m.pooler, args: args, as: p.As, killed: true,
+		name: PoolerName, service: PoolerName, replica: 1, path: program, addr: p.Addr, health: "tcp://" + p.Addr, args: args, as: p.As, killed: true,
 	})
-	return err
+	return errors.Join(err, m.provided.writePasswords(m.logins))
+}
+
+// rotateLogins does what docs/operate.md says about a service's database password.
+func (m *maker) rotateLogins(ctx context.Context) error {
+	for role := range m.logins {
+		m.logins[role] = "p-" + id.New[id.Run]().String()
+	}
+	if err := m.runMigrate(ctx); err != nil {
+		return err
+	}
+	if err := m.provided.pooler(m.logins).WriteLogins(); err != nil {
+		return err
+	}
+	return errors.Join(m.Proc(PoolerName).Signal(syscall.SIGHUP), m.provided.writePasswords(m.logins))
 }
 
 func (m *maker) runMigrate(context.Context) error {
+	admin := m.Database
+	if m.provided != nil {
+		admin = m.provided.owner()
+	}
 	env := []string{
-		"DATABASE_URL=" + m.Database, "NATS_URL=" + m.scheme("nats", "tls") + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
+		"DATABASE_URL=" + admin, "NATS_URL=" + m.scheme("nats", "tls") + m.natsAddr, "NATS_PASSWORD=" + m.nats[subject.Admin],
 		fmt.Sprintf("EVENT_PARTITIONS=%d", m.opts.Partitions),
 	}
 	env = append(env, m.certificates(subject.Gateway)...) // any of them: only NATS is called
 	for _, s := range cluster {
-		env = append(env, variable(s.name)+"_DB_PASSWORD="+m.logins[s.role])
+		env = append(env, Variable(s.name)+"_DB_PASSWORD="+m.logins[s.role])
 	}
 	p, err := run(spec{name: "migrate", path: m.program("signalbox", 1), dir: m.Dir, args: []string{"migrate"}, env: env})
 	if err != nil {
@@ -214,8 +242,8 @@ func (m *maker) runMigrate(context.Context) error {
 	return nil
 }
 
-// variable returns the prefix of a service's own settings.
-func variable(service string) string {
+// Variable returns the prefix of a service's own settings.
+func Variable(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_"))
 }
 
@@ -226,7 +254,7 @@ func (m *maker) startService(ctx context.Context, s service, replica int) error 
 	if err != nil {
 		return err
 	}
-	ops, addrVariable, scheme := addr, variable(s.name)+"_ADDR", m.scheme("http", "https")
+	ops, addrVariable, scheme := addr, Variable(s.name)+"_ADDR", m.scheme("http", "https")
 	if s.name == subject.Gateway {
 		addrVariable = "GATEWAY_HTTP_ADDR"
 		if ops, err = freeport.Addr(); err != nil {
@@ -318,6 +346,11 @@ func (m *maker) via(l Link) (string, error) {
 // databaseURLs returns the URL with which a service logs in to the database, and, if that goes
 // through a pooler, the one of the server itself.
 func (m *maker) databaseURLs(role, from string) (through, direct string, err error) {
+	if m.provided != nil {
+		return m.provided.urls(role, func(to, address string) (string, error) {
+			return m.via(Link{From: from, To: to, Network: "tcp", Address: address})
+		})
+	}
 	u, err := url.Parse(m.Database)
 	if err != nil {
 		return "", "", err
@@ -331,10 +364,5 @@ func (m *maker) databaseURLs(role, from string) (through, direct string, err err
 	if addr != socket {
 		u.Host, u.RawQuery = addr, "sslmode=disable"
 	}
-	if m.pooler == "" {
-		return u.String(), "", nil
-	}
-	direct = u.String()
-	u.Host, u.RawQuery = m.pooler, "sslmode=disable"
-	return u.String(), direct, nil
+	return u.String(), "", nil
 }

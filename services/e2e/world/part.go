@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,11 +46,12 @@ type Proc struct {
 	Addr, Ops string
 
 	name, path, log, health string
-	args, env               []string
+	args                    []string
 	as                      func(*syscall.SysProcAttr)
 	killed                  bool
 
 	mu   sync.Mutex // guards what follows
+	env  []string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has ended
 	err  error         // its error, valid once done is closed
@@ -93,7 +95,7 @@ func (p *Proc) Restart() error {
 	}
 	defer func() { _ = log.Close() }() // the program has inherited it
 	cmd := exec.Command(p.path, p.args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, log, log
+	cmd.Env, cmd.Stdout, cmd.Stderr = p.environment(), log, log
 	cmd.SysProcAttr = dieWithUs()
 	if p.as != nil {
 		p.as(cmd.SysProcAttr)
@@ -119,11 +121,36 @@ func (p *Proc) Restart() error {
 // container. Its error contains the program's output.
 func (p *Proc) Again(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, p.path, args...)
-	cmd.Env = p.env
+	cmd.Env = p.environment()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %q: %w: %s", p.name, args, err, out)
 	}
 	return nil
+}
+
+func (p *Proc) environment() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.env)
+}
+
+// Env returns a variable of the program's environment, "" if it is not set.
+func (p *Proc) Env(name string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, v := range slices.Backward(p.env) {
+		if value, ok := strings.CutPrefix(v, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// SetEnv sets a variable of the environment from the next start on.
+func (p *Proc) SetEnv(name, value string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.env = append(p.env, name+"="+value) // the last one counts
 }
 
 // PID returns the process id of the running program, or of the last one.

@@ -25,8 +25,8 @@ type Postgres struct {
 	server *pgd.Server
 }
 
-func startPostgres(ctx context.Context, dir string, o Options) (*Postgres, error) {
-	p := &Postgres{cfg: pgd.Config{Dir: dir, Fast: !o.Durable, MaxConnections: max(300, 30*o.Replicas)}}
+func startPostgres(ctx context.Context, dir string, o Options, settings []string) (*Postgres, error) {
+	p := &Postgres{cfg: pgd.Config{Dir: dir, Fast: !o.Durable, MaxConnections: max(300, 30*o.Replicas), Settings: settings}}
 	server, err := pgd.Start(ctx, p.cfg)
 	if err != nil {
 		return nil, err

@@ -68,8 +68,10 @@ type Options struct {
 	// Statements makes PostgreSQL count statements: its database postgres has the extension
 	// pg_stat_statements, which must be installed.
 	Statements bool
-	// Pooler puts a PgBouncer in transaction mode between the services of a cluster and
-	// PostgreSQL. The environment variable SIGNALBOX_E2E_POOLER does the same for all worlds.
+	// Pooler gives a cluster a PostgreSQL as providers have it: a PgBouncer in transaction mode is
+	// before it, the migration's user is no superuser, and every connection of either uses TLS and
+	// verifies the other end's name. The environment variable SIGNALBOX_E2E_POOLER does the same
+	// for all worlds.
 	Pooler bool
 	// TLS is a folder with a folder for each service of a cluster, and for nats, that has
 	// tls.crt, tls.key and ca.crt. With it, all connections between them use TLS. PostgreSQL is
@@ -113,6 +115,7 @@ type World struct {
 	natsDir string
 	own     *os.File // the lock on the folder of our own, nil without one
 	migrate func(context.Context) error
+	rotate  func(context.Context) error // nil without a pooler
 	bus     func(service string) bus.Config
 	// attached are the parts of an installation that is not ours.
 	attached []Part
@@ -216,6 +219,15 @@ func (w *World) Replica(service string, n int) *Proc { return w.Proc(fmt.Sprintf
 
 // Migrate runs `signalbox migrate`.
 func (w *World) Migrate(ctx context.Context) error { return w.migrate(ctx) }
+
+// RotateDatabasePasswords gives the services new passwords for a database behind a pooler, while
+// they run.
+func (w *World) RotateDatabasePasswords(ctx context.Context) error {
+	if w.rotate == nil {
+		return errors.New("rotate the passwords of the database: this world has no pooler")
+	}
+	return w.rotate(ctx)
+}
 
 // WipeNATS kills the NATS server, removes its data and restarts it. The services create the
 // streams again.
