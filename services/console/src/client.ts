@@ -30,6 +30,19 @@ export async function unwrap<T>(request: Promise<{ data?: T; error?: unknown; re
 	return data as T;
 }
 
+/** A place in a list, as the API takes it. */
+interface Place {
+	limit: number;
+	cursor?: string;
+}
+
+/** Reads all pages of a list that is short enough to be shown at once. */
+export async function allPages<P extends { next_cursor: string | null }>(read: (query: Place) => Promise<P>): Promise<P[]> {
+	const pages = [await read({ limit: 100 })];
+	for (let cursor = pages[0]?.next_cursor; cursor; cursor = pages.at(-1)?.next_cursor) pages.push(await read({ limit: 100, cursor }));
+	return pages;
+}
+
 /** The workspace's name in a path: readable, and unambiguous by the end of its id. */
 export function slugOf(w: Workspace): string {
 	const words = w.name

@@ -1,7 +1,7 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { unwrap, useWorkspace } from "./client.ts";
+import { allPages, unwrap, useWorkspace } from "./client.ts";
 import { useMe } from "./document/Pane.tsx";
 
 /** The members of the workspace, and what to call each of them. */
@@ -11,8 +11,8 @@ export function usePeople() {
 	const members = useQuery({
 		queryKey: [workspace.id, "members"],
 		queryFn: () =>
-			unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id }, query: { limit: 100 } } })).then(
-				(b) => b.members as Schemas["Member"][],
+			allPages((query) => unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id }, query } }))).then(
+				(pages) => pages.flatMap((p) => p.members as Schemas["Member"][]),
 			),
 		staleTime: 300_000,
 	});

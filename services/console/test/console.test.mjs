@@ -985,6 +985,20 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	provider.approve();
 	await dialog.waitFor({ state: "detached" });
 	await page.getByRole("row", { name: /Sign-in · renews in \d+ min Ready/ }).waitFor();
+
+	// Members have no end at the first hundred.
+	const last = await page.evaluate(async (workspace) => {
+		let added;
+		for (let i = 0; i < 101; i++)
+			added = await fetch(`/api/workspaces/${workspace}/members`, {
+				method: "POST",
+				headers: { "Content-Type": "application/json" },
+				body: JSON.stringify({ member_id: crypto.randomUUID(), role: "viewer" }),
+			});
+		return (await added.json()).member.member_id;
+	}, id);
+	await page.goto(`${signalbox.url}/w/operated-${id.slice(-8)}/members`);
+	await page.getByRole("row", { name: last }).waitFor();
 });
 
 test("what a viewer may not do is absent", async (t) => {

@@ -2,7 +2,7 @@ import type { Schemas } from "@signalbox/client";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { KeyRound, Plus } from "lucide-react";
 import { type FormEvent, useRef, useState } from "react";
-import { everywhere, unwrap, useWorkspace } from "../client.ts";
+import { allPages, everywhere, unwrap, useWorkspace } from "../client.ts";
 import { newKey } from "../insecure.ts";
 import { Blank, Button, Notice, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
@@ -50,7 +50,10 @@ function Keys({ adding, onClose }: { adding: boolean; onClose: () => void }) {
 	const [revoking, setRevoking] = useState<Key>();
 	const keys = useQuery({
 		queryKey: [workspace.id, "keys"],
-		queryFn: () => unwrap(client.api.GET("/api/keys", { params: { query: { limit: 100 } } })).then((b) => b.keys as Key[]),
+		queryFn: () =>
+			allPages((query) => unwrap(client.api.GET("/api/keys", { params: { query } }))).then((pages) =>
+				pages.flatMap((p) => p.keys as Key[]),
+			),
 	});
 	const refresh = () => queries.invalidateQueries({ queryKey: [workspace.id, "keys"] });
 	return (

@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Plus } from "lucide-react";
 import { useState } from "react";
-import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { allPages, slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Button, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { Field, Loaded, Page, pageCss, Refused, Table, WorkspaceTabs } from "../parts/page.tsx";
@@ -28,7 +28,10 @@ export function RulesPage() {
 	const [adding, setAdding] = useState(false);
 	const rules = useQuery({
 		queryKey: [workspace.id, "rules"],
-		queryFn: () => unwrap(client.api.GET("/api/approval-rules", { params: { query: { limit: 100 } } })).then((b) => b.rules as Rule[]),
+		queryFn: () =>
+			allPages((query) => unwrap(client.api.GET("/api/approval-rules", { params: { query } }))).then((pages) =>
+				pages.flatMap((p) => p.rules as Rule[]),
+			),
 	});
 	const slug = slugOf(workspace);
 	// Rules of the whole workspace are for owners, those of a session for editors.
