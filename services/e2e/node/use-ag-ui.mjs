@@ -24,6 +24,7 @@ await run(async () => {
     return go(agent, parameters);
   };
   const end = (events) => events.at(-1);
+  const post = (input) => fetch(`${gateway}/api/ag-ui`, { method: 'POST', headers: { ...headers, 'content-type': 'application/json' }, body: JSON.stringify(input) });
 
   // Messages and tool calls, after a history of the client's.
   const agent = newAgent([user('I like tea.'), { id: 'a1', role: 'assistant', content: 'Noted.' }]);
@@ -48,8 +49,16 @@ await run(async () => {
     assert.equal(agent.pendingInterrupts.length, 1);
     await assert.rejects(ask(agent, 'hello')); // the client demands an answer first
     agent.setMessages(agent.messages.slice(0, -1));
-    events = await go(agent, { resume: [{ interruptId: interrupt.id, status, ...(approved && { payload: { approved } }) }] });
+    const resume = [{ interruptId: interrupt.id, status, ...(approved && { payload: { approved } }) }];
+    events = await go(agent, { resume });
     assert.deepEqual(end(events).outcome, { type: 'success' });
+    // As if the response had been lost: the same answer again, and another one.
+    const again = await post({ threadId: agent.threadId, runId: 'again', messages: [], resume });
+    assert.equal(again.status, 200);
+    assert.match(await again.text(), /TOOL_CALL_RESULT.*RUN_FINISHED/s);
+    const other = approved ? { status: 'cancelled' } : { status: 'resolved', payload: { approved: true } };
+    const refused = await post({ threadId: agent.threadId, runId: 'other', messages: [], resume: [{ interruptId: interrupt.id, ...other }] });
+    assert.equal(refused.status, 409, await refused.text());
     const result = agent.messages.find((m) => m.role === 'tool' && m.toolCallId === interrupt.toolCallId);
     assert.match(result.content, approved ? /success|true/ : /refused/);
   }
@@ -62,9 +71,12 @@ await run(async () => {
   const [call] = end(events).outcome.pendingToolCallIds;
   assert.deepEqual(JSON.parse(located.messages.at(-1).toolCalls[0].function.arguments), { exact: true });
   located.addMessage({ id: crypto.randomUUID(), role: 'tool', toolCallId: call, content: 'Paris' });
+  const messages = structuredClone(located.messages);
   events = await go(located, { tools });
   assert.match(located.messages.at(-1).content, /Paris/);
   assert.equal(located.messages.filter((m) => m.role === 'tool').length, 1);
+  const repeated = await post({ threadId: located.threadId, runId: 'again', messages, tools });
+  assert.match(await repeated.text(), /Paris.*RUN_FINISHED/s);
   did('runs a tool of the client');
 
   // Cancelled by somebody else, and by the client, whose run then stops.
