@@ -105,6 +105,18 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestReplicas: of several simulators, each knows the blocks that another one has listed.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	list := func() string {
+		return ask(t, apis.New(apis.Config{Now: now}), "GET /notion/v1/blocks/"+apis.PageID("Team handbook")+"/children", "t", "").Body.String()
+	}
+	one, other := list(), list()
+	if one != other || !strings.Contains(one, "Core hours") {
+		t.Errorf("two simulators list\n%s\nand\n%s", one, other)
+	}
+}
+
 // TestTokens lets tokens expire and be revoked.
 func TestTokens(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package apis
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -96,17 +97,18 @@ func (a *account) page(edited time.Time, title string, children []object) {
 		"last_edited_time": minutes(edited),
 		"properties":       object{"title": object{"id": "title", "type": "title", "title": []object{{"type": "text", "plain_text": title}}}},
 	})
-	a.blocks[id] = a.store(children)
+	a.blocks[id] = a.store(id, children)
 }
 
-// store gives blocks ids, and takes the children that block left in them.
-func (a *account) store(all []object) []object {
-	for _, b := range all {
-		id := uuid.NewString()
+// store gives blocks ids, the same ones in every simulator, and takes the children that block left
+// in them.
+func (a *account) store(parent string, all []object) []object {
+	for i, b := range all {
+		id := uuid.NewSHA1(uuid.MustParse(parent), []byte(strconv.Itoa(i))).String()
 		inner, _ := b["\x00children"].([]object)
 		delete(b, "\x00children")
 		b["id"], b["has_children"] = id, len(inner) > 0
-		a.blocks[id] = a.store(inner)
+		a.blocks[id] = a.store(id, inner)
 	}
 	return all
 }
