@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -225,13 +224,4 @@ func (r *rig) down(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// attached writes the file that other tests find the installation in, and returns the variable.
-func (r *rig) attached(in world.Installation) (string, error) {
-	b, err := json.Marshal(in)
-	if err != nil {
-		return "", err
-	}
-	return world.Attached + "=" + r.file("attached.json"), os.WriteFile(r.file("attached.json"), b, 0o600)
 }

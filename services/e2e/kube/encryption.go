@@ -29,7 +29,7 @@ func encryption(ctx context.Context, s *suite, r *result) error {
 	} else if accepted {
 		r.Broken = append(r.Broken, "NATS accepts a client without TLS")
 	}
-	plain, err := url.Parse(s.database)
+	plain, err := url.Parse(s.release.Database)
 	if err != nil {
 		return err
 	}

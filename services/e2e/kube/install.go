@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"signalbox.dev/services/e2e/world"
@@ -23,6 +24,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"trial", false, trial},
 	{"install", true, install},
+	{"stories", false, stories},
 	{"quiet", false, quiet},
 	{"policies", false, policies},
 	{"encryption", false, encryption},
@@ -144,10 +146,26 @@ func (s *suite) reach(ctx context.Context, database string) (*world.World, error
 	if err != nil {
 		return nil, err
 	}
-	s.database = database
-	return world.Attach(world.Installation{
+	s.release = world.Installation{
 		Gateways: []string{"http://" + gateway + ":8080"}, Simulator: "http://" + simulator + ":8089", Database: database, Secret: secret,
-	})
+	}
+	return world.Attach(s.release)
+}
+
+// stories runs the end-to-end stories, with viewers on two of the gateway's pods.
+func stories(ctx context.Context, s *suite, r *result) error {
+	addresses, err := s.kubectl(ctx, "get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", "jsonpath={.items[*].status.podIP}")
+	if err != nil {
+		return err
+	}
+	in := s.release
+	in.Gateways = nil
+	for _, a := range strings.Fields(addresses) {
+		in.Gateways = append(in.Gateways, "http://"+a+":8080")
+	}
+	n, err := in.Stories(ctx, s.dir)
+	r.Figures = append(r.Figures, figure{"stories", float64(n), "passed"})
+	return err
 }
 
 // answer sends a message and waits for its answer, for which the model calls a tool.

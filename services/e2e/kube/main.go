@@ -1,7 +1,7 @@
 // Command e2e-kube tests Signalbox on Kubernetes. It installs the Helm chart on the node of
 // deploy/e2e/kube with two pods of each service, a NATS cluster of three and a PostgreSQL with a
-// synchronous standby, keeps conversations going (package kill), and restarts, kills and upgrades
-// what runs there. It writes the figures as JSON and as a table.
+// synchronous standby, runs the stories of package e2e, keeps conversations going (package kill),
+// and restarts, kills and upgrades what runs there. It writes the figures as JSON and as a table.
 //
 // It has to run in the node's network, as `make e2e-kube` does:
 //
@@ -51,7 +51,7 @@ type suite struct {
 	rnd      *rand.Rand
 	out      io.Writer
 	world    *world.World
-	database string // its URL, for the tests
+	release  world.Installation
 	results  []result
 }
 
@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		if *only != "" && !sc.always && !slices.Contains(strings.Split(*only, ","), sc.name) {
 			continue
 		}
-		if s.from != "" && (sc.name == "trial" || sc.name == "encryption") {
+		if s.from != "" && slices.Contains([]string{"trial", "stories", "encryption"}, sc.name) {
 			continue // they are about this version's chart and programs
 		}
 		fmt.Fprintf(out, "== %s\n", sc.name)

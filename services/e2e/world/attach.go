@@ -1,10 +1,14 @@
 package world
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 )
 
@@ -56,4 +60,35 @@ func attach(file string, o Options) (*World, error) {
 	}
 	w.Dir = o.Dir
 	return w, nil
+}
+
+// Stories runs the stories of package e2e against the installation, with the programs in the
+// checkout's folder bin, and returns how many there are. It writes the installation and what the
+// tests print into files in dir.
+func (in Installation) Stories(ctx context.Context, dir string) (int, error) {
+	root, err := Checkout()
+	if err != nil {
+		return 0, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return 0, err
+	}
+	b, err := json.Marshal(in)
+	if err != nil {
+		return 0, err
+	}
+	file, log := filepath.Join(dir, "attached.json"), filepath.Join(dir, "stories.log")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		return 0, err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout", "10m", "-run", "^TestCluster$", "-v", "./services/e2e")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), Attached+"="+file, Built+"="+filepath.Join(root, "bin"))
+	out, err := cmd.CombinedOutput()
+	if err == nil && !bytes.Contains(out, []byte("--- PASS: TestCluster/viewers")) {
+		err = errors.New("they did not run")
+	}
+	if err != nil {
+		err = fmt.Errorf("stories: %w; see %s", err, log)
+	}
+	return bytes.Count(out, []byte("--- PASS: TestCluster/")), errors.Join(err, os.WriteFile(log, out, 0o600))
 }
