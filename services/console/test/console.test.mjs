@@ -720,7 +720,8 @@ test("what is written in a document without a connection is there when the perso
 	await page.keyboard.press("Enter");
 	// The network is cut before the text has come.
 	const sheet = sheetOf(page);
-	await sheet.waitFor();
+	const opened = (p) => p.getByRole("textbox", { name: "Document" }).waitFor(); // one cannot write in it yet
+	await opened(page);
 	await page.context().setOffline(true);
 	await page.getByText("The text has not come yet. What you write is kept in this browser").waitFor();
 	await page.getByRole("contentinfo").getByText("No connection").waitFor();
@@ -754,7 +755,7 @@ test("what is written in a document without a connection is there when the perso
 	tab.setDefaultTimeout(60_000);
 	await tab.routeWebSocket(/\/ws\/documents\//, () => undefined);
 	await tab.goto(address);
-	await sheetOf(tab).waitFor();
+	await opened(tab);
 	await back.context().setOffline(true);
 	await back.getByText("What you write is kept in this browser").waitFor();
 	await sheetOf(back).click();
