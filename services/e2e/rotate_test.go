@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"signalbox.dev/pkg/id"
+	"signalbox.dev/pkg/pgd"
 	"signalbox.dev/pkg/subject"
 
 	"signalbox.dev/services/e2e/world"
@@ -39,17 +38,10 @@ func TestRotation(t *testing.T) {
 		}
 	}
 	use := startUse(t, w, "http://"+addr)
-	restart := func() {
+	restartAll := func() {
 		t.Helper()
-		for replica := 1; replica <= 2; replica++ {
-			var all errgroup.Group
-			for _, service := range world.Services() {
-				p := w.Replica(service, replica)
-				all.Go(func() error { return errors.Join(p.Stop(), p.Restart(), p.Ready(t.Context())) })
-			}
-			if err := all.Wait(); err != nil {
-				t.Fatal(err)
-			}
+		for replica := range 2 {
+			restart(t, w, replica+1)
 		}
 		use.await(t)
 	}
@@ -66,11 +58,11 @@ func TestRotation(t *testing.T) {
 	keys := keygen(t)
 	trusted := func(service string, _ *world.Proc) string { return keys[world.Variable(service)+"_TRUSTED_KEYS"] }
 	set("TRUSTED_KEYS", func(service string, p *world.Proc) string { return p.Env("TRUSTED_KEYS") + "," + trusted(service, p) })
-	restart()
+	restartAll()
 	set("SERVICE_KEY", func(service string, _ *world.Proc) string { return keys[world.Variable(service)+"_SERVICE_KEY"] })
-	restart()
+	restartAll()
 	set("TRUSTED_KEYS", trusted)
-	restart()
+	restartAll()
 
 	server := w.Proc(world.NATSName)
 	for _, service := range world.Services() {
@@ -84,36 +76,40 @@ func TestRotation(t *testing.T) {
 	if err := errors.Join(server.Stop(), server.Restart(), server.Ready(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	restart()
+	restartAll()
 	use.end(t)
 }
 
 // TestPoolerRotation replaces the services' passwords for a database behind a pooler, while people
-// use the services. It is part of `make e2e-pooler`.
+// use the services.
 func TestPoolerRotation(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("SIGNALBOX_E2E_POOLER") == "" {
-		t.Skip("part of `make e2e-pooler` (SIGNALBOX_E2E_POOLER=1)")
+	if _, err := pgd.FindPooler(); err != nil {
+		t.Skip(err)
 	}
-	w := startRotated(t, world.Options{})
+	w := startRotated(t, world.Options{Pooler: true, Replicas: 1})
 	use := startUse(t, w, w.Gateways[0])
-	for range 2 {
-		use.await(t)
-		if err := w.RotateDatabasePasswords(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		use.await(t)
-	}
-	// New connections need the new passwords.
-	for _, p := range w.Procs() {
-		if slices.Contains(world.Services(), p.Service) {
-			if err := errors.Join(p.Stop(), p.Restart(), p.Ready(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-		}
+	use.await(t)
+	if err := w.RotateDatabasePasswords(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	use.await(t)
+	restart(t, w, 1) // new connections need the new passwords
+	use.await(t)
 	use.end(t)
+}
+
+// restart stops and starts a replica of each service.
+func restart(t *testing.T, w *world.World, replica int) {
+	t.Helper()
+	var all errgroup.Group
+	for _, service := range world.Services() {
+		p := w.Replica(service, replica)
+		all.Go(func() error { return errors.Join(p.Stop(), p.Restart(), p.Ready(t.Context())) })
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // startRotated starts a cluster of its own.
