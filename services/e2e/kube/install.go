@@ -160,7 +160,7 @@ func stories(ctx context.Context, s *suite, r *result) error {
 	}
 	in := s.release
 	in.Gateways = nil
-	for _, a := range strings.Fields(addresses) {
+	for a := range strings.FieldsSeq(addresses) {
 		in.Gateways = append(in.Gateways, "http://"+a+":8080")
 	}
 	n, err := in.Stories(ctx, s.dir)
