@@ -539,6 +539,8 @@ func TestChatOfManyMessages(t *testing.T) {
 	}{
 		"a long message":          {body(1, strings.Repeat("x", 20<<20)), http.StatusRequestEntityTooLarge, "prepareSendMessagesRequest"},
 		"very many messages":      {body(36, "hi"), http.StatusRequestEntityTooLarge, "prepareSendMessagesRequest"},
+		"many fields":             {strings.TrimSuffix(body(4, "hi"), "}") + `,"a":"` + strings.Repeat("x", 11<<20) + `","b":"` + strings.Repeat("x", 11<<20) + `"}`, http.StatusRequestEntityTooLarge, "prepareSendMessagesRequest"},
+		"HTML":                    {strings.TrimSuffix(body(8, "hi"), "}") + `,"a":"` + strings.Repeat("<", 11<<20) + `"}`, http.StatusOK, ""},
 		"many messages, cut":      {strings.TrimSuffix(body(8, "hi"), "}"), http.StatusBadRequest, "not valid JSON"},
 		"many messages, no array": {strings.Replace(body(8, "hi"), "[", "{", 1), http.StatusBadRequest, "not valid JSON"},
 	} {

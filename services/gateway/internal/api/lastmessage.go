@@ -15,21 +15,23 @@ import (
 )
 
 // limitChat bounds the body of a chat's request, which by default has all messages of the chat, with
-// their attachments. Only the last one is kept, and limitMessage holds for it.
+// their attachments. Only the last one is kept: limitMessage bounds it together with all other fields.
 const limitChat = 5 * limitMessage
 
 // lastMessageCounts lets the bodies of an operation have earlier messages that are not read.
 func lastMessageCounts(o *huma.Operation) { o.Middlewares = append(o.Middlewares, keepLastMessage) }
 
 // keepLastMessage reads a body that is larger than a message may be, and keeps the last of its
-// messages. It never holds more than a few messages. A body of unknown length is left alone.
+// messages. It reads one message after the other. A body of unknown length is left alone.
 func keepLastMessage(hc huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hc)
 	if r.ContentLength <= limitMessage || r.ContentLength > limitChat {
 		next(hc)
 		return
 	}
-	err := hc.SetReadDeadline(time.Now().Add(hc.Operation().BodyReadTimeout))
+	o := hc.Operation()
+	limit := o.BodyReadTimeout * time.Duration(3+r.ContentLength>>20) / time.Duration(3+o.MaxBodyBytes>>20) // as bound has it
+	err := hc.SetReadDeadline(time.Now().Add(limit))
 	if err == nil {
 		var body []byte
 		if body, err = lastMessageOf(r.Body); err == nil {
@@ -54,11 +56,12 @@ func chatTooLarge() *Error {
 	}
 }
 
-// lastMessageOf returns a chat's body without all messages but the last one.
+// lastMessageOf returns a chat's body without all messages but the last one. Its error is
+// errValueTooLarge if more than limitMessage would be left.
 func lastMessageOf(body io.Reader) ([]byte, error) {
 	in := &valueReader{in: body}
 	dec := json.NewDecoder(in)
-	fields := map[string]json.RawMessage{}
+	out := []byte{'{'}
 	if err := in.delim(dec, '{'); err != nil {
 		return nil, err
 	}
@@ -67,21 +70,23 @@ func lastMessageOf(body io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := name.(string)
-		value, err := in.value(dec, key == "messages")
+		value, err := in.value(dec, name == "messages")
 		if err != nil {
 			return nil, err
 		}
-		fields[key] = value
+		key, err := json.Marshal(name)
+		if err != nil {
+			return nil, fmt.Errorf("write a chat's body: %w", err)
+		}
+		if len(out)+len(key)+len(value)+3 > limitMessage { // with a comma, a colon and a brace
+			return nil, errValueTooLarge
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(append(append(out, key...), ':'), value...)
 	}
-	if err := in.delim(dec, '}'); err != nil {
-		return nil, err
-	}
-	out, err := json.Marshal(fields)
-	if err != nil {
-		return nil, fmt.Errorf("write a chat's body: %w", err)
-	}
-	return out, nil
+	return append(out, '}'), in.delim(dec, '}')
 }
 
 var errValueTooLarge = errors.New("a value is too large")
