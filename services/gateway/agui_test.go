@@ -86,9 +86,28 @@ func testAGUIApproval(t *testing.T, w *world) {
 			t.Errorf("%s = %d %s, want 409", name, got.status, got.body)
 		}
 	}
+	// What somebody else has answered does not keep the other answers from being heard.
+	both := in.open(t, w.owner, "POST", "/api/ag-ui", body("r2a", `{"id":"c","role":"user","content":"send two"}`, ""))
+	two := w.runner.latest(t, session, 2)
+	two.begin(t)
+	waitForApproval(t, two)
+	if err := both.ended(t); err != nil {
+		t.Fatal(err)
+	}
+	two.set(func() {
+		two.State = agentv1.RunState_RUN_STATE_RUNNING
+		two.calls = append([]*agentv1.ToolCall{{ToolCallId: "c0", ToolName: "send", Approval: &agentv1.Approval{Decision: agentv1.Decision_DECISION_REFUSED}}}, two.calls...)
+	})
+	answered := strings.Replace(yes, `[`, `[{"interruptId":"c0","status":"resolved","payload":{"approved":true}},`, 1)
+	both = in.open(t, w.owner, "POST", "/api/ag-ui", body("r2b", "", answered))
+	two.step(t, "")
+	two.end(t)
+	if err := both.ended(t); err != nil || !strings.Contains(both.text(), "RUN_FINISHED") {
+		t.Errorf("an answer beside one that came too late = %v\n%s", err, both.text())
+	}
 	// A client that leaves stops the run, unless it says otherwise.
 	left := in.open(t, w.owner, "POST", "/api/ag-ui", body("r3", `{"id":"e","role":"user","content":"more"}`, ""))
-	next := w.runner.latest(t, session, 2)
+	next := w.runner.latest(t, session, 3)
 	next.begin(t)
 	left.next(t)
 	left.cancel()
@@ -107,7 +126,7 @@ func testAGUIApproval(t *testing.T, w *world) {
 		res.Body.Close()
 		t.Error("a client that has left gets an answer")
 	}
-	unseen := w.runner.latest(t, session, 3)
+	unseen := w.runner.latest(t, session, 4)
 	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(unseen.GetId()) })
 	// So does a gateway that shuts down, which is the same to these clients.
 	next.set(func() { w.runner.before = nil })
@@ -121,8 +140,8 @@ func testAGUIApproval(t *testing.T, w *world) {
 	}
 	cut, stops := begin("u", "stop")
 	_, goesOn := begin("v", "continue")
-	interrupted, answered := begin("w", "stop")
-	waitForApproval(t, answered)
+	interrupted, resumed := begin("w", "stop")
+	waitForApproval(t, resumed)
 	if err := interrupted.ended(t); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +159,7 @@ func testAGUIApproval(t *testing.T, w *world) {
 		t.Error("the stream ends cleanly, want it cut")
 	}
 	eventually(t, "the run is stopped", func() bool { return w.runner.wasStopped(stops.GetId()) })
-	eventually(t, "the run that was answered is stopped", func() bool { return w.runner.wasStopped(answered.GetId()) })
+	eventually(t, "the run that was answered is stopped", func() bool { return w.runner.wasStopped(resumed.GetId()) })
 	if w.runner.wasStopped(goesOn.GetId()) {
 		t.Error("a run that is to continue is stopped")
 	}

@@ -80,7 +80,7 @@ type AGUIAnswer struct {
 	Status      string `json:"status" enum:"resolved,cancelled"`
 	Payload     *struct {
 		Approved *bool  `json:"approved,omitempty"`
-		Outcome  string `json:"outcome,omitempty" enum:"happened,repeat" doc:"Instead of approved, to the question whether a call took effect: it happened, or it did not and shall run again."`
+		Outcome  string `json:"outcome,omitempty" enum:"happened,repeat" doc:"Instead of approved, to the question whether a call took effect: happened, or repeat to run the call again."`
 		Reason   string `json:"reason,omitempty"`
 	} `json:"payload,omitempty"`
 }
@@ -329,15 +329,21 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 	if len(given.decisions) > 0 && callerOf(ctx).IsKey() {
 		return nil, fault.Coded(fault.Forbidden, "PERSON_NEEDED", "an API key cannot answer approval requests: use a person's token")
 	}
+	var accepted accepted
 	for _, r := range given.results {
-		if _, err := a.cfg.Conversations.SendToolResult(ctx, r); err != nil {
+		_, err := a.cfg.Conversations.SendToolResult(ctx, r)
+		if err := accepted.add(r.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
 	}
 	for _, d := range given.decisions {
-		if _, err := a.cfg.Approvals.Decide(ctx, d); err != nil {
+		_, err := a.cfg.Approvals.Decide(ctx, d)
+		if err := accepted.add(d.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
+	}
+	if accepted.call == "" {
+		return nil, accepted.late
 	}
 	// What the run says now decides at which pause the response ends.
 	if res, err = a.cfg.Runs.GetRun(ctx, &agentv1.GetRunRequest{Id: res.GetRun().GetId()}); err != nil {
@@ -352,7 +358,7 @@ func (a *API) resumeAgent(ctx context.Context, b *AGUIInput) (*reply, error) {
 		return nil, err
 	}
 	s.run = res.GetRun()
-	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: given.call, Resumed: resumed(s.run)}
+	reader := &dialect.Reader{Fold: dialect.AGUI{Thread: b.ThreadID, Run: b.RunID}, AfterCall: accepted.call, Resumed: resumed(s.run)}
 	err = s.replay(feed.Follow{Reader: reader})
 	s.once = err == nil && b.stops() && given.awaited // another request may stream what follows a repeated answer
 	return s.answerAGUI(b, err)
@@ -382,15 +388,17 @@ func nothingWaits() error {
 type aguiAnswers struct {
 	results   []*agentv1.SendToolResultRequest
 	decisions []*agentv1.DecideRequest
-	call      string // one of the calls
-	awaited   bool   // the run waits for an answer; otherwise all are repeated
+	awaited   bool // the run waits for them; otherwise they repeat earlier answers
 }
 
-// answers returns what the request answers. Nothing that the run waits for may be missing, unless
-// the request repeats earlier answers, whose response was lost: agent-runner refuses those that differ
-// from what it has recorded.
+func (a *aguiAnswers) none() bool { return len(a.results)+len(a.decisions) == 0 }
+
+// answers returns the answers that the run waits for, none of which may be missing. If there is
+// none, the request repeats earlier ones, whose response was lost: agent-runner refuses those that
+// differ from what it has recorded.
 func (b *AGUIInput) answers(res *agentv1.GetRunResponse, session *agentv1.Session) (*aguiAnswers, error) {
-	run, out, missing := res.GetRun(), &aguiAnswers{}, error(nil)
+	var missing error
+	run, awaited, repeated := res.GetRun(), &aguiAnswers{awaited: true}, &aguiAnswers{}
 	given, step := b.results(run.GetId())
 	ofClient := func(tool string) bool {
 		return slices.Contains(session.GetClientTools(), tool) || slices.ContainsFunc(b.Tools, func(t AGUITool) bool { return t.Name == tool })
@@ -398,42 +406,41 @@ func (b *AGUIInput) answers(res *agentv1.GetRunResponse, session *agentv1.Sessio
 	for _, c := range res.GetToolCalls() {
 		id, p := c.GetToolCallId(), c.GetApproval()
 		forClient, forPerson := c.GetClientUntil() != nil, p != nil && p.GetDecision() == agentv1.Decision_DECISION_UNSPECIFIED && !hasEnded(run)
-		r, answer := given[id], b.about(c)
+		r, answer := given[id], b.answerTo(c)
+		to := repeated
+		if forClient || forPerson {
+			to = awaited
+		}
 		switch {
 		case r != nil && (forClient || ofClient(c.GetToolName()) && step != nil && *step == c.GetStepIndex()):
 			r.SessionId, r.RunId, r.StepIndex = run.GetSessionId(), run.GetId(), step
-			out.results = append(out.results, r)
+			to.results = append(to.results, r)
 		case answer != nil:
 			d, err := answer.decide(c)
 			if err != nil {
 				return nil, err
 			}
 			d.SessionId, d.RunId = run.GetSessionId(), run.GetId()
-			out.decisions = append(out.decisions, d)
+			to.decisions = append(to.decisions, d)
 		case forClient:
 			missing = invalid("messages: the result of the tool call %q is missing", id)
-			continue
 		case forPerson:
 			missing = invalid("resume: the interrupt about the tool call %q is not answered", id)
-			continue
-		default:
-			continue
-		}
-		if awaited := forClient || forPerson; awaited || !out.awaited {
-			out.call, out.awaited = id, awaited
 		}
 	}
 	switch {
-	case missing != nil && (out.awaited || out.call == ""):
+	case missing != nil && (!awaited.none() || repeated.none()):
 		return nil, missing
-	case out.call == "":
+	case !awaited.none():
+		return awaited, nil
+	case repeated.none():
 		return nil, nothingWaits()
 	}
-	return out, nil
+	return repeated, nil
 }
 
-// about returns the answer to the question about a call, or nil.
-func (b *AGUIInput) about(c *agentv1.ToolCall) *AGUIAnswer {
+// answerTo returns the answer to the question about a call, or nil.
+func (b *AGUIInput) answerTo(c *agentv1.ToolCall) *AGUIAnswer {
 	p := c.GetApproval()
 	for i := range b.Resume {
 		if p != nil && dialect.IsQuestion(b.Resume[i].InterruptID, c.GetToolCallId(), p.GetExpiresAt(), p.GetQuestion() == agentv1.Question_QUESTION_OUTCOME) {

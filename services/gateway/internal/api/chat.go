@@ -392,23 +392,11 @@ func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 	if len(decided)+len(results) == 0 {
 		return nil, invalid("messages: the last one is the assistant's and answers nothing that the run waits for: send a message of the user")
 	}
-	// A message repeats what it has answered before. What comes too late must not keep the rest from
-	// being heard, so a conflict is an error only if nothing else is accepted.
-	call, late := "", error(nil)
-	took := func(id string, err error) error {
-		switch {
-		case fault.KindOf(err) == fault.Conflict:
-			late = cmp.Or(late, err)
-			return nil
-		case err == nil:
-			call = id
-		}
-		return err
-	}
+	var accepted accepted
 	for _, r := range results {
 		r.SessionId, r.RunId = found.GetSession().GetId(), runID.String()
 		_, err := a.cfg.Conversations.SendToolResult(ctx, r)
-		if err := took(r.GetToolCallId(), err); err != nil {
+		if err := accepted.add(r.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
 	}
@@ -418,17 +406,37 @@ func (a *API) chatAnswer(ctx context.Context, in *chatInput, m *uiMessage) (*rep
 			d.SessionId, d.RunId = found.GetSession().GetId(), runID.String()
 			_, err = a.cfg.Approvals.Decide(ctx, d.DecideRequest)
 		}
-		if err := took(d.GetToolCallId(), err); err != nil {
+		if err := accepted.add(d.GetToolCallId(), err); err != nil {
 			return nil, err
 		}
 	}
-	if call == "" {
-		return nil, late
+	if accepted.call == "" {
+		return nil, accepted.late
 	}
 	if res, err = a.runOf(ctx, runID, found); err != nil { // what it says now decides at which pause the response ends
 		return nil, err
 	}
-	return a.streamRun(ctx, res.GetRun(), chatPart{version: in.version(), call: call, stops: in.Body.OnDisconnect == "stop"})
+	return a.streamRun(ctx, res.GetRun(), chatPart{version: in.version(), call: accepted.call, stops: in.Body.OnDisconnect == "stop"})
+}
+
+// accepted is what agent-runner has accepted of a message's answers. A message repeats what it has
+// answered before, and what comes too late must not keep the rest from being heard: a conflict is
+// an error only if nothing else is accepted.
+type accepted struct {
+	call string // the last one whose answer was accepted
+	late error  // the first conflict
+}
+
+// add records the outcome of an answer, and returns its error unless that is a conflict.
+func (a *accepted) add(call string, err error) error {
+	switch {
+	case fault.KindOf(err) == fault.Conflict:
+		a.late = cmp.Or(a.late, err)
+		return nil
+	case err == nil:
+		a.call = call
+	}
+	return err
 }
 
 // clientCalls returns a function that reports whether the client runs a call.
@@ -531,8 +539,7 @@ func decisionOf(approved bool) agentv1.Decision {
 }
 
 // outcomeIn converts the answer to the question whether a call took effect. An approval has no field
-// for it, so that its reason names the choice: people who see only the buttons of an approval have not
-// been asked.
+// for the outcome, so its reason has to name the choice: approving or refusing alone does not say it.
 func outcomeIn(approved bool, reason string) (agentv1.Decision, error) {
 	switch {
 	case approved && reason == "repeat":

@@ -1697,7 +1697,7 @@ export interface components {
         AGUIAnswerPayloadStruct: {
             approved?: boolean;
             /**
-             * @description Instead of approved, to the question whether a call took effect: it happened, or it did not and shall run again.
+             * @description Instead of approved, to the question whether a call took effect: happened, or repeat to run the call again.
              * @enum {string}
              */
             outcome?: "happened" | "repeat";
