@@ -411,7 +411,7 @@ func (w *uiWriter) retry(m *runv1.StepRetry) {
 	w.closePart()
 	if w.version >= 7 {
 		w.emit(w.chunk("reset-step"))
-		w.calls = nil
+		w.calls, w.called = nil, false
 		return
 	}
 	for _, id := range slices.Sorted(maps.Keys(w.calls)) {

@@ -123,7 +123,7 @@ func runs() map[string][]*runv1.Event {
 			inStep(0, said(0, "one"), callBegun("c1", "doc_read")),
 			[]*runv1.Event{started()},
 			inStep(0, retried(), said(0, "two"), stepped("stop"), retried()),
-			inStep(1, retried(), said(0, "three")),
+			inStep(1, retried(), callBegun("c2", "doc_list"), retried(), said(0, "three")),
 			[]*runv1.Event{done("cancelled")})...),
 		"approval": script(3, all(
 			[]*runv1.Event{asked("u1", `"send it"`), started()},
