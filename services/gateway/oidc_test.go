@@ -243,7 +243,7 @@ func TestCompanySignIn(t *testing.T) {
 	}
 
 	taken := call[object](t, in, w.owner, "POST", path+"/invitations", `{"email":"SomeOne@example.com","role":"owner"}`, http.StatusConflict)
-	if taken["code"] != "ALREADY_MEMBER" || taken["error"] != "this person is a member already, with the role viewer: change it in the list of members instead" {
+	if taken["code"] != "ALREADY_MEMBER" || taken["error"] != "this address belongs to a member already, with the role viewer: change the role in the list of members, or remove the member first if the person now signs in with another account" {
 		t.Errorf("inviting a member = %v", taken)
 	}
 
@@ -310,7 +310,8 @@ func TestCompanyOtherAccount(t *testing.T) {
 		{"the first", func(url.Values) {}, "", http.StatusForbidden},
 		{"after a refusal", fails("access_denied"), "select_account", http.StatusUnauthorized},
 		{"after one by the provider", fails("invalid_request"), "select_account", http.StatusUnauthorized},
-		{"after one of the prompt", func(q url.Values) { q.Set("state", "another") }, "login", http.StatusUnauthorized},
+		{"after one of the prompt", func(url.Values) {}, "login", http.StatusForbidden},
+		{"after a refusal with that prompt", func(q url.Values) { q.Set("state", "another") }, "login", http.StatusUnauthorized},
 		{"after an answer to another attempt", fails("temporarily_unavailable"), "", http.StatusUnauthorized},
 		{"after an outage", func(url.Values) {}, "", http.StatusForbidden},
 	} {

@@ -142,7 +142,7 @@ test("who is invited signs in with the company's account", async (t) => {
 	await owner.getByRole("button", { name: "Add member" }).click();
 	await owner.getByLabel("E-mail address, or id of the person").fill("ines@example.com");
 	await owner.getByRole("button", { name: "Invite", exact: true }).click();
-	await owner.getByRole("dialog").getByText("This person is a member already, with the role editor").waitFor();
+	await owner.getByRole("dialog").getByText("This address belongs to a member already, with the role editor").waitFor();
 });
 
 test("an agent answers, calls a tool, and the page survives a reload", async (t) => {

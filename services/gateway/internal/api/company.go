@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"net/http"
@@ -121,7 +122,7 @@ func (a *API) beginOIDC(w http.ResponseWriter, r *http.Request) {
 	}
 	parts := []string{attempt.State, attempt.Nonce, attempt.Verifier, base64.RawURLEncoding.EncodeToString([]byte(to))}
 	if prompt != "" {
-		parts = append(parts, prompt) // otherwise gateways that are not upgraded yet know the form
+		parts = append(parts, prompt) // only then: a gateway of the previous version reads four parts
 	}
 	value := strings.Join(parts, ".")
 	http.SetCookie(w, a.attempt(value, attemptLifetime))
@@ -197,7 +198,7 @@ func nextPrompt(begun oidc.Attempt, answer SignInAnswer, err error) string {
 	case code == "SIGN_IN_REFUSED" && answer.Error != "" && answer.Error != "access_denied" && begun.Prompt == oidc.SelectAccount:
 		return oidc.Login // the provider does not know the other prompt
 	case code == "NOT_INVITED", code == "SIGN_IN_REFUSED" && answer.Error == "access_denied":
-		return oidc.SelectAccount
+		return cmp.Or(begun.Prompt, oidc.SelectAccount)
 	default:
 		return ""
 	}

@@ -237,7 +237,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // Drain refuses new viewers and ends the open streams spread over the drain window, those that cannot
-// be resumed at its end. Who waits for the end of a run waits that long. It does not wait itself.
+// be resumed at its end, as well as requests that wait for the end of a run. It returns at once.
 func (f *Feed) Drain() {
 	f.drain.Do(func() {
 		f.mu.Lock()

@@ -175,7 +175,7 @@ func scanInvitation(row pgx.CollectableRow) (i Invitation, err error) {
 }
 
 // Invite invites an e-mail address to a workspace. Inviting it again renews the invitation, with
-// the new role. The address of a member is a Conflict: they would never need the invitation.
+// the new role. The address of a member is a Conflict.
 func (s *Store) Invite(ctx context.Context, ws id.Workspace, i Invitation) (out Invitation, err error) {
 	err = s.db.InWorkspace(ctx, ws, func(ctx context.Context, tx pgx.Tx) error {
 		var has string
@@ -183,7 +183,7 @@ func (s *Store) Invite(ctx context.Context, ws id.Workspace, i Invitation) (out 
 			SELECT role FROM members JOIN people USING (member_id) WHERE workspace_id = @workspace AND email = @email LIMIT 1`,
 			pg.Args{"workspace": ws, "email": foldEmail(i.Email)}).Scan(&has)
 		if err == nil {
-			return fault.Coded(fault.Conflict, "ALREADY_MEMBER", "this person is a member already, with the role %s: change it in the list of members instead", has)
+			return fault.Coded(fault.Conflict, "ALREADY_MEMBER", "this address belongs to a member already, with the role %s: change the role in the list of members, or remove the member first if the person now signs in with another account", has)
 		}
 		if !pg.NoRows(err) {
 			return err
