@@ -133,6 +133,7 @@ func (r *rig) takenOver(t *testing.T, begun func(run string, first *call), tools
 		begun(run, first)
 		before := value[string](t, r, holder, run)
 		r.expire(t, run)()
+		r.claimedAgain(t, run)
 		second = r.model.next(t)
 		if value[string](t, r, holder, run) != before {
 			return session, run, first, second
@@ -154,6 +155,27 @@ func (r *rig) expire(t *testing.T, run string) (release func()) {
 		return value[bool](t, r, `select lease_until < clock_timestamp() from agent.runs where id = $1`, run)
 	})
 	return release
+}
+
+// claimedAgain waits until a runner has claimed a run whose lease has expired. Its former runner may
+// renew the lease first, which then has to expire again.
+func (r *rig) claimedAgain(t *testing.T, run string) {
+	t.Helper()
+	claimed := func() bool { return value[int](t, r, `select epoch::int from agent.runs where id = $1`, run) >= 2 }
+	begun, expired := time.Now(), time.Now()
+	for !claimed() {
+		switch {
+		case time.Since(begun) > timeout:
+			t.Fatalf("no runner claimed the run again within %s", timeout)
+		case time.Since(expired) > lease:
+			r.expire(t, run)()
+			expired = time.Now()
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
 }
 
 // contendedLog lets a zombie write while its successor begins. Viewers still see the events in
@@ -186,20 +208,7 @@ func (r *rig) contendedLog(t *testing.T) {
 	}()
 	<-began
 	release()
-	claimed := func() bool { return value[int](t, r, `select epoch::int from agent.runs where id = $1`, run) >= 2 }
-	for begun := time.Now(); !claimed() && time.Since(begun) < timeout; {
-		// The zombie may renew its lease before another runner claims the run.
-		select {
-		case <-time.After(lease):
-		case <-t.Context().Done():
-		}
-		if !claimed() {
-			r.expire(t, run)()
-		}
-	}
-	if !claimed() {
-		t.Fatalf("no other runner claimed the run within %s", timeout)
-	}
+	r.claimedAgain(t, run)
 	from := r.head(t, session)
 	eventually(t, "the successor or the zombie has written more", func() bool { return r.head(t, session) > from+200 })
 	close(stop)
