@@ -275,19 +275,19 @@ func TestChartConnections(t *testing.T) {
 type servers []string
 
 func (s servers) GetClientFor(_, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
-	resource := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: strings.ToLower(kind) + "s"}
+	resource := schema.GroupVersionResource{Version: "v1", Resource: strings.ToLower(kind) + "s"}
 	var all []runtime.Object
 	for _, one := range s {
 		k, name, _ := strings.Cut(one, "/")
 		all = append(all, &unstructured.Unstructured{Object: values{
-			"apiVersion": "apps/v1", "kind": k, "metadata": values{"name": name, "namespace": "default"},
+			"apiVersion": "v1", "kind": k, "metadata": values{"name": name, "namespace": "default"},
 		}})
 	}
 	return fake.NewSimpleDynamicClient(runtime.NewScheme(), all...).Resource(resource), true, nil
 }
 
-// TestChartTurnsLocal sees that an upgrade does not turn on local servers, which the migration
-// before it would wait for in vain.
+// TestChartTurnsLocal sees that an upgrade does not turn on local servers, which do not run yet when
+// the migration before the upgrade needs them.
 func TestChartTurnsLocal(t *testing.T) {
 	t.Parallel()
 	c, err := loadChart()
@@ -301,8 +301,8 @@ func TestChartTurnsLocal(t *testing.T) {
 		refused bool
 	}{
 		{"installation", nil, false, false},
-		{"upgrade of a trial", servers{"Deployment/signalbox-gateway", "StatefulSet/signalbox-postgres"}, true, false},
-		{"upgrade of a release with other servers", servers{"Deployment/signalbox-gateway"}, true, true},
+		{"upgrade of a trial", servers{"Service/signalbox-gateway", "Service/signalbox-postgres"}, true, false},
+		{"upgrade of a release with other servers", servers{"Service/signalbox-gateway"}, true, true},
 		{"without a cluster", nil, true, false},
 	} {
 		all, err := chartutil.ToRenderValues(c, valuesOf(t, "trial"), chartutil.ReleaseOptions{
