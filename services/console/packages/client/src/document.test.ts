@@ -65,6 +65,38 @@ test("a token function that fails is called again after growing pauses", async (
 	expect(calls.length).toBe(last);
 });
 
+test("a failure is reported only if no connection is made without a new token", async () => {
+	let fail = (_: Error) => {};
+	const token = vi.fn(() => new Promise<string>((_, reject) => (fail = reject))).mockImplementationOnce(async () => "first");
+	const states: [state: string, failure?: TokenFailure | undefined][] = [];
+	const connection = connectDocument("1", { ...options, token, onState: (...state) => states.push(state) });
+	await vi.advanceTimersByTimeAsync(0);
+	for (let i = 0; i < 3; i++) {
+		sockets.at(-1)?.close();
+		await vi.advanceTimersByTimeAsync(2_500); // the provider connects with the first token
+	}
+	expect(token).toHaveBeenCalledTimes(2); // the second call has not ended
+	connection.provider.emit("sync", [true]);
+	fail(new Error("no network"));
+	await vi.advanceTimersByTimeAsync(0);
+	expect(states.at(-1)).toEqual(["live"]);
+
+	await vi.advanceTimersByTimeAsync(1_000);
+	sockets.at(-1)?.close();
+	await vi.advanceTimersByTimeAsync(2_500);
+	sockets.at(-1)?.onclose?.({ code: 4401 }); // now it takes a new token
+	expect(token).toHaveBeenCalledTimes(3);
+	fail(new Error("still none"));
+	await vi.advanceTimersByTimeAsync(0);
+	expect(states.at(-1)?.[0]).toBe("lost");
+	const retryAt = states.at(-1)?.[1]?.retryAt ?? 0;
+	await vi.advanceTimersByTimeAsync(retryAt - Date.now() - 2);
+	expect(token).toHaveBeenCalledTimes(3);
+	await vi.advanceTimersByTimeAsync(4);
+	expect(token).toHaveBeenCalledTimes(4);
+	connection.close();
+});
+
 test("connections that are lost do not call a failing token function more often", async () => {
 	const token = vi.fn(async () => Promise.reject(new Error("no network"))).mockImplementationOnce(async () => "first" as never);
 	const connection = connectDocument("1", { ...options, token });

@@ -26,8 +26,8 @@ export interface DocumentOptions extends Omit<ClientOptions, "fetch"> {
 	/** Default: a new one, which `close` destroys. */
 	doc?: Y.Doc;
 	/**
-	 * Called when the state changes; it begins as "connecting". Each time that the token function fails
-	 * it is called with "lost" and the failure.
+	 * Called when the state changes; it begins as "connecting". While there is no connection because the
+	 * token function fails, each failure calls it with "lost" and the failure.
 	 */
 	onState?: (state: DocumentState, failure?: TokenFailure) => void;
 	/** Default: the global WebSocket, which Node has since version 22. */
@@ -45,7 +45,8 @@ export interface DocumentConnection {
 /**
  * Connects to a document. A connection that is lost, or whose token has expired, is made again, with a new
  * token if `token` is a function, until the server says that another try would not help, such as with a
- * second token that it refuses. A token function that fails is called again after growing pauses, of up to 30 s.
+ * second token that it refuses. Until then the token that was there before does if the function fails; without
+ * one that the server takes, the function is called again after growing pauses, of up to 30 s.
  */
 export function connectDocument(id: string, options: DocumentOptions = {}): DocumentConnection {
 	const { token, workspace, onState } = options;
@@ -64,27 +65,32 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 	let pause = firstPause;
 	/** When a token function that has failed may be called again. */
 	let retryAt = 0;
-	/** Gets a new token; false if the function fails. */
-	const authorize = async (): Promise<boolean> => {
+	const ask = async (): Promise<TokenFailure | undefined> => {
 		try {
 			const text = typeof token === "function" ? await token() : token;
 			if (text) provider.params = { ...provider.params, token: text };
 			pause = firstPause;
-			return true;
+			return undefined;
 		} catch (error) {
 			retryAt = Date.now() + pause * (0.5 + Math.random() / 2);
 			pause = Math.min(pause * 2, longestPause);
-			if (!closed) onState?.("lost", { error, retryAt });
-			return false;
+			return { error, retryAt };
 		}
 	};
-	let again: ReturnType<typeof setTimeout> | undefined;
+	let call: ReturnType<typeof ask> | undefined;
+	/** Gets a new token, with one call of the function at a time; returns the failure if there is one. */
+	const authorize = () => {
+		call ??= ask().finally(() => (call = undefined));
+		return call;
+	};
+	let retryTimer: ReturnType<typeof setTimeout> | undefined;
 	/** Connects with a new token. */
 	const connect = async () => {
-		const ok = await authorize();
+		const failure = await authorize();
 		if (closed) return;
-		if (ok) provider.connect();
-		else again = setTimeout(connect, retryAt - Date.now());
+		if (!failure) return provider.connect();
+		retryTimer = setTimeout(connect, failure.retryAt - Date.now());
+		onState?.("lost", failure);
 	};
 	provider.on("sync", (synced: boolean) => {
 		if (!synced) return;
@@ -110,7 +116,7 @@ export function connectDocument(id: string, options: DocumentOptions = {}): Docu
 		provider,
 		close() {
 			closed = true;
-			clearTimeout(again);
+			clearTimeout(retryTimer);
 			globalThis.removeEventListener?.("offline", cut);
 			provider.destroy();
 			if (!options.doc) doc.destroy();
