@@ -12,7 +12,8 @@ import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
 import type { SessionSearch } from "./routes/sessions.tsx";
 import { usageSearch } from "./search.ts";
-import { keepFor, place } from "./signout.ts";
+import { place } from "./signout.ts";
+import { keepFor } from "./storage.ts";
 
 /** The workspaces of the person who is signed in. */
 export const workspacesQuery = {

@@ -1,7 +1,6 @@
 import { SignalboxError } from "@signalbox/client";
 import { everywhere, unwrap } from "./client.ts";
-import { begin, forgetAll } from "./document/kept.ts";
-import { storage, written } from "./storage.ts";
+import { forgetAll } from "./document/kept.ts";
 
 /**
  * Ends this browser's session, and shows the sign-in with nothing of it in memory. If it fails, the
@@ -17,15 +16,6 @@ export async function signOut(): Promise<void> {
 	});
 	forgetAll();
 	location.assign("/sign-in");
-}
-
-/** Keeps drafts from now on, and deletes those and the unsent messages that are not of the person who has signed in. */
-export function keepFor(person: string): void {
-	begin();
-	if (storage.get("person") === person) return;
-	storage.clear(written);
-	storage.remove("person"); // if there is no room for the next one
-	storage.set("person", person);
 }
 
 /** Where a person was who has to sign in, and to where they come back. */

@@ -1,8 +1,12 @@
+import { begin, keeps } from "./document/kept.ts";
+
 /**
- * What the browser keeps for its person. What it refuses to take, because its storage is full, is
- * there until the page closes.
+ * What the browser keeps for its person. What it refuses to take, because its storage is full, is kept
+ * in memory until the page closes, and stored if a removal makes room for it.
  */
 const refused = new Map<string, string>();
+/** For whom this page last kept something. */
+let owner: string | undefined;
 const listeners = new Set<() => void>();
 
 export const storage = {
@@ -19,6 +23,7 @@ export const storage = {
 	remove(key: string): void {
 		localStorage.removeItem(key);
 		refused.delete(key);
+		retry();
 		tell();
 	},
 	/** Removes all whose keys match. */
@@ -30,15 +35,52 @@ export const storage = {
 /** The keys of what a person wrote and has not sent. */
 export const written = /^(draft|unsent):/;
 
-/** Whether something that the person wrote is lost when the page closes. */
-export const losesWords = (): boolean => [...refused.keys()].some((key) => written.test(key));
+/**
+ * Keeps drafts from now on, and deletes those and the unsent messages that are not of the person who has
+ * signed in, also those in memory: another page may have signed in somebody else.
+ */
+export function keepFor(person: string): void {
+	begin();
+	const last = localStorage.getItem("person") ?? owner;
+	if (owner !== person) refused.clear();
+	owner = person;
+	if (last !== person) {
+		storage.clear(written);
+		storage.remove("person"); // if there is no room for the next one
+		storage.set("person", person);
+	}
+	tell();
+}
 
-/** Calls f when losesWords may have changed, until the function that it returns is called. */
-export function onLosesWords(f: () => void): () => void {
+/** Stores what was refused, as far as there is room, unless somebody else uses this browser by now. */
+function retry(): void {
+	if (!keeps() || (localStorage.getItem("person") ?? owner) !== owner) return;
+	for (const [key, text] of refused) {
+		try {
+			localStorage.setItem(key, text);
+			refused.delete(key);
+		} catch {
+			// It stays in memory.
+		}
+	}
+}
+
+/** Whether something that the person wrote is only in memory, and lost when the page closes. */
+export const hasUnsaved = (): boolean => [...refused.keys()].some((key) => written.test(key));
+
+/** Calls f when hasUnsaved may have changed, until the function that it returns is called. */
+export function onUnsaved(f: () => void): () => void {
 	listeners.add(f);
 	return () => listeners.delete(f);
 }
 
+/** Warns before the page closes. A navigation within the page, which only asks whether it may, keeps the memory. */
+function warn(e: Event): void {
+	if (e.isTrusted) e.preventDefault();
+}
+
 function tell(): void {
+	if (hasUnsaved()) globalThis.addEventListener?.("beforeunload", warn);
+	else globalThis.removeEventListener?.("beforeunload", warn);
 	for (const f of listeners) f();
 }

@@ -13,7 +13,7 @@ import {
 import { composes, mac } from "../actions.ts";
 import type { File as Attached } from "../live/conversation.ts";
 import { readFiles } from "../live/files.ts";
-import { losesWords, onLosesWords, storage } from "../storage.ts";
+import { hasUnsaved, onUnsaved, storage } from "../storage.ts";
 import css from "./Composer.module.css";
 import { Icon, IconButton, Segments } from "./controls.tsx";
 
@@ -75,7 +75,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 	const [limit, setLimit] = useState("");
 	const [over, setOver] = useState(false);
 	const offers = useSuggestions(suggest);
-	const unkept = useSyncExternalStore(onLosesWords, losesWords);
+	const unkept = useSyncExternalStore(onUnsaved, hasUnsaved);
 
 	const attach = async (list: FileList | null | undefined) => {
 		if (!list?.length) return;

@@ -4,7 +4,7 @@ import { createContext, memo, use, useEffect, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
 import type { Figures, Line, Note, Said, Source, Step } from "../live/conversation.ts";
-import { losesWords } from "../storage.ts";
+import { hasUnsaved } from "../storage.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
 import { drafts } from "./Composer.tsx";
@@ -105,7 +105,7 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 				{said.state === "unsent" && (
 					<span>
 						Not sent yet.{" "}
-						{losesWords() ? "Keep this page open: it is sent when the line is back." : "It is kept here and sent when the line is back."}
+						{hasUnsaved() ? "Keep this page open: it is sent when the line is back." : "It is kept here and sent when the line is back."}
 					</span>
 				)}
 			</div>

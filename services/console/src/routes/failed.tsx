@@ -3,7 +3,7 @@ import { Link, useRouter } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { signedOut } from "../client.ts";
 import { Blank, Button } from "../parts/controls.tsx";
-import { losesWords } from "../storage.ts";
+import { hasUnsaved } from "../storage.ts";
 
 /** A page that is not there, or that the person may not see. */
 export function NotHere() {
@@ -44,7 +44,7 @@ export function Failed({ error, onRetry, heading = "h1" }: { error: Error; onRet
  */
 function Unfetched({ error, heading }: { error: Error; heading: "h1" | "h2" }) {
 	useEffect(() => {
-		const reload = () => losesWords() || location.reload();
+		const reload = () => hasUnsaved() || location.reload();
 		addEventListener("online", reload);
 		return () => removeEventListener("online", reload);
 	}, []);
@@ -62,7 +62,7 @@ function Unfetched({ error, heading }: { error: Error; heading: "h1" | "h2" }) {
 
 /** Says whether what the person wrote and has not sent outlasts this page. */
 export function Kept() {
-	return losesWords()
+	return hasUnsaved()
 		? "This browser's storage is full: what you wrote last is lost when this page is reloaded or closed."
 		: "What you wrote is kept in this browser.";
 }
