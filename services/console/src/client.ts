@@ -36,10 +36,19 @@ interface Place {
 	cursor?: string;
 }
 
-/** Reads all pages of a list that is short enough to be shown at once. */
-export async function allPages<P extends { next_cursor: string | null }>(read: (query: Place) => Promise<P>): Promise<P[]> {
-	const pages = [await read({ limit: 100 })];
-	for (let cursor = pages[0]?.next_cursor; cursor; cursor = pages.at(-1)?.next_cursor) pages.push(await read({ limit: 100, cursor }));
+/** Reads all pages of a list that is short enough to be shown at once, until the signal is aborted. */
+export async function allPages<P extends { next_cursor: string | null }>(
+	signal: AbortSignal,
+	read: (query: Place, signal: AbortSignal) => Promise<P>,
+): Promise<P[]> {
+	const pages: P[] = [];
+	let cursor: string | null | undefined;
+	do {
+		signal.throwIfAborted();
+		const page = await read(cursor ? { limit: 100, cursor } : { limit: 100 }, signal);
+		pages.push(page);
+		cursor = page.next_cursor;
+	} while (cursor);
 	return pages;
 }
 

@@ -10,10 +10,10 @@ export function usePeople() {
 	const me = useMe().data?.member_id;
 	const members = useQuery({
 		queryKey: [workspace.id, "members"],
-		queryFn: () =>
-			allPages((query) => unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id }, query } }))).then(
-				(pages) => pages.flatMap((p) => p.members as Schemas["Member"][]),
-			),
+		queryFn: ({ signal }) =>
+			allPages(signal, (query, signal) =>
+				unwrap(client.api.GET("/api/workspaces/{id}/members", { params: { path: { id: workspace.id }, query }, signal })),
+			).then((pages) => pages.flatMap((p) => p.members as Schemas["Member"][])),
 		staleTime: 300_000,
 	});
 	const nameOf = useMemo(() => {

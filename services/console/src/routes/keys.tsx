@@ -50,8 +50,8 @@ function Keys({ adding, onClose }: { adding: boolean; onClose: () => void }) {
 	const [revoking, setRevoking] = useState<Key>();
 	const keys = useQuery({
 		queryKey: [workspace.id, "keys"],
-		queryFn: () =>
-			allPages((query) => unwrap(client.api.GET("/api/keys", { params: { query } }))).then((pages) =>
+		queryFn: ({ signal }) =>
+			allPages(signal, (query, signal) => unwrap(client.api.GET("/api/keys", { params: { query }, signal }))).then((pages) =>
 				pages.flatMap((p) => p.keys as Key[]),
 			),
 	});

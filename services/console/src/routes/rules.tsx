@@ -28,8 +28,8 @@ export function RulesPage() {
 	const [adding, setAdding] = useState(false);
 	const rules = useQuery({
 		queryKey: [workspace.id, "rules"],
-		queryFn: () =>
-			allPages((query) => unwrap(client.api.GET("/api/approval-rules", { params: { query } }))).then((pages) =>
+		queryFn: ({ signal }) =>
+			allPages(signal, (query, signal) => unwrap(client.api.GET("/api/approval-rules", { params: { query }, signal }))).then((pages) =>
 				pages.flatMap((p) => p.rules as Rule[]),
 			),
 	});
