@@ -11,8 +11,8 @@ void import("remend").then(
 
 /**
  * Markdown as React elements, block by block. HTML in it is shown as text, never interpreted, and a
- * link goes to the web only. While it is being written, half-written marks are closed, and only
- * the last block renders again.
+ * link goes to the web only. While it is being written, half-written marks are closed, and only the last block
+ * renders again, and those with a bracket when the text defines another link.
  */
 export function Markdown({
 	text,
@@ -29,7 +29,7 @@ export function Markdown({
 	return (
 		<div className={css.prose}>
 			{blocks.map((t, i) => (
-				<Block key={i} source={t.raw} links={links} below={below} caret={writing && i === blocks.length - 1} />
+				<Block key={i} source={t.raw} links={t.raw.includes("[") ? links : "{}"} below={below} caret={writing && i === blocks.length - 1} />
 			))}
 			{writing && blocks.length === 0 && <span className={css.caret} />}
 		</div>
