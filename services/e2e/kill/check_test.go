@@ -156,10 +156,14 @@ func TestCheckFindsFaults(t *testing.T) {
 			snapshotAt(t.views[0], place{1, 4})
 			t.views[0].sights = slices.Delete(t.views[0].sights, 7, 14)
 		}, []sort{hole}},
-		"again behind a snapshot": {func(t *transcript) { again(t.views[0], place{1, 2}) }, nil},
-		"again before a snapshot": {func(t *transcript) { again(t.views[0], place{1, 3}) }, []sort{twice}},
-		"two ends":                {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
-		"no end":                  {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
+		"sender":                           {func(t *transcript) { addSender(t, 2) }, nil},
+		"sender, and nobody saw the start": {func(t *transcript) { addSender(t, 2); unseen(t) }, nil},
+		"event lost for the sender":        {func(t *transcript) { addSender(t, 2); drop(t.views[2], 1) }, []sort{hole}},
+		"first event lost for the sender":  {func(t *transcript) { addSender(t, 3) }, []sort{hole}},
+		"again behind a snapshot":          {func(t *transcript) { again(t.views[0], place{1, 2}) }, nil},
+		"again before a snapshot":          {func(t *transcript) { again(t.views[0], place{1, 3}) }, []sort{twice}},
+		"two ends":                         {func(t *transcript) { t.events[place{1, 6}].kind = "error" }, []sort{twoEnds}},
+		"no end":                           {func(t *transcript) { delete(t.ends, 1); delete(t.events, place{1, 7}) }, []sort{lost}},
 		"end in a snapshot": {func(t *transcript) {
 			endless(t)
 			t.views[0].sights = slices.Insert(t.views[0].sights, 7, sight{place: place{1, 7}, snapshot: true, cursor: "1-6"})
@@ -228,6 +232,21 @@ func endless(t *transcript) {
 		s.sights = slices.Delete(s.sights, 7, 8)
 	}
 	change(t, "run-1", func(r *world.Run) { r.LastEventID = new("1-7") })
+}
+
+// addSender adds the sender of the first run's message as a witness, who sees the run from an event on.
+func addSender(t *transcript, from int) {
+	t.views = append(t.views, &view{name: "the sender", run: 1, sender: true, sights: slices.Clone(t.views[0].sights[from:8])})
+}
+
+// unseen gives both witnesses a snapshot in place of the first run's user-message and run-start.
+func unseen(t *transcript) {
+	for n := range int64(2) {
+		delete(t.events, place{1, n})
+	}
+	for _, s := range t.views[:2] {
+		s.sights = slices.Insert(s.sights[2:], 0, sight{place: place{1, 1}, snapshot: true, cursor: beginning})
+	}
 }
 
 func drop(s *view, i int)    { s.sights = slices.Delete(s.sights, i, i+1) }
