@@ -312,7 +312,7 @@ func TestHistoryUndecided(t *testing.T) {
 
 func TestScriptAnswers(t *testing.T) {
 	t.Parallel()
-	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: asked}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
+	for _, a := range []*ask{{id: "x", kind: text, n: 12}, {id: "x", kind: clock}, {id: "x", kind: doc}, {id: "x", kind: far}, {id: "x", kind: wait}, {id: "x", kind: asked}, {id: "x", kind: work}, {id: "x", kind: turn}, {id: "x", kind: long}} {
 		if !strings.HasSuffix(a.answer(), "end x") || !strings.Contains(string(script), string(a.kind)+" (?P<id>") {
 			t.Errorf("the script has no answer %q to %q", a.answer(), a.content())
 		}

@@ -38,8 +38,18 @@ type Config struct {
 	// Disturb breaks things, instead of the killer, and returns when the system is whole again.
 	// It calls Died when it breaks something.
 	Disturb func(ctx context.Context, died Died) error
+	// Loads changes the load while Disturb runs; nil if it stays as it begins, at Rate.
+	Loads <-chan Load
 	// Out gets progress reports.
 	Out io.Writer
+}
+
+// Load is what the talkers are offered.
+type Load struct {
+	Rate float64 // runs per second
+	// Wait is the share of exchanges that wait for a slow tool: such a run takes seconds, and
+	// little processor time.
+	Wait float64
 }
 
 // Died records that a part is broken from now on: later pauses count as its.

@@ -38,6 +38,7 @@ type harness struct {
 
 	mu     sync.Mutex // guards the rest
 	report Report
+	load   Load  // at present
 	fail   error // of the harness itself
 }
 
@@ -46,7 +47,7 @@ type harness struct {
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	h := &harness{cfg: cfg, pauses: newPauses(), borders: make(chan border), tokens: make(chan struct{}, max(1, int(cfg.Rate/4))), report: newReport(cfg)}
-	h.say("seed %d, %d kills, %.0f runs/s offered to %d talkers", cfg.Seed, cfg.Kills, cfg.Rate, cfg.Talkers)
+	h.say("seed %d, %d kills, %g runs/s offered to %d talkers", cfg.Seed, cfg.Kills, cfg.Rate, cfg.Talkers)
 	if err := h.start(ctx); err != nil {
 		return nil, errors.Join(err, h.close())
 	}
@@ -201,15 +202,22 @@ func (h *harness) recount() {
 	}
 }
 
-// offer permits runs to start at the configured rate. A permit that no talker takes is dropped.
+// offer permits runs to start at the rate of the load. A permit that no talker takes is dropped.
 func (h *harness) offer(ctx context.Context) {
 	defer close(h.tokens)
-	tick := time.NewTicker(time.Duration(float64(time.Second) / h.cfg.Rate))
+	interval := func(rate float64) time.Duration { return time.Duration(float64(time.Second) / rate) }
+	tick := time.NewTicker(interval(h.cfg.Rate))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case l := <-h.cfg.Loads:
+			tick.Reset(interval(l.Rate))
+			h.mu.Lock()
+			h.load, h.report.Rate = l, max(h.report.Rate, l.Rate)
+			h.mu.Unlock()
+			continue
 		case <-tick.C:
 		}
 		select {

@@ -12,7 +12,7 @@ import (
 // Report is the result of a run of the kill test.
 type Report struct {
 	Seed  uint64        `json:"seed"`
-	Rate  float64       `json:"rate"`
+	Rate  float64       `json:"rate"`     // of the highest load
 	Storm time.Duration `json:"storm_ns"` // from the first message to the last kill
 
 	Kills   map[string]int `json:"kills"`   // by kind of part
@@ -106,7 +106,7 @@ func (r *Report) Write(w io.Writer) {
 	seconds := max(r.Storm.Seconds(), 1e-9)
 	fmt.Fprintf(w, "\n%d kills in %.0f s: %s\n", r.kills(), seconds, counts(r.Kills))
 	fmt.Fprintf(w, "of these at a border: %s\n", counts(r.Borders))
-	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %.0f/s wanted, %d without a free talker; %d requests repeated\n",
+	fmt.Fprintf(w, "load: %d messages (%.1f/s) of %g/s wanted, %d without a free talker; %d requests repeated\n",
 		r.Messages, float64(r.Messages)/seconds, r.Rate, r.NotCarried, r.Retries)
 	fmt.Fprintf(w, "requests that failed: %s\n", counts(r.Failures))
 	fmt.Fprintf(w, "programs that ended by themselves: %s\n", counts(r.EndedAlone))

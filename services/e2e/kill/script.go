@@ -28,6 +28,7 @@ const (
 	doc   kind = "doc"   // three steps of calls that create and extend a document
 	work  kind = "work"  // a call in the middle, during which another message can join
 	far   kind = "far"   // a far-end call of each kind of effect
+	wait  kind = "wait"  // a far-end call that takes seconds
 	asked kind = "asked" // calls of each kind of effect that a person has to approve
 	turn  kind = "turn"  // the message that joins
 	long  kind = "long"  // words for half a minute, to be stopped
@@ -66,6 +67,8 @@ func (a *ask) answer() string {
 		return fmt.Sprintf("worked %s to its end. end %s", a.id, a.id)
 	case far:
 		return fmt.Sprintf("far %s is done. end %s", a.id, a.id)
+	case wait:
+		return fmt.Sprintf("waited for %s. end %s", a.id, a.id)
 	case asked:
 		return fmt.Sprintf("asked %s is answered. end %s", a.id, a.id)
 	case turn:

@@ -86,6 +86,12 @@ func (k *talker) fork() *rand.Rand { return rand.New(rand.NewPCG(k.rnd.Uint64(),
 // exchange sends a message, or a few related ones, and waits for the answers. It returns false if
 // the session cannot continue.
 func (k *talker) exchange(ctx context.Context, id string) bool {
+	k.mu.Lock()
+	share := k.load.Wait
+	k.mu.Unlock()
+	if share > 0 && k.rnd.Float64() < share {
+		return k.single(ctx, &ask{id: id, kind: wait})
+	}
 	switch n := k.rnd.IntN(100); {
 	case n < 32:
 		return k.single(ctx, &ask{id: id, kind: text, n: 8 + k.rnd.IntN(20)})
