@@ -275,7 +275,7 @@ e2e-kube: build-e2e ## Install the chart on a real node, and restart, kill and u
 	@go build -o bin/e2e-kube ./services/e2e/kube
 	@rm -rf bin/kube-other && mkdir -p bin/kube-other $(if $(FROM),&& git archive $(FROM) | tar -x -C bin/kube-other)
 	@$(if $(FROM),cd bin/kube-other && go build -o bin/ ./services/*/cmd/*,go build -ldflags "-X signalbox.dev/pkg/process.version=next" -o bin/kube-other/bin/ $(COMMANDS) $(HELPERS))
-	@deploy/e2e/kube/build.sh && TAG=$(if $(FROM),next,dev) deploy/e2e/kube/build.sh images bin && TAG=$(if $(FROM),dev,next) deploy/e2e/kube/build.sh images bin/kube-other/bin
+	@deploy/e2e/kube/build.sh $(if $(or $(LONG),$(findstring flood,$(ARGS))),&& deploy/e2e/kube/build.sh scaling) && TAG=$(if $(FROM),next,dev) deploy/e2e/kube/build.sh images bin && TAG=$(if $(FROM),dev,next) deploy/e2e/kube/build.sh images bin/kube-other/bin
 	@trap 'deploy/e2e/kube/node.sh down' EXIT; deploy/e2e/kube/node.sh up && \
 	deploy/e2e/kube/node.sh exec bin/e2e-kube $(if $(LONG),-long) $(if $(TLS),-tls) $(if $(FROM),-from bin/kube-other) -json bin/kube.json $(ARGS)
 

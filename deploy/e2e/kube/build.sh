@@ -4,6 +4,7 @@
 # packages, which are unpacked and not installed. PostgreSQL is the machine's.
 #
 #   build.sh             the node
+#   build.sh scaling     metrics-server and KEDA, with their container images
 #   build.sh images BIN  container images of the programs in a folder, with the tag TAG (dev)
 #
 # KUBE_CACHE is where everything is kept (~/.cache/signalbox/kube). KUBE_P is how many compilers
@@ -35,6 +36,21 @@ addons() {
 	there nats-server || { say "NATS $NATS"; GOBIN=$bin go install -ldflags '-s -w' "github.com/nats-io/nats-server/v2@$NATS"; }
 	there helm || command -v helm >/dev/null || { say "Helm $HELM"; GOBIN=$bin go install -ldflags '-s -w' "helm.sh/helm/v3/cmd/helm@$HELM"; }
 	for p in mkimage pause netpol; do go build -C images -ldflags '-s -w' -o "$bin/$p" "./$p"; done
+}
+
+# KEDA has clients of every cloud in it: that takes as long as Kubernetes.
+scaling() {
+	local keda=github.com/kedacore/keda/v2
+	there metrics-server || { say metrics-server; go build -C addons -ldflags '-s -w' -o "$bin/metrics-server" sigs.k8s.io/metrics-server/cmd/metrics-server; }
+	there keda-operator keda-adapter || {
+		say "KEDA. It takes as long as Kubernetes."
+		go build -C scaling -ldflags '-s -w' -o "$bin/keda-adapter" $keda/cmd/adapter
+		go build -C scaling -ldflags '-s -w' -o "$bin/keda-operator" $keda/cmd/operator
+	}
+	for p in metrics-server keda-operator keda-adapter; do
+		image localhost/$p:1 $p -user 65532:65532 -entrypoint /$p -dir /tmp:1777:0 "$bin/$p:/$p"
+	done
+	kubectl kustomize "$(go list -C scaling -m -f '{{.Dir}}' $keda)/config/crd" >"$C/keda-crds.yaml"
 }
 
 # unpack PACKAGE... puts Debian's packages into $C/root.
@@ -97,6 +113,6 @@ programs() {
 case ${1:-all} in
 all) debian; node; addons; infrastructure ;;
 images) programs "$(cd "$from" && readlink -f "${2:?the folder of the programs}")" ;;
-node | addons | debian | infrastructure) "$1" ;;
-*) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+node | addons | scaling | debian | infrastructure) "$1" ;;
+*) sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -46,6 +46,10 @@ certs() { # a CA, the API server's certificate, and client certificates of the A
 	}
 	leaf apiserver /CN=kube-apiserver "extendedKeyUsage=serverAuth
 subjectAltName=IP:$NODE_IP,IP:127.0.0.1,IP:10.96.0.1,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
+	# Of APIs that pods add to it, and of the API server as their client.
+	leaf added-apis /CN=added-apis "extendedKeyUsage=serverAuth,clientAuth
+subjectAltName=DNS:metrics-server.kube-system.svc,DNS:keda-metrics-apiserver.keda.svc,DNS:keda-operator.keda.svc.cluster.local"
+	leaf front-proxy /CN=front-proxy extendedKeyUsage=clientAuth
 	leaf to-kubelet "/O=system:masters/CN=kube-apiserver-kubelet-client" extendedKeyUsage=clientAuth
 	openssl ecparam -name prime256v1 -genkey -noout -out sa.key
 	openssl ec -in sa.key -pubout -out sa.pub 2>/dev/null
@@ -187,6 +191,9 @@ inside() {
 		--service-account-key-file "$S/pki/sa.pub" --service-account-signing-key-file "$S/pki/sa.key" --service-account-issuer https://kubernetes.default.svc.cluster.local \
 		--service-cluster-ip-range $SVC_CIDR --allow-privileged \
 		--kubelet-preferred-address-types InternalIP \
+		--requestheader-client-ca-file "$S/pki/ca.crt" --requestheader-allowed-names front-proxy --requestheader-extra-headers-prefix X-Remote-Extra- \
+		--requestheader-group-headers X-Remote-Group --requestheader-username-headers X-Remote-User \
+		--proxy-client-cert-file "$S/pki/front-proxy.crt" --proxy-client-key-file "$S/pki/front-proxy.key" --enable-aggregator-routing \
 		--kubelet-client-certificate "$S/pki/to-kubelet.crt" --kubelet-client-key "$S/pki/to-kubelet.key"
 	start kcm kube-controller-manager --kubeconfig "$S/kcm.kubeconfig" --service-account-private-key-file "$S/pki/sa.key" --root-ca-file "$S/pki/ca.crt" \
 		--use-service-account-credentials --leader-elect=false --bind-address 127.0.0.1

@@ -105,7 +105,7 @@ func (c *cluster) loadImages(ctx context.Context, patterns ...string) error {
 			return err
 		}
 		if len(found) == 0 {
-			return fmt.Errorf("there is no image %s in %s: run deploy/e2e/kube/build.sh images", p, c.cache)
+			return fmt.Errorf("there is no image %s in %s: see deploy/e2e/kube/build.sh", p, c.cache)
 		}
 		args = append(args, found...)
 	}
@@ -159,6 +159,7 @@ func (c *cluster) explain(ctx context.Context) {
 	for _, args := range [][]string{
 		{"get", "pods,jobs", "-o", "wide"},
 		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"describe", "hpa"},
 		{"logs", "-l", "app.kubernetes.io/component=migrate", "--tail=20"},
 	} {
 		out, err := c.kubectl(ctx, args...)

@@ -18,16 +18,21 @@ import (
 // settling is how long conversations go on before and after something is broken.
 const settling = 10 * time.Second
 
-// under runs a disturbance under load, between two quiet times, and waits until everything is
-// ready again.
+// under runs a disturbance under load.
 func (s *suite) under(ctx context.Context, r *result, disturb func(context.Context, kill.Died) error) error {
-	return s.load(ctx, r, func(ctx context.Context, died kill.Died) error {
+	return s.load(ctx, r, kill.Config{Rate: s.rate, Disturb: s.settled(disturb)})
+}
+
+// settled returns a disturbance that is between two quiet times, and ends when everything is ready
+// again.
+func (s *suite) settled(disturb func(context.Context, kill.Died) error) func(context.Context, kill.Died) error {
+	return func(ctx context.Context, died kill.Died) error {
 		if err := sleep(ctx, settling); err != nil {
 			return err
 		}
 		err := disturb(ctx, died)
 		return errors.Join(err, s.ready(ctx), s.healthy(ctx), sleep(ctx, settling))
-	})
+	}
 }
 
 // quiet is the load without a disturbance, to compare with.

@@ -16,24 +16,28 @@ import (
 // scenario is a part of the test. Scenarios run in order, each after the system has become whole
 // again.
 type scenario struct {
-	name   string
-	always bool // the others need it
-	run    func(ctx context.Context, s *suite, r *result) error
+	name    string
+	run     func(ctx context.Context, s *suite, r *result) error
+	always  bool // the others need it
+	current bool // it is about this version's chart and programs: not with -from
+	long    bool // only with -long, or by its name
 }
 
+// The flood is last because it leaves the autoscalers on.
 var scenarios = []scenario{
-	{"trial", false, trial},
-	{"install", true, install},
-	{"stories", false, stories},
-	{"quiet", false, quiet},
-	{"policies", false, policies},
-	{"encryption", false, encryption},
-	{"rolling restart", false, rollingRestart},
-	{"upgrade and rollback", false, upgrade},
-	{"pods killed", false, podsKilled},
-	{"kubelet stopped", false, kubeletStopped},
-	{"NATS servers lost", false, natsLost},
-	{"PostgreSQL failed over", false, postgresFailover},
+	{name: "trial", run: trial, current: true},
+	{name: "install", run: install, always: true},
+	{name: "stories", run: stories, current: true},
+	{name: "quiet", run: quiet},
+	{name: "policies", run: policies},
+	{name: "encryption", run: encryption, current: true},
+	{name: "rolling restart", run: rollingRestart},
+	{name: "upgrade and rollback", run: upgrade},
+	{name: "pods killed", run: podsKilled},
+	{name: "kubelet stopped", run: kubeletStopped},
+	{name: "NATS servers lost", run: natsLost},
+	{name: "PostgreSQL failed over", run: postgresFailover},
+	{name: "flood", run: flood, current: true, long: true},
 }
 
 // prepare makes the namespace, in which Pod Security "restricted" is enforced, and loads images.

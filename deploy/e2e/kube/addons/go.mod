@@ -291,6 +291,7 @@ require (
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.35.0 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/mcs-api v0.4.1 // indirect
+	sigs.k8s.io/metrics-server v0.9.0 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.0 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
@@ -333,7 +334,7 @@ replace (
 )
 
 // Everything that Kubernetes needs stays at the version it wants, so that the build
-// cache of ../node is shared: without these lines CoreDNS raises grpc, otel, x/*.
+// cache of ../node is shared: without these lines CoreDNS and metrics-server raise grpc, otel, x/*.
 replace (
 	cel.dev/expr => cel.dev/expr v0.25.1
 	cyphar.com/go-pathrs => cyphar.com/go-pathrs v0.2.2

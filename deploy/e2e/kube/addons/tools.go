@@ -6,4 +6,5 @@ package addons
 
 import (
 	_ "go.etcd.io/etcd/server/v3"
+	_ "sigs.k8s.io/metrics-server/cmd/metrics-server"
 )
