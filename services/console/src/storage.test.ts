@@ -65,22 +65,11 @@ test("what is in memory does not reach a person who signed in with another page"
 	storage.set("draft:s", "of one");
 	full = false;
 	localStorage.setItem("person", "two");
-	storage.remove("width"); // makes room, but in the storage of somebody else
+	storage.remove("width");
 	expect(localStorage.getItem("draft:s")).toBeNull();
 	localStorage.setItem("draft:new", "of two");
 	keepFor("two");
 	expect([storage.get("draft:s"), storage.get("draft:new"), hasUnsaved()]).toEqual([null, "of two", false]);
-});
-
-test("what was refused is stored when something else is removed", () => {
-	keepFor("one");
-	full = true;
-	storage.set("draft:s", "half a thought");
-	storage.remove("draft:new");
-	expect([localStorage.getItem("draft:s"), hasUnsaved()]).toEqual([null, true]);
-	full = false;
-	storage.remove("draft:other");
-	expect([localStorage.getItem("draft:s"), hasUnsaved()]).toEqual(["half a thought", false]);
 });
 
 test("a page warns before it closes while it alone has what a person wrote", () => {

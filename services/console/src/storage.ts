@@ -1,8 +1,8 @@
-import { begin, keeps } from "./document/kept.ts";
+import { begin } from "./document/kept.ts";
 
 /**
  * What the browser keeps for its person. What it refuses to take, because its storage is full, is kept
- * in memory until the page closes, and stored if a removal makes room for it.
+ * in memory until the page closes.
  */
 const refused = new Map<string, string>();
 /** For whom this page last kept something. */
@@ -23,7 +23,6 @@ export const storage = {
 	remove(key: string): void {
 		localStorage.removeItem(key);
 		refused.delete(key);
-		retry();
 		tell();
 	},
 	/** Removes all whose keys match. */
@@ -50,19 +49,6 @@ export function keepFor(person: string): void {
 		storage.set("person", person);
 	}
 	tell();
-}
-
-/** Stores what was refused, as far as there is room, unless somebody else uses this browser by now. */
-function retry(): void {
-	if (!keeps() || (localStorage.getItem("person") ?? owner) !== owner) return;
-	for (const [key, text] of refused) {
-		try {
-			localStorage.setItem(key, text);
-			refused.delete(key);
-		} catch {
-			// It stays in memory.
-		}
-	}
 }
 
 /** Whether something that the person wrote is only in memory, and lost when the page closes. */
