@@ -197,17 +197,7 @@ func startRestored(t *testing.T, o world.Options) *world.World {
 	t.Helper()
 	o.Dir, o.Programs = t.TempDir(), bin
 	w, err := world.StartStandalone(t.Context(), o)
-	if w != nil {
-		t.Cleanup(func() {
-			if err := w.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
+	return started(t, w, err)
 }
 
 // traffic is a member who keeps sending messages.

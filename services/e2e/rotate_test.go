@@ -123,17 +123,7 @@ func startRotated(t *testing.T, o world.Options) *world.World {
 		return nil
 	}
 	w, err := world.Start(t.Context(), o)
-	if w != nil {
-		t.Cleanup(func() {
-			if err := w.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
+	return started(t, w, err)
 }
 
 // keygen returns the variables that `signalbox keygen` prints.

@@ -36,16 +36,7 @@ func TestTLS(t *testing.T) {
 	}
 	issue()
 	w, err := world.Start(t.Context(), world.Options{Dir: t.TempDir(), Programs: bin, Replicas: 1, Partitions: 1, TLS: folder})
-	if w != nil {
-		t.Cleanup(func() {
-			if err := w.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	w = started(t, w, err)
 	who, err := w.NewMember(t.Context(), "", "owner")
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,23 @@ func TestMain(m *testing.M) {
 	}())
 }
 
+// started returns a world of the test's own, which is closed with it, or ends the test with the
+// error of its start.
+func started(t *testing.T, w *world.World, err error) *world.World {
+	t.Helper()
+	if w != nil {
+		t.Cleanup(func() {
+			if err := w.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 // sharedWorld is a world that is started for the first story that needs it and stopped
 // by TestMain.
 type sharedWorld struct {

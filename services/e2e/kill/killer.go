@@ -14,14 +14,6 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// kindOf returns a part's name without the replica's number.
-func kindOf(part string) string {
-	if i := strings.LastIndexByte(part, '-'); i > 0 && i == len(part)-2 {
-		return part[:i]
-	}
-	return part
-}
-
 // killer kills and restarts parts. run is its goroutine; each part that is down has another one,
 // and each program one that waits for its end.
 type killer struct {
@@ -66,7 +58,7 @@ func (k *killer) choose(services []string) world.Part {
 	for _, p := range k.world.Parts() {
 		if k.wanted(p.Name()) && !k.busy[p.Name()] {
 			alive = append(alive, p)
-			if slices.Contains(services, kindOf(p.Name())) {
+			if slices.Contains(services, world.KindOf(p.Name())) {
 				preferred = append(preferred, p)
 			}
 		}
@@ -103,7 +95,7 @@ func (k *killer) kill(ctx context.Context, victim world.Part, away time.Duration
 	}
 	k.pauses.died(d)
 	k.pauses.owned(d, runs)
-	k.count(func(r *Report) { r.Kills[kindOf(victim.Name())]++ })
+	k.count(func(r *Report) { r.Kills[world.KindOf(victim.Name())]++ })
 	k.wg.Go(func() {
 		// Even when ctx is done, so that the conversations can end.
 		pause(context.WithoutCancel(ctx), away)
@@ -145,7 +137,7 @@ func (k *killer) restart(ctx context.Context) error {
 func (k *killer) revive(ctx context.Context, part world.Part) {
 	for range 100 {
 		if err := part.Restart(); err != nil {
-			k.count(func(r *Report) { r.EndedAlone[kindOf(part.Name())]++ })
+			k.count(func(r *Report) { r.EndedAlone[world.KindOf(part.Name())]++ })
 			k.say("%s does not start: %v", part.Name(), err)
 		} else if err := part.Ready(ctx); err == nil {
 			return
@@ -153,7 +145,7 @@ func (k *killer) revive(ctx context.Context, part world.Part) {
 			k.fatal(fmt.Errorf("after a kill: %w", err))
 			return
 		} else {
-			k.count(func(r *Report) { r.EndedAlone[kindOf(part.Name())]++ })
+			k.count(func(r *Report) { r.EndedAlone[world.KindOf(part.Name())]++ })
 			k.say("ended by itself: %v", err)
 		}
 		pause(ctx, 200*time.Millisecond)
@@ -174,7 +166,7 @@ func (k *killer) supervise(ctx context.Context) {
 			if !alone {
 				continue
 			}
-			k.count(func(r *Report) { r.EndedAlone[kindOf(p.Name())]++ })
+			k.count(func(r *Report) { r.EndedAlone[world.KindOf(p.Name())]++ })
 			k.say("%s ended by itself (%v):\n%s", p.Name(), p.Ended(), p.Tail(2000))
 			k.revive(context.WithoutCancel(ctx), p)
 			k.mu.Lock()

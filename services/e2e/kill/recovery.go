@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 // death is a kill of a part.
@@ -89,7 +91,7 @@ func (p *pauses) add(gap Pause) time.Duration {
 			gap.Kills = append(gap.Kills, fmt.Sprintf("%s at %s", d.part, at(d.at)))
 		}
 	}
-	name := kindOf(gap.Part)
+	name := world.KindOf(gap.Part)
 	p.by[name] = append(p.by[name], gap.Length)
 	p.longest = append(p.longest, gap)
 	slices.SortFunc(p.longest, func(a, b Pause) int { return cmp.Compare(b.Length, a.Length) })

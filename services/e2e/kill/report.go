@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"signalbox.dev/services/e2e/world"
 )
 
 // Report is the result of a run of the kill test.
@@ -164,7 +166,7 @@ func (h *harness) judge(t *transcript) {
 		}
 		last := "nothing"
 		if parts := h.pauses.recent(s.at, 10*time.Second); len(parts) > 0 {
-			last = kindOf(parts[0])
+			last = world.KindOf(parts[0])
 		}
 		r.Snapshots.After[last]++
 	}

@@ -28,7 +28,7 @@ type balanced struct {
 
 // Via is for [Options]: links to the services go through the balancer.
 func (b *Balancer) Via(l Link) (string, error) {
-	service := kindOf(l.To)
+	service := KindOf(l.To)
 	if !slices.Contains(Services(), service) {
 		return l.Address, nil
 	}
@@ -106,7 +106,7 @@ func (s *balanced) dial() net.Conn {
 	return nil
 }
 
-// kindOf returns a part's name without the replica's number.
-func kindOf(part string) string {
+// KindOf returns a part's name without the replica's number.
+func KindOf(part string) string {
 	return strings.TrimRight(strings.TrimRight(part, "0123456789"), "-")
 }

@@ -88,7 +88,7 @@ func Start(ctx context.Context, o Options) (*World, error) {
 		return w, err
 	}
 	if m.provided != nil {
-		if err := m.provided.hand(ctx, w.Postgres.current()); err != nil {
+		if err := m.provided.setUp(ctx, w.Postgres.current()); err != nil {
 			return w, err
 		}
 	}

@@ -84,8 +84,8 @@ func (p *provided) settings() []string {
 	return []string{"listen_addresses=" + p.host, "hba_file=" + p.at("hba.conf")}
 }
 
-// hand turns the server's TLS on, and gives its database to an owner who is no superuser.
-func (p *provided) hand(ctx context.Context, s *pgd.Server) error {
+// setUp turns the server's TLS on, and gives its database to an owner who is no superuser.
+func (p *provided) setUp(ctx context.Context, s *pgd.Server) error {
 	// The server's user has to own the key.
 	dir, err := os.Stat(p.at("pg"))
 	if err != nil {
@@ -108,7 +108,7 @@ func (p *provided) hand(ctx context.Context, s *pgd.Server) error {
 		"SELECT pg_reload_conf()",
 	} {
 		if _, err := c.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("hand the database over: %w", err)
+			return fmt.Errorf("set up the database: %w", err)
 		}
 	}
 	return p.awaitTLS(ctx)
