@@ -43,10 +43,10 @@ export interface DocumentConnection {
 }
 
 /**
- * Connects to a document. A connection that is lost, or whose token has expired, is made again, with a new
- * token if `token` is a function, until the server says that another try would not help, such as with a
- * second token that it refuses. Until then the token that was there before does if the function fails; without
- * one that the server takes, the function is called again after growing pauses, of up to 30 s.
+ * Connects to a document, and again whenever the connection is lost or its token has expired, with a new token
+ * if `token` is a function. It stops when the server says that another try would not help, for instance when it
+ * refuses a second token. When the function fails, the earlier token is used; if the server refuses that one,
+ * the function is called again after pauses that double, up to 30 s.
  */
 export function connectDocument(id: string, options: DocumentOptions = {}): DocumentConnection {
 	const { token, workspace, onState } = options;
