@@ -347,6 +347,19 @@ test("a run that did not end by itself says why", () => {
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", tone: "stop", text: "No account could answer.", code: "accounts_exhausted" });
 });
 
+test("a stop that was refused leaves the run as it is by then", () => {
+	const { c, apply } = conversation();
+	apply(start, text("half"));
+	c.stopping("r1", true);
+	expect(c.view().active).toMatchObject({ state: "running", stopping: true });
+	apply({ type: "waiting", reason: "The rate limit is reached." });
+	c.stopping("r1", false);
+	expect(c.view().active).toMatchObject({ state: "waiting", stopping: false });
+	apply(done, { ...start, runId: "r2" });
+	c.stopping("r1", true);
+	expect(c.view().active).not.toHaveProperty("stopping");
+});
+
 test("a title that a model has written is the session's", () => {
 	const { c, apply } = conversation();
 	apply(start, text("Tea"), { type: "session-title", title: "Tea in Japan" }, text("."));

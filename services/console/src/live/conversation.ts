@@ -102,7 +102,9 @@ export type Line = Said | Step | Note;
 /** The active run. */
 export interface Active {
 	run: string;
-	state: "queued" | "running" | "waiting" | "stopping";
+	state: "queued" | "running" | "waiting";
+	/** A stop was asked for. */
+	stopping?: boolean;
 	step: number;
 	startedAt: number;
 	tokensIn: number;
@@ -267,9 +269,10 @@ export class Conversation {
 		this.#set({ ...this.#view, active });
 	}
 
-	/** Says on screen that a stop was asked for. */
-	stopping(): void {
-		if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "stopping" } });
+	/** Says on screen that a stop of a run was asked for, or that it was not. */
+	stopping(run: string, stopping: boolean): void {
+		const { active } = this.#view;
+		if (active?.run === run) this.#set({ ...this.#view, active: { ...active, stopping } });
 	}
 
 	/** Adds the messages before those that are there. */

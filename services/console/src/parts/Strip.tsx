@@ -6,10 +6,10 @@ import { Button } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 import css from "./Strip.module.css";
 
-const signals: Record<Active["state"], SignalName> = { queued: "queued", running: "running", waiting: "waiting", stopping: "stopped" };
+const signals: Record<Active["state"], SignalName> = { queued: "queued", running: "running", waiting: "waiting" };
 
-/** The strip under a conversation's title while a run is active. */
-export function Strip({ active, limit, onStop }: { active: Active; limit?: number | null; onStop: () => void }) {
+/** The strip under a conversation's title while a run is active. Without `onStop`, for those who may not stop it. */
+export function Strip({ active, limit, onStop }: { active: Active; limit?: number | null; onStop: (() => void) | undefined }) {
 	const [now, setNow] = useState(Date.now());
 	useEffect(() => {
 		const t = setInterval(() => setNow(Date.now()), 1000);
@@ -17,13 +17,13 @@ export function Strip({ active, limit, onStop }: { active: Active; limit?: numbe
 	}, []);
 	return (
 		<div className={css.strip}>
-			<Signal name={signals[active.state]} />
+			<Signal name={active.stopping ? "stopped" : signals[active.state]} />
 			<Small done={active.step} now={active.state} />
 			<span className="n">
 				Step {active.step + 1}
 				{limit ? ` of at most ${limit}` : ""}
 			</span>
-			<span className="n">{active.state === "stopping" ? "Stopping…" : clock(now - active.startedAt)}</span>
+			<span className="n">{active.stopping ? "Stopping…" : clock(now - active.startedAt)}</span>
 			{active.tokensIn > 0 && (
 				<span className={`n text-ink-3 ${css.tokens}`}>
 					{tokens(active.tokensIn)} in, {tokens(active.tokensOut)} out
@@ -31,9 +31,11 @@ export function Strip({ active, limit, onStop }: { active: Active; limit?: numbe
 			)}
 			{active.state === "waiting" && active.reason && <span className="cut text-small text-ink-3">{active.reason}</span>}
 			<span className="flex-1" />
-			<Button small icon={Square} onClick={onStop} disabled={active.state === "stopping"}>
-				Stop
-			</Button>
+			{onStop && (
+				<Button small icon={Square} onClick={onStop} disabled={active.stopping}>
+					Stop
+				</Button>
+			)}
 		</div>
 	);
 }

@@ -286,11 +286,19 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	}, [run]);
 	const suggest = useSuggest();
 	const earlier = useEarlier(id, conversation);
-	const stop = useCallback(() => {
-		conversation.stopping();
-		void unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} })).catch(() => undefined);
-	}, [client, conversation, id]);
-	useActions(view.active ? [{ name: `Stop the run of “${title}”`, keys: "mod+.", icon: Square, run: stop }] : []);
+	const stop = async () => {
+		if (!view.active) return;
+		const { run } = view.active;
+		conversation.stopping(run, true);
+		try {
+			await unwrap(client.api.POST("/api/sessions/{id}/cancel", { params: { path: { id } }, body: {} }));
+		} catch (e) {
+			conversation.stopping(run, false);
+			toast({ text: `The run was not stopped. ${e instanceof Error ? e.message : e}` });
+		}
+	};
+	const onStop = workspace.role === "viewer" ? undefined : () => void stop();
+	useActions(view.active && onStop ? [{ name: `Stop the run of “${title}”`, keys: "mod+.", icon: Square, run: onStop }] : []);
 	const [editing, setEditing] = useState<Said>();
 	const endEdit = () => {
 		if (editing) drafts.write(draftOf(id, editing), "");
@@ -359,7 +367,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{pages}
-			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={stop} />}
+			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={onStop} />}
 			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
 				<Lines view={view} names={nameOf} author={view.session.created_by} session={id} onEarlier={earlier} />
 			</DeedsContext>
