@@ -62,12 +62,12 @@ const say = async (page, text) => {
 	await page.keyboard.press("Enter");
 };
 
-/** Has a page take its person for a viewer. */
-const makeViewer = (page) =>
+/** Has a page take its person for one with another role. */
+const makeRole = (page, role) =>
 	page.route(/\/api\/workspaces(\?|$)/, async (route) => {
 		const answer = await route.fetch();
 		const body = await answer.json();
-		for (const w of body.workspaces) w.role = "viewer";
+		for (const w of body.workspaces) w.role = role;
 		await route.fulfill({ response: answer, json: body });
 	});
 
@@ -170,6 +170,11 @@ test("a page that was reloaded in the middle of an answer shows all of it, and a
 	await page.reload();
 	await page.getByText(/\b1 2 3 4 5\b/).waitFor();
 	await page.getByText(/\b48 49\b/).waitFor();
+	await page.route("**/cancel", (route) => route.fulfill({ status: 500, json: { error: "The server erred.", code: "INTERNAL" } }), {
+		times: 1,
+	});
+	await page.getByRole("button", { name: "Stop", exact: true }).click();
+	await page.getByText("The run was not stopped. The server erred.").waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).click();
 	await page.getByRole("log").getByText("Stopped. What was said is kept.").waitFor();
 	await page.reload();
@@ -279,7 +284,9 @@ test("a person approves in the inbox", async (t) => {
 	await say(page, "delete it");
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
 	await page.getByText("You", { exact: true }).first().waitFor();
-	await makeViewer(page);
+	const remembered = (p) => p.getByRole("combobox", { name: "Don’t ask again" }).locator("option").allInnerTexts();
+	assert.ok((await remembered(page)).includes("in the workspace"));
+	await makeRole(page, "viewer");
 	// To anybody else the sender is not "You", also if the members do not come.
 	await page.route("**/api/me", async (route) => {
 		const answer = await route.fetch();
@@ -294,10 +301,16 @@ test("a person approves in the inbox", async (t) => {
 	assert.equal(await page.getByText("You", { exact: true }).count(), 0);
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).getByText("An editor or an owner answers.").waitFor();
 	assert.equal(await page.getByRole("button", { name: "Approve" }).count(), 0);
+	await page.getByText(/^Step \d/).waitFor();
+	assert.equal(await page.getByRole("button", { name: "Stop", exact: true }).count(), 0);
+	await page.keyboard.press("ControlOrMeta+."); // would stop the run
 	const other = await person(t);
+	await makeRole(other, "editor");
+	await other.reload();
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
 	await other.getByRole("button", { name: "Approve" }).waitFor();
+	assert.ok(!(await remembered(other)).includes("in the workspace"));
 	await other.keyboard.press("a");
 	await other.getByText("Approved. Sent in 5 s.").waitFor();
 	await other.keyboard.press("ControlOrMeta+z");
@@ -1004,7 +1017,7 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 
 test("what a viewer may not do is absent", async (t) => {
 	const page = await person(t);
-	await makeViewer(page);
+	await makeRole(page, "viewer");
 	const start = page.url();
 	await page.goto(`${start}/members`);
 	await page.getByRole("region", { name: "Members" }).waitFor();

@@ -13,7 +13,7 @@ type Remember = "arguments" | "session" | "workspace";
 const remembered: Record<Remember, string> = {
 	arguments: "with these arguments",
 	session: "in this session",
-	workspace: "in the workspace",
+	workspace: "in the workspace", // for owners
 };
 
 type Answer = { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string };
@@ -167,11 +167,14 @@ export function Ask({
 				Don’t ask again{" "}
 				<select value={remember} onChange={(e) => setRemember(e.target.value as Remember | "")}>
 					<option value="">(ask each time)</option>
-					{Object.entries(remembered).map(([value, text]) => (
-						<option key={value} value={value}>
-							{text}
-						</option>
-					))}
+					{Object.entries(remembered).map(
+						([value, text]) =>
+							(value !== "workspace" || workspace.role === "owner") && (
+								<option key={value} value={value}>
+									{text}
+								</option>
+							),
+					)}
 				</select>
 			</label>
 		</div>
