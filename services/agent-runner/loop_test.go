@@ -180,6 +180,21 @@ func TestTools(t *testing.T) {
 			t.Errorf("call %s ran %d times, want once", c, n)
 		}
 	}
+	// How long the tools ran is in the log and beside the messages; two of the calls ran none.
+	var ran []*agentv1.CallFigures
+	for _, ev := range events {
+		if r := ev.GetToolResult(); r.GetDurationMs() > 0 {
+			ran = append(ran, &agentv1.CallFigures{ToolCallId: r.GetToolCallId(), DurationMs: r.GetDurationMs()})
+		}
+	}
+	slices.SortFunc(ran, func(a, b *agentv1.CallFigures) int { return strings.Compare(a.GetToolCallId(), b.GetToolCallId()) })
+	durations := []*agentv1.CallFigures{{ToolCallId: "a", DurationMs: 1}, {ToolCallId: "b", DurationMs: 1}}
+	if diff := cmp.Diff(durations, ran, protocmp.Transform()); diff != "" {
+		t.Errorf("durations of the events (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(durations, w.look(session).GetRuns()[0].GetCalls(), protocmp.Transform()); diff != "" {
+		t.Errorf("durations beside the messages (-want +got):\n%s", diff)
+	}
 	// The second request has the first answer's blocks and all four results.
 	second := string(w.model.asked()[1])
 	for _, want := range []string{`"tool_use_id":"a"`, `"tool_use_id":"d"`, `"is_error":true`, `"media_type":"image/png"`} {

@@ -621,6 +621,9 @@ func figuresOf(r conversation.RunOf) *agentv1.RunFigures {
 	if r.EndedAt != nil {
 		out.EndedAt = timestamppb.New(*r.EndedAt)
 	}
+	for _, c := range r.Calls {
+		out.Calls = append(out.Calls, &agentv1.CallFigures{StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, DurationMs: c.DurationMS})
+	}
 	return out
 }
 

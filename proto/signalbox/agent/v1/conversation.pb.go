@@ -1157,8 +1157,10 @@ type RunFigures struct {
 	// As in Run.
 	CostMicros *int64 `protobuf:"varint,3,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
 	// Absent until it has started, and until it has ended.
-	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	EndedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	// Its tool calls that have ended and whose duration is known.
+	Calls         []*CallFigures `protobuf:"bytes,6,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1228,6 +1230,75 @@ func (x *RunFigures) GetEndedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *RunFigures) GetCalls() []*CallFigures {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+// What a tool call took.
+type CallFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Models repeat the ids of calls: the step tells them apart.
+	StepIndex     int32  `protobuf:"varint,1,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
+	ToolCallId    string `protobuf:"bytes,2,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	DurationMs    int64  `protobuf:"varint,3,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CallFigures) Reset() {
+	*x = CallFigures{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CallFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CallFigures) ProtoMessage() {}
+
+func (x *CallFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CallFigures.ProtoReflect.Descriptor instead.
+func (*CallFigures) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *CallFigures) GetStepIndex() int32 {
+	if x != nil {
+		return x.StepIndex
+	}
+	return 0
+}
+
+func (x *CallFigures) GetToolCallId() string {
+	if x != nil {
+		return x.ToolCallId
+	}
+	return ""
+}
+
+func (x *CallFigures) GetDurationMs() int64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
+}
+
 // A summary of a conversation's first messages.
 type Summary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1241,7 +1312,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1324,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1337,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Summary) GetMessages() int32 {
@@ -1301,7 +1372,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1384,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1397,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -1363,7 +1434,7 @@ type UpdateSessionRequest struct {
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1446,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1459,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -1463,7 +1534,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1475,7 +1546,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1488,7 +1559,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1507,7 +1578,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1519,7 +1590,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1532,7 +1603,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1550,7 +1621,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1633,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1646,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
 }
 
 type CompactSessionRequest struct {
@@ -1587,7 +1658,7 @@ type CompactSessionRequest struct {
 
 func (x *CompactSessionRequest) Reset() {
 	*x = CompactSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1670,7 @@ func (x *CompactSessionRequest) String() string {
 func (*CompactSessionRequest) ProtoMessage() {}
 
 func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1683,7 @@ func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionRequest.ProtoReflect.Descriptor instead.
 func (*CompactSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CompactSessionRequest) GetId() string {
@@ -1630,7 +1701,7 @@ type CompactSessionResponse struct {
 
 func (x *CompactSessionResponse) Reset() {
 	*x = CompactSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1642,7 +1713,7 @@ func (x *CompactSessionResponse) String() string {
 func (*CompactSessionResponse) ProtoMessage() {}
 
 func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1655,7 +1726,7 @@ func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionResponse.ProtoReflect.Descriptor instead.
 func (*CompactSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 type SubmitRequest struct {
@@ -1694,7 +1765,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1777,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1790,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1833,7 +1904,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +1916,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +1929,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Edit) GetOf() *MessageRef {
@@ -1886,7 +1957,7 @@ type Regenerate struct {
 
 func (x *Regenerate) Reset() {
 	*x = Regenerate{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1969,7 @@ func (x *Regenerate) String() string {
 func (*Regenerate) ProtoMessage() {}
 
 func (x *Regenerate) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1982,7 @@ func (x *Regenerate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Regenerate.ProtoReflect.Descriptor instead.
 func (*Regenerate) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Regenerate) GetOf() *MessageRef {
@@ -1939,7 +2010,7 @@ type MessageRef struct {
 
 func (x *MessageRef) Reset() {
 	*x = MessageRef{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2022,7 @@ func (x *MessageRef) String() string {
 func (*MessageRef) ProtoMessage() {}
 
 func (x *MessageRef) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2035,7 @@ func (x *MessageRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRef.ProtoReflect.Descriptor instead.
 func (*MessageRef) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MessageRef) GetBy() isMessageRef_By {
@@ -2042,7 +2113,7 @@ type SwitchBranchRequest struct {
 
 func (x *SwitchBranchRequest) Reset() {
 	*x = SwitchBranchRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2125,7 @@ func (x *SwitchBranchRequest) String() string {
 func (*SwitchBranchRequest) ProtoMessage() {}
 
 func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2138,7 @@ func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchRequest.ProtoReflect.Descriptor instead.
 func (*SwitchBranchRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SwitchBranchRequest) GetSessionId() string {
@@ -2092,7 +2163,7 @@ type SwitchBranchResponse struct {
 
 func (x *SwitchBranchResponse) Reset() {
 	*x = SwitchBranchResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2175,7 @@ func (x *SwitchBranchResponse) String() string {
 func (*SwitchBranchResponse) ProtoMessage() {}
 
 func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2188,7 @@ func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchResponse.ProtoReflect.Descriptor instead.
 func (*SwitchBranchResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
 }
 
 type ForkSessionRequest struct {
@@ -2139,7 +2210,7 @@ type ForkSessionRequest struct {
 
 func (x *ForkSessionRequest) Reset() {
 	*x = ForkSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2222,7 @@ func (x *ForkSessionRequest) String() string {
 func (*ForkSessionRequest) ProtoMessage() {}
 
 func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2235,7 @@ func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionRequest.ProtoReflect.Descriptor instead.
 func (*ForkSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ForkSessionRequest) GetSessionId() string {
@@ -2218,7 +2289,7 @@ type ForkSessionResponse struct {
 
 func (x *ForkSessionResponse) Reset() {
 	*x = ForkSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2301,7 @@ func (x *ForkSessionResponse) String() string {
 func (*ForkSessionResponse) ProtoMessage() {}
 
 func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2314,7 @@ func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionResponse.ProtoReflect.Descriptor instead.
 func (*ForkSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ForkSessionResponse) GetSession() *Session {
@@ -2265,7 +2336,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2348,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2361,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -2333,7 +2404,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2416,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2429,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -2442,7 +2513,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2454,7 +2525,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2467,7 +2538,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -2500,7 +2571,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2583,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2596,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -2566,7 +2637,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2649,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2662,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WithdrawRequest) GetSessionId() string {
@@ -2616,7 +2687,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2628,7 +2699,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2641,7 +2712,7 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{35}
 }
 
 type MoveRequest struct {
@@ -2656,7 +2727,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2739,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2752,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{35}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MoveRequest) GetSessionId() string {
@@ -2715,7 +2786,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2727,7 +2798,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2740,7 +2811,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{36}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveResponse) GetRun() *Run {
@@ -2760,7 +2831,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2843,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2856,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{37}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -2904,7 +2975,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rnext_siblings\x18\b \x03(\tR\fnextSiblings\x12\x18\n" +
 	"\aearlier\x18\t \x01(\x03R\aearlier\x122\n" +
 	"\x04runs\x18\n" +
-	" \x03(\v2\x1e.signalbox.agent.v1.RunFiguresR\x04runs\"\xfc\x01\n" +
+	" \x03(\v2\x1e.signalbox.agent.v1.RunFiguresR\x04runs\"\xb3\x02\n" +
 	"\n" +
 	"RunFigures\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12/\n" +
@@ -2913,8 +2984,16 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"costMicros\x88\x01\x01\x129\n" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
-	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAtB\x0e\n" +
-	"\f_cost_micros\"t\n" +
+	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x125\n" +
+	"\x05calls\x18\x06 \x03(\v2\x1f.signalbox.agent.v1.CallFiguresR\x05callsB\x0e\n" +
+	"\f_cost_micros\"o\n" +
+	"\vCallFigures\x12\x1d\n" +
+	"\n" +
+	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12 \n" +
+	"\ftool_call_id\x18\x02 \x01(\tR\n" +
+	"toolCallId\x12\x1f\n" +
+	"\vduration_ms\x18\x03 \x01(\x03R\n" +
+	"durationMs\"t\n" +
 	"\aSummary\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +
@@ -3077,7 +3156,7 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
@@ -3093,107 +3172,109 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*GetSessionRequest)(nil),      // 11: signalbox.agent.v1.GetSessionRequest
 	(*GetSessionResponse)(nil),     // 12: signalbox.agent.v1.GetSessionResponse
 	(*RunFigures)(nil),             // 13: signalbox.agent.v1.RunFigures
-	(*Summary)(nil),                // 14: signalbox.agent.v1.Summary
-	(*EventPosition)(nil),          // 15: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),   // 16: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil),  // 17: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),   // 18: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 19: signalbox.agent.v1.DeleteSessionResponse
-	(*CompactSessionRequest)(nil),  // 20: signalbox.agent.v1.CompactSessionRequest
-	(*CompactSessionResponse)(nil), // 21: signalbox.agent.v1.CompactSessionResponse
-	(*SubmitRequest)(nil),          // 22: signalbox.agent.v1.SubmitRequest
-	(*Edit)(nil),                   // 23: signalbox.agent.v1.Edit
-	(*Regenerate)(nil),             // 24: signalbox.agent.v1.Regenerate
-	(*MessageRef)(nil),             // 25: signalbox.agent.v1.MessageRef
-	(*SwitchBranchRequest)(nil),    // 26: signalbox.agent.v1.SwitchBranchRequest
-	(*SwitchBranchResponse)(nil),   // 27: signalbox.agent.v1.SwitchBranchResponse
-	(*ForkSessionRequest)(nil),     // 28: signalbox.agent.v1.ForkSessionRequest
-	(*ForkSessionResponse)(nil),    // 29: signalbox.agent.v1.ForkSessionResponse
-	(*SubmitResponse)(nil),         // 30: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 31: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 32: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 33: signalbox.agent.v1.CancelRequest
-	(*WithdrawRequest)(nil),        // 34: signalbox.agent.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),       // 35: signalbox.agent.v1.WithdrawResponse
-	(*MoveRequest)(nil),            // 36: signalbox.agent.v1.MoveRequest
-	(*MoveResponse)(nil),           // 37: signalbox.agent.v1.MoveResponse
-	(*CancelResponse)(nil),         // 38: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 39: google.protobuf.Timestamp
-	(*Run)(nil),                    // 40: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 41: signalbox.agent.v1.UnavailableTool
-	(*Usage)(nil),                  // 42: signalbox.agent.v1.Usage
-	(*ToolCall)(nil),               // 43: signalbox.agent.v1.ToolCall
+	(*CallFigures)(nil),            // 14: signalbox.agent.v1.CallFigures
+	(*Summary)(nil),                // 15: signalbox.agent.v1.Summary
+	(*EventPosition)(nil),          // 16: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 17: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 18: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 19: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 20: signalbox.agent.v1.DeleteSessionResponse
+	(*CompactSessionRequest)(nil),  // 21: signalbox.agent.v1.CompactSessionRequest
+	(*CompactSessionResponse)(nil), // 22: signalbox.agent.v1.CompactSessionResponse
+	(*SubmitRequest)(nil),          // 23: signalbox.agent.v1.SubmitRequest
+	(*Edit)(nil),                   // 24: signalbox.agent.v1.Edit
+	(*Regenerate)(nil),             // 25: signalbox.agent.v1.Regenerate
+	(*MessageRef)(nil),             // 26: signalbox.agent.v1.MessageRef
+	(*SwitchBranchRequest)(nil),    // 27: signalbox.agent.v1.SwitchBranchRequest
+	(*SwitchBranchResponse)(nil),   // 28: signalbox.agent.v1.SwitchBranchResponse
+	(*ForkSessionRequest)(nil),     // 29: signalbox.agent.v1.ForkSessionRequest
+	(*ForkSessionResponse)(nil),    // 30: signalbox.agent.v1.ForkSessionResponse
+	(*SubmitResponse)(nil),         // 31: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 32: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 33: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 34: signalbox.agent.v1.CancelRequest
+	(*WithdrawRequest)(nil),        // 35: signalbox.agent.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),       // 36: signalbox.agent.v1.WithdrawResponse
+	(*MoveRequest)(nil),            // 37: signalbox.agent.v1.MoveRequest
+	(*MoveResponse)(nil),           // 38: signalbox.agent.v1.MoveResponse
+	(*CancelResponse)(nil),         // 39: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
+	(*Run)(nil),                    // 41: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 42: signalbox.agent.v1.UnavailableTool
+	(*Usage)(nil),                  // 43: signalbox.agent.v1.Usage
+	(*ToolCall)(nil),               // 44: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	39, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	39, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	39, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	40, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	40, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	40, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
 	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
 	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
 	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
 	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	39, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	40, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
 	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
 	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
 	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	40, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	15, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	41, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	14, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	40, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	41, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	16, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	42, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	15, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
+	41, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
 	13, // 18: signalbox.agent.v1.GetSessionResponse.runs:type_name -> signalbox.agent.v1.RunFigures
-	42, // 19: signalbox.agent.v1.RunFigures.usage:type_name -> signalbox.agent.v1.Usage
-	39, // 20: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
-	39, // 21: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
-	39, // 22: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 23: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	6,  // 24: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 25: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 26: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 27: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	6,  // 28: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	23, // 29: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
-	24, // 30: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
-	25, // 31: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
-	25, // 32: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
-	1,  // 33: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	40, // 34: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	43, // 35: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	0,  // 36: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	40, // 37: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
-	4,  // 38: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	9,  // 39: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	11, // 40: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	16, // 41: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	18, // 42: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	22, // 43: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	20, // 44: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	33, // 45: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	34, // 46: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
-	36, // 47: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
-	31, // 48: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	26, // 49: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
-	28, // 50: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
-	8,  // 51: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 52: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 53: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	17, // 54: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	19, // 55: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	30, // 56: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	21, // 57: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	38, // 58: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	35, // 59: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
-	37, // 60: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
-	32, // 61: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	27, // 62: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
-	29, // 63: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
-	51, // [51:64] is the sub-list for method output_type
-	38, // [38:51] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	43, // 19: signalbox.agent.v1.RunFigures.usage:type_name -> signalbox.agent.v1.Usage
+	40, // 20: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
+	40, // 21: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
+	14, // 22: signalbox.agent.v1.RunFigures.calls:type_name -> signalbox.agent.v1.CallFigures
+	40, // 23: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 24: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	6,  // 25: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 26: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 27: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 28: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	6,  // 29: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	24, // 30: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
+	25, // 31: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
+	26, // 32: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
+	26, // 33: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
+	1,  // 34: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	41, // 35: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	44, // 36: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 37: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	41, // 38: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
+	4,  // 39: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	9,  // 40: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	11, // 41: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	17, // 42: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	19, // 43: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	23, // 44: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	21, // 45: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	34, // 46: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	35, // 47: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
+	37, // 48: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
+	32, // 49: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	27, // 50: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	29, // 51: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	8,  // 52: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 53: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 54: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	18, // 55: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	20, // 56: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	31, // 57: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	22, // 58: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	39, // 59: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	36, // 60: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
+	38, // 61: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
+	33, // 62: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	28, // 63: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	30, // 64: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	52, // [52:65] is the sub-list for method output_type
+	39, // [39:52] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -3205,14 +3286,14 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
 	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[15].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[21].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[24].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[16].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[22].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[25].OneofWrappers = []any{
 		(*MessageRef_MessageId)(nil),
 		(*MessageRef_RunId)(nil),
 		(*MessageRef_IdempotencyKey)(nil),
 	}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[30].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[31].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -3222,7 +3303,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1238,8 +1238,10 @@ type ToolResult struct {
 	ResultJson       string `protobuf:"bytes,3,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	IsError          bool   `protobuf:"varint,4,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
 	ProviderExecuted bool   `protobuf:"varint,5,opt,name=provider_executed,json=providerExecuted,proto3" json:"provider_executed,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long the tool ran; 0 if that is unknown or it did not run.
+	DurationMs    int64 `protobuf:"varint,6,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolResult) Reset() {
@@ -1305,6 +1307,13 @@ func (x *ToolResult) GetProviderExecuted() bool {
 		return x.ProviderExecuted
 	}
 	return false
+}
+
+func (x *ToolResult) GetDurationMs() int64 {
+	if x != nil {
+		return x.DurationMs
+	}
+	return 0
 }
 
 // A source of the answer.
@@ -1976,7 +1985,7 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x1d\n" +
 	"\apercent\x18\x04 \x01(\x05H\x00R\apercent\x88\x01\x01B\n" +
 	"\n" +
-	"\b_percent\"\xb4\x01\n" +
+	"\b_percent\"\xd5\x01\n" +
 	"\n" +
 	"ToolResult\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
@@ -1985,7 +1994,9 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\vresult_json\x18\x03 \x01(\tR\n" +
 	"resultJson\x12\x19\n" +
 	"\bis_error\x18\x04 \x01(\bR\aisError\x12+\n" +
-	"\x11provider_executed\x18\x05 \x01(\bR\x10providerExecuted\"0\n" +
+	"\x11provider_executed\x18\x05 \x01(\bR\x10providerExecuted\x12\x1f\n" +
+	"\vduration_ms\x18\x06 \x01(\x03R\n" +
+	"durationMs\"0\n" +
 	"\x06Source\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
 	"\x05title\x18\x02 \x01(\tR\x05title\"\x8e\x01\n" +

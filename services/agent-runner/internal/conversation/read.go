@@ -68,6 +68,16 @@ type RunOf struct {
 	// CostMicros is the list price in millionths of a dollar, or nil.
 	CostMicros         *int64
 	StartedAt, EndedAt *time.Time
+	// Calls are the tool calls that have ended and whose duration is known, in order.
+	Calls []CallTime `db:"-"`
+}
+
+// CallTime says how long a tool call took.
+type CallTime struct {
+	Run        id.Run `db:"run_id"`
+	StepIndex  int
+	ToolCallID string
+	DurationMS int64
 }
 
 // Page says which messages of a session to read.
@@ -223,6 +233,22 @@ func (v *View) readRuns(ctx context.Context, tx pgx.Tx, args pg.Args) error {
 	v.Runs = make(map[id.Run]RunOf, len(all))
 	for _, r := range all {
 		v.Runs[r.ID] = r
+	}
+	rows, err = tx.Query(ctx, `
+		SELECT run_id, step_index, tool_call_id, duration_ms FROM tool_calls
+		WHERE workspace_id = @workspace AND run_id = ANY (@runs::uuid[]) AND phase = 'done' AND duration_ms > 0
+		ORDER BY run_id, step_index, call_index`, args)
+	if err != nil {
+		return err
+	}
+	calls, err := pgx.CollectRows(rows, pgx.RowToStructByName[CallTime])
+	if err != nil {
+		return err
+	}
+	for _, c := range calls {
+		r := v.Runs[c.Run]
+		r.Calls = append(r.Calls, c)
+		v.Runs[c.Run] = r
 	}
 	rows, err = tx.Query(ctx, `
 		SELECT `+run.Columns+` FROM runs r

@@ -135,7 +135,7 @@ func toolProgress(step int, c *run.Call, p *toolv1.Progress) *runv1.Event {
 
 func toolResult(step int, c *run.Call, o *run.Outcome) *runv1.Event {
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_ToolResult{
-		ToolResult: &runv1.ToolResult{ToolCallId: c.ID, ToolName: c.Name, ResultJson: string(o.Result), IsError: o.IsError()},
+		ToolResult: &runv1.ToolResult{ToolCallId: c.ID, ToolName: c.Name, ResultJson: string(o.Result), IsError: o.IsError(), DurationMs: o.DurationMS},
 	}}
 }
 

@@ -273,7 +273,7 @@ func outcomeOf(o *toolv1.Outcome) *run.Outcome {
 
 // outcomeFromEvent rebuilds an outcome from the event that announced it.
 func outcomeFromEvent(r *runv1.ToolResult) *run.Outcome {
-	o := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(r.GetResultJson())}
+	o := &run.Outcome{State: toolv1.OutcomeState_OUTCOME_STATE_OK, Result: json.RawMessage(r.GetResultJson()), DurationMS: r.GetDurationMs()}
 	if r.GetIsError() {
 		o.State, o.ErrorType = toolv1.OutcomeState_OUTCOME_STATE_ERROR, "interrupted"
 	}

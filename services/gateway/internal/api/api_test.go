@@ -70,14 +70,16 @@ func TestEventsAreDescribed(t *testing.T) {
 		{&runv1.Event{Body: &runv1.Event_ReasoningDelta{ReasoningDelta: &runv1.ReasoningDelta{}}}, &ReasoningDeltaEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolCallStart{ToolCallStart: &runv1.ToolCallStart{}}}, &ToolCallStartEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolCallDelta{ToolCallDelta: &runv1.ToolCallDelta{}}}, &ToolCallDeltaEvent{}},
-		{&runv1.Event{Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ArgsJson: `{"a":1}`}}}, &ToolCallCompleteEvent{}},
+		{&runv1.Event{Time: &timestamppb.Timestamp{Nanos: 1}, Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{
+			ArgsJson: `{"a":1}`,
+		}}}, &ToolCallCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{
 			ArgsJson: `{"a":1}`, Reason: "r", OutcomeUnknown: true, ExpiresAt: &timestamppb.Timestamp{Nanos: 1},
 		}}}, &ToolApprovalRequestEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolApprovalResponse{ToolApprovalResponse: &runv1.ToolApprovalResponse{
 			Decision: "refused", Reason: "r", DecidedBy: "m",
 		}}}, &ToolApprovalResponseEvent{}},
-		{&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: `{}`}}}, &ToolResultEvent{}},
+		{&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: `{}`, DurationMs: 1}}}, &ToolResultEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{}}}, &SourceEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{MessageId: "m"}}}, &StepCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},

@@ -47,6 +47,8 @@ type ToolCallCompleteEvent struct {
 	ToolCallID string         `json:"toolCallId"`
 	ToolName   string         `json:"toolName"`
 	Args       map[string]any `json:"args"`
+
+	At *time.Time `json:"at,omitempty" doc:"When the call was made. From then on the tool runs, unless the call waits for a person or a client."`
 }
 
 // ToolApprovalRequestEvent is a tool call that waits for a person.
@@ -102,6 +104,7 @@ type ToolResultEvent struct {
 	ToolName   string `json:"toolName"`
 	Result     string `json:"result" doc:"The result envelope, as JSON text."`
 	IsError    bool   `json:"isError"`
+	DurationMS int64  `json:"durationMs,omitempty" doc:"How long the tool ran; absent if that is unknown or it did not run."`
 }
 
 // SourceEvent is a source of the answer.

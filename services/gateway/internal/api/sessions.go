@@ -205,10 +205,24 @@ type RunFigures struct {
 	CostMicros *int64  `json:"cost_micros" doc:"As in Run."`
 	StartedAt  *string `json:"started_at" format:"date-time"`
 	EndedAt    *string `json:"ended_at" format:"date-time"`
+
+	ToolCalls []CallFigures `json:"tool_calls" nullable:"false" doc:"The tool calls that have ended and whose duration is known."`
+}
+
+// CallFigures is what a tool call took.
+type CallFigures struct {
+	StepIndex  int32  `json:"step_index"`
+	ToolCallID string `json:"tool_call_id"`
+	DurationMS int64  `json:"duration_ms"`
 }
 
 func viewFigures(r *agentv1.RunFigures) RunFigures {
-	return RunFigures{r.GetRunId(), viewUsage(r.GetUsage()), r.CostMicros, stampOrNull(r.GetStartedAt()), stampOrNull(r.GetEndedAt())}
+	return RunFigures{
+		r.GetRunId(), viewUsage(r.GetUsage()), r.CostMicros, stampOrNull(r.GetStartedAt()), stampOrNull(r.GetEndedAt()),
+		each(r.GetCalls(), func(c *agentv1.CallFigures) CallFigures {
+			return CallFigures{c.GetStepIndex(), c.GetToolCallId(), c.GetDurationMs()}
+		}),
+	}
 }
 
 // Summary stands for the first messages of a session in the model's prompt.

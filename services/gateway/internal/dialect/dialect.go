@@ -9,7 +9,6 @@ package dialect
 
 import (
 	"strconv"
-	"time"
 
 	"signalbox.dev/pkg/sse"
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
@@ -71,16 +70,14 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		return "tool-call-delta", object(b, "tool-call-delta").call(m.GetToolCallId(), m.GetToolName()).text("delta", m.GetDelta()).end()
 	case *runv1.Event_ToolCallComplete:
 		m := body.ToolCallComplete
-		return "tool-call-complete", object(b, "tool-call-complete").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).end()
+		return "tool-call-complete", object(b, "tool-call-complete").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson()).time("at", e.GetTime()).end()
 	case *runv1.Event_ToolApprovalRequest:
 		m := body.ToolApprovalRequest
 		o := object(b, "tool-approval-request").call(m.GetToolCallId(), m.GetToolName()).args(m.GetArgsJson())
 		if m.GetReason() != "" {
 			o = o.text("reason", m.GetReason())
 		}
-		if at := m.GetExpiresAt(); at != nil {
-			o = o.text("expiresAt", at.AsTime().Format(time.RFC3339Nano))
-		}
+		o = o.time("expiresAt", m.GetExpiresAt())
 		if m.GetOutcomeUnknown() {
 			o = o.truth("outcomeUnknown", true)
 		}
@@ -101,13 +98,17 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		if m.GetReason() != "" {
 			o = o.text("reason", m.GetReason())
 		}
-		return "tool-client-request", o.text("expiresAt", m.GetExpiresAt().AsTime().Format(time.RFC3339Nano)).text("runId", e.GetRunId()).number("stepIndex", int64(e.GetStepIndex())).end()
+		return "tool-client-request", o.time("expiresAt", m.GetExpiresAt()).text("runId", e.GetRunId()).number("stepIndex", int64(e.GetStepIndex())).end()
 	case *runv1.Event_ToolProgress:
 		m := body.ToolProgress
 		return "tool-progress", object(b, "tool-progress").call(m.GetToolCallId(), m.GetToolName()).progress(m).end()
 	case *runv1.Event_ToolResult:
 		m := body.ToolResult
-		return "tool-result", object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError()).end()
+		o := object(b, "tool-result").call(m.GetToolCallId(), m.GetToolName()).text("result", m.GetResultJson()).truth("isError", m.GetIsError())
+		if m.GetDurationMs() > 0 {
+			o = o.number("durationMs", m.GetDurationMs())
+		}
+		return "tool-result", o.end()
 	case *runv1.Event_Source:
 		return "source", object(b, "source").text("url", body.Source.GetUrl()).text("title", body.Source.GetTitle()).end()
 	case *runv1.Event_StepComplete:
@@ -126,10 +127,7 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 	case *runv1.Event_SessionTitle:
 		return "session-title", object(b, "session-title").text("title", body.SessionTitle.GetTitle()).end()
 	case *runv1.Event_Waiting:
-		o := object(b, "waiting").text("reason", body.Waiting.GetReason())
-		if until := body.Waiting.GetUntil(); until != nil {
-			o = o.text("until", until.AsTime().Format(time.RFC3339Nano))
-		}
+		o := object(b, "waiting").text("reason", body.Waiting.GetReason()).time("until", body.Waiting.GetUntil())
 		if body.Waiting.GetForPerson() {
 			o = o.truth("forPerson", true)
 		}

@@ -55,6 +55,16 @@ data: {"type":"tool-result","toolCallId":"c1","toolName":"x","result":"{\"error\
 id: 3-7
 
 `},
+		{"the time of a call", &runv1.Event{Time: timestamppb.New(time.Unix(1, 5000000)), Body: &runv1.Event_ToolCallComplete{ToolCallComplete: &runv1.ToolCallComplete{ToolCallId: "c1", ToolName: "x"}}}, `event: tool-call-complete
+data: {"type":"tool-call-complete","toolCallId":"c1","toolName":"x","args":{},"at":"1970-01-01T00:00:01.005Z"}
+id: 3-7
+
+`},
+		{"how long a tool ran", &runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ToolCallId: "c1", ToolName: "x", ResultJson: "1", DurationMs: 230}}}, `event: tool-result
+data: {"type":"tool-result","toolCallId":"c1","toolName":"x","result":"1","isError":false,"durationMs":230}
+id: 3-7
+
+`},
 		{"client tool", &runv1.Event{Body: &runv1.Event_ToolClientRequest{ToolClientRequest: &runv1.ToolClientRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}", Reason: "r", ExpiresAt: timestamppb.New(time.Unix(0, 0))}}}, `event: tool-client-request
 data: {"type":"tool-client-request","toolCallId":"c1","toolName":"x","args":{},"reason":"r","expiresAt":"1970-01-01T00:00:00Z","runId":"","stepIndex":0}
 id: 3-7

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+	"time"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	runv1 "signalbox.dev/proto/signalbox/run/v1"
 )
@@ -29,6 +32,14 @@ func (o jsonObject) text(k, v string) jsonObject { return appendString(o.key(k),
 func (o jsonObject) number(k string, v int64) jsonObject { return strconv.AppendInt(o.key(k), v, 10) }
 
 func (o jsonObject) truth(k string, v bool) jsonObject { return strconv.AppendBool(o.key(k), v) }
+
+// time adds a time, unless it is absent.
+func (o jsonObject) time(k string, at *timestamppb.Timestamp) jsonObject {
+	if at == nil {
+		return o
+	}
+	return o.text(k, at.AsTime().Format(time.RFC3339Nano))
+}
 
 func (o jsonObject) call(callID, tool string) jsonObject {
 	return o.text("toolCallId", callID).text("toolName", tool)

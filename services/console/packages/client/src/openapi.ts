@@ -2045,6 +2045,13 @@ export interface components {
             /** @description Always null: the list has one page. */
             next_cursor: string | null;
         };
+        CallFigures: {
+            /** Format: int64 */
+            duration_ms: number;
+            /** Format: int32 */
+            step_index: number;
+            tool_call_id: string;
+        };
         Cancel: {
             /** @description Stop all runs of the session, including those of queued messages. */
             all?: boolean;
@@ -3226,6 +3233,8 @@ export interface components {
             run_id: string;
             /** Format: date-time */
             started_at: string | null;
+            /** @description The tool calls that have ended and whose duration is known. */
+            tool_calls: components["schemas"]["CallFigures"][];
             usage: components["schemas"]["Usage"];
         };
         RunItem: {
@@ -3778,6 +3787,11 @@ export interface components {
             args: {
                 [key: string]: unknown;
             };
+            /**
+             * Format: date-time
+             * @description When the call was made. From then on the tool runs, unless the call waits for a person or a client.
+             */
+            at?: string;
             toolCallId: string;
             toolName: string;
             /** @enum {string} */
@@ -3850,6 +3864,11 @@ export interface components {
             step_index?: number;
         };
         ToolResultEvent: {
+            /**
+             * Format: int64
+             * @description How long the tool ran; absent if that is unknown or it did not run.
+             */
+            durationMs?: number;
             isError: boolean;
             /** @description The result envelope, as JSON text. */
             result: string;
