@@ -213,7 +213,7 @@ test-clients: clients
 	@cd services/e2e/node && node --test
 
 # The console's units, and people who use it and the pages of examples/ in a browser.
-test-console: $(CONSOLE)/node_modules/.installed services/e2e/node/node_modules/.installed
+test-console: $(CONSOLE)/dist/index.html services/e2e/node/node_modules/.installed
 	@units=0; (cd $(CONSOLE) && npx vitest run) || units=$$?; \
 	if without=$$(node $(FIND_CHROMIUM) 2>&1); then (cd $(CONSOLE) && node test/run.mjs) || exit; \
 	else sh tools/phase.sh --left-out "the console in a browser. $$without"; fi; \

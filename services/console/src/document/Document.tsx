@@ -9,8 +9,8 @@ import { Bold, History as HistoryIcon, Italic, List, ListOrdered, ListTodo, type
 import { type MouseEvent, useEffect, useRef, useState } from "react";
 import { signedOut, unwrap, useClient } from "../client.ts";
 import { copyText } from "../insecure.ts";
+import { CopyButton } from "../parts/CopyButton.tsx";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
-import { CopyButton } from "../parts/page.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { useDocument } from "./connection.ts";
 import css from "./Document.module.css";

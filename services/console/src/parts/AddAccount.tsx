@@ -6,10 +6,11 @@ import { unwrap, useWorkspace } from "../client.ts";
 import { newKey } from "../insecure.ts";
 import { providerName } from "../words.ts";
 import css from "./AddAccount.module.css";
+import { CopyButton } from "./CopyButton.tsx";
 import { Button, Notice, Segments } from "./controls.tsx";
 import { Dialog } from "./Dialog.tsx";
 import { Outside, Waiting } from "./Elsewhere.tsx";
-import { CopyButton, Field, Loaded, Refused, sentence } from "./page.tsx";
+import { Field, Loaded, Refused, sentence } from "./page.tsx";
 
 type Kind = Schemas["CreateLogin"]["kind"];
 type Way = "key" | Kind;

@@ -1,12 +1,10 @@
 import { SignalboxError } from "@signalbox/client";
 import type { UseQueryResult } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { Copy } from "lucide-react";
-import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import { type ReactNode, useEffect, useId } from "react";
 import { slugOf, useWorkspace, type Workspace } from "../client.ts";
-import { copyText } from "../insecure.ts";
 import { Failed } from "../routes/failed.tsx";
-import { Blank, Button, Notice } from "./controls.tsx";
+import { Blank, Notice } from "./controls.tsx";
 import css from "./page.module.css";
 
 /** The parts that tables use by themselves. */
@@ -186,31 +184,5 @@ export function Bar({
 			<i data-tone={tone} style={{ width: `${Math.max(0, Math.min(100, share))}%` }} />
 			{mark !== undefined && <b style={{ left: `${mark}%` }} />}
 		</span>
-	);
-}
-
-/** Copies a text and says that it did. */
-export function CopyButton({
-	text,
-	look = "plain",
-	children = "Copy",
-}: {
-	text: string;
-	look?: "plain" | "primary" | "quiet";
-	children?: string;
-}) {
-	const [done, setDone] = useState(false);
-	const back = useRef<ReturnType<typeof setTimeout>>(undefined);
-	useEffect(() => () => clearTimeout(back.current), []);
-	const copy = async () => {
-		await copyText(text);
-		setDone(true);
-		clearTimeout(back.current);
-		back.current = setTimeout(() => setDone(false), 2000);
-	};
-	return (
-		<Button small look={look} icon={Copy} onClick={() => void copy().catch(() => setDone(false))}>
-			<span aria-live="polite">{done ? "Copied" : children}</span>
-		</Button>
 	);
 }
