@@ -1,6 +1,6 @@
 import type { SignalboxEvent } from "@signalbox/client";
 import { expect, test } from "vitest";
-import { answerEndingAt, Conversation, type Said, type Step, unavailability } from "./conversation.ts";
+import { answerEndingAt, Conversation, questionsOf, type Said, type Step, unavailability } from "./conversation.ts";
 
 const session = {
 	id: "s",
@@ -345,6 +345,43 @@ test("a run that did not end by itself says why", () => {
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", text: "Stopped. What was said is kept." });
 	apply({ ...start, runId: "r2" }, { type: "error", error: "No account could answer.", code: "accounts_exhausted", runId: "r2" });
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", tone: "stop", text: "No account could answer.", code: "accounts_exhausted" });
+});
+
+test("the questions of a step, and who answered them", () => {
+	const { c, apply, steps } = conversation();
+	const call = (id: string) => ({ type: "tool-call-start", toolCallId: id, toolName: "send" });
+	const request = (id: string) => ({
+		type: "tool-approval-request",
+		toolCallId: id,
+		toolName: "send",
+		args: {},
+		expiresAt: "2026-11-25T12:00:00Z",
+	});
+	const response = {
+		type: "tool-approval-response",
+		toolCallId: "a",
+		toolName: "send",
+		decision: "refused",
+		reason: "not yet",
+		decidedBy: "ines",
+	};
+	apply(start, call("a"), complete(0), call("a"), call("b"), request("a"), request("b"));
+	expect(questionsOf(c.view()).map((q) => [q.run, q.call.id])).toEqual([
+		["r1", "a"],
+		["r1", "b"],
+	]);
+	apply(response);
+	expect(questionsOf(c.view()).map((q) => q.call.id)).toEqual(["b"]);
+	// The run says when; its earlier call with the same id is another one.
+	const approval = { reason: "", asked_at: "", question: "approval", decision: "refused", decision_reason: "not yet", decided_by: "ines" };
+	c.asked([{ tool_call_id: "a", step_index: 1, args: {}, approval: { ...approval, decided_at: "2026-11-24T14:43:00Z" } }] as never);
+	expect(steps()[1]?.calls[0]).toMatchObject({
+		state: "refused",
+		ask: { decision: { by: "ines", reason: "not yet", at: "2026-11-24T14:43:00Z" } },
+	});
+	expect(steps()[0]?.calls[0]?.ask).toBeUndefined();
+	apply({ ...response, toolCallId: "b", decision: "approved" }, complete(1), done);
+	expect(questionsOf(c.view())).toEqual([]);
 });
 
 test("a stop that was refused leaves the run as it is by then", () => {

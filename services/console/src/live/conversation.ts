@@ -57,7 +57,20 @@ export interface Ask {
 	outcomeUnknown: boolean;
 	/** Tells this question from another about the same call. */
 	askedAt?: string;
-	decision?: { decision: string; by?: string | undefined; reason?: string | undefined };
+	decision?: {
+		decision: string;
+		by?: string | undefined;
+		reason?: string | undefined;
+		/** Absent until the run was read: the event does not say it. */
+		at?: string | undefined;
+	};
+}
+
+/** A call that waits for a person, and what is asked about it. */
+export interface Question {
+	run: string;
+	call: Call;
+	ask: Ask;
 }
 
 export interface Source {
@@ -151,6 +164,19 @@ export function answerEndingAt(lines: readonly Line[], index: number): Step[] {
 		if (!belongs(l)) return steps;
 		if (l.kind === "step" && l.state === "done") steps.unshift(l);
 	}
+}
+
+/** A person's answer is wanted about a call. */
+export const asks = (c: Call): c is Call & { ask: Ask } => c.state === "asking" && c.ask !== undefined && !c.ask.decision;
+
+/** The calls of the active run that wait for a person, in order. */
+export function questionsOf({ lines, active }: View): Question[] {
+	const found: Question[] = [];
+	for (let i = lines.length - 1; active && lines[i]?.run === active.run; i--) {
+		const l = lines[i];
+		if (l?.kind === "step") found.unshift(...l.calls.filter(asks).map((call) => ({ run: l.run, call, ask: call.ask })));
+	}
+	return found;
 }
 
 type Details = Schemas["SessionDetails"];
@@ -248,11 +274,12 @@ export class Conversation {
 		return calls ? active?.run : undefined;
 	}
 
-	/** Adds whom the calls of the active run wait for. */
+	/** Adds whom the calls of the active run wait for, and who has answered. */
 	asked(calls: readonly Schemas["ToolCall"][]): void {
 		const { active } = this.#view;
 		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step } of calls) {
 			if (until) this.#call(id, (c) => ({ ...c, state: "client", args, until, step }));
+			else if (approval?.decided_at && approval.decision !== "rule") this.#decided(active?.run, step, id, approval);
 			else if (approval && !approval.decision)
 				this.#call(id, (c) => ({
 					...c,
@@ -267,6 +294,23 @@ export class Conversation {
 				}));
 		}
 		this.#set({ ...this.#view, active });
+	}
+
+	/** Adds to a call who answered the question about it, and when. */
+	#decided(run: string | undefined, step: number, id: string, a: Schemas["Approval"]): void {
+		const decision = {
+			decision: a.decision ?? "",
+			by: a.decided_by ?? undefined,
+			reason: a.decision_reason ?? undefined,
+			at: a.decided_at ?? "",
+		};
+		const ask: Ask = { reason: a.reason, outcomeUnknown: a.question === "outcome", askedAt: a.asked_at, decision };
+		const refused = a.decision === "refused" || a.decision === "expired";
+		const change = (c: Call): Call => (c.id === id && c.state !== "asking" ? { ...c, ask, ...(refused ? { state: "refused" } : {}) } : c);
+		const lines = this.#view.lines.map((l) =>
+			l.kind === "step" && l.run === run && l.index === step && l.calls.some((c) => c.id === id) ? { ...l, calls: l.calls.map(change) } : l,
+		);
+		this.#set({ ...this.#view, lines });
 	}
 
 	/** Says on screen that a stop of a run was asked for, or that it was not. */

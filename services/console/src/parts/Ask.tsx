@@ -1,22 +1,20 @@
-import { useMutation } from "@tanstack/react-query";
-import { useEffect, useRef, useState, useSyncExternalStore } from "react";
+import { useEffect, useState, useSyncExternalStore } from "react";
 import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
-import { unwrap, useWorkspace } from "../client.ts";
-import type { Call, Ask as Question } from "../live/conversation.ts";
+import { useWorkspace } from "../client.ts";
+import { type Answer, decide, giveAnswer, isAnswered, questionId, sendAnswer, takeBackAnswer, useAnswers } from "../live/answers.ts";
+import type { Ask as AskData, Call, Question } from "../live/conversation.ts";
 import { toolWords, until } from "../words.ts";
 import css from "./Ask.module.css";
 import { Button } from "./controls.tsx";
 import { Signal } from "./Signal.tsx";
 
-type Remember = "arguments" | "session" | "workspace";
+type Remember = NonNullable<Answer["remember"]>;
 const remembered: Record<Remember, string> = {
 	arguments: "with these arguments",
 	session: "in this session",
 	workspace: "in the workspace", // for owners
 };
-
-type Answer = { approved?: boolean; outcome?: "happened" | "repeat"; reason?: string };
 
 const narrow = matchMedia("(max-width: 760px)");
 const onNarrow = (f: () => void) => {
@@ -24,13 +22,11 @@ const onNarrow = (f: () => void) => {
 	return () => narrow.removeEventListener("change", f);
 };
 
-/** How long an answer can be taken back. */
-const grace = 5000;
-
 /**
  * The question whether a call may run, or whether one whose outcome is unknown has happened. Its
  * answer goes to the server after 5 s, in which it can be taken back, or when the card leaves the
- * page; the event that confirms it replaces the card. With `keys`, A and R answer.
+ * page; the event that confirms it says who answered in the place of the card. With `keys`, A and R
+ * answer.
  */
 export function Ask({
 	call,
@@ -42,7 +38,7 @@ export function Ask({
 	onAnswered,
 }: {
 	call: Call;
-	ask: Question;
+	ask: AskData;
 	session: string;
 	run: string;
 	keys?: boolean;
@@ -55,55 +51,29 @@ export function Ask({
 	const [refusing, setRefusing] = useState(false);
 	const [reason, setReason] = useState("");
 	const [remember, setRemember] = useState<Remember | "">("");
-	const answer = useMutation({
-		mutationFn: (body: Answer) =>
-			unwrap(
-				client.api.POST("/api/sessions/{id}/approvals/{tool_call_id}", {
-					params: { path: { id: session, tool_call_id: call.id } },
-					body: {
-						...body,
-						...(run ? { run_id: run } : {}),
-						...(ask.askedAt ? { asked_at: ask.askedAt } : {}),
-						...(remember && body.approved !== undefined ? { remember } : {}),
-					},
-				}),
-			),
-		onSuccess: () => onAnswered?.(),
-	});
-	const [given, setGiven] = useState<Answer>();
-	const send = useRef(answer.mutate);
-	useEffect(() => {
-		send.current = answer.mutate;
-	});
-	const back = useRef(false);
-	useEffect(() => {
-		if (!given) return;
-		back.current = false;
-		let sent = false;
-		const now = () => {
-			if (!sent && !back.current) send.current(given);
-			sent = true;
-		};
-		const t = setTimeout(() => {
-			now();
-			setGiven(undefined);
-		}, grace);
-		return () => {
-			clearTimeout(t);
-			now();
-		};
-	}, [given]);
+	const question: Question = { run, call, ask };
+	const id = questionId(question);
+	const given = useAnswers().get(id);
+	const give = (a: Answer) =>
+		giveAnswer(id, { ...a, ...(remember && a.approved !== undefined ? { remember } : {}) }, (sent) =>
+			decide(client, session, question, sent).then(onAnswered),
+		);
+	useEffect(() => () => sendAnswer(id), [id]);
 	const undo = () => {
-		back.current = true;
-		setGiven(undefined);
+		takeBackAnswer(id);
+		if (given?.answer.approved !== false) return;
+		setReason(given.answer.reason ?? "");
+		setRefusing(true);
 	};
-	const open = !watching && !given && !answer.isPending && !answer.isSuccess && !ask.outcomeUnknown;
+	const waits = given?.state === "waits";
+	const answered = isAnswered(given);
+	const open = !watching && !answered && !ask.outcomeUnknown;
 	useActions(
-		given
+		waits
 			? [{ name: "Take the answer back", keys: "mod+z", run: undo }]
 			: keys && open
 				? [
-						{ name: `Approve: ${toolWords(call.tool)}`, keys: "a", run: () => setGiven({ approved: true }) },
+						{ name: `Approve: ${toolWords(call.tool)}`, keys: "a", run: () => give({ approved: true }) },
 						{ name: `Refuse: ${toolWords(call.tool)}`, keys: "r", run: () => setRefusing(true) },
 					]
 				: [],
@@ -114,11 +84,11 @@ export function Ask({
 	const slot = keys && isNarrow && !watching ? document.getElementById("answers") : null;
 	const footer = watching ? (
 		<p className={`${css.footer} text-small text-ink-2`}>An editor or an owner answers.</p>
-	) : given || answer.isPending || answer.isSuccess ? (
+	) : given && answered ? (
 		<div className={css.footer} role="status">
-			<Signal name={given ? "queued" : answer.isPending ? "running" : "done"} label="" />
-			<span className="flex-1">{answerWords(given ?? answer.variables ?? {}, given !== undefined)}</span>
-			{given && (
+			<Signal name={waits ? "queued" : given.state === "sending" ? "running" : "done"} label="" />
+			<span className="flex-1">{answerWords(given.answer, waits)}</span>
+			{waits && (
 				<Button look="quiet" small shortcut={mac ? "⌘ Z" : "Ctrl Z"} onClick={undo}>
 					Undo
 				</Button>
@@ -129,7 +99,7 @@ export function Ask({
 			className={css.footer}
 			onSubmit={(e) => {
 				e.preventDefault();
-				setGiven({ approved: false, reason });
+				give({ approved: false, reason });
 			}}
 		>
 			<label className="sr" htmlFor={`why-${call.id}`}>
@@ -151,12 +121,12 @@ export function Ask({
 		</form>
 	) : ask.outcomeUnknown ? (
 		<div className={css.footer}>
-			<Button onClick={() => setGiven({ outcome: "happened" })}>It happened</Button>
-			<Button onClick={() => setGiven({ outcome: "repeat" })}>It did not, do it</Button>
+			<Button onClick={() => give({ outcome: "happened" })}>It happened</Button>
+			<Button onClick={() => give({ outcome: "repeat" })}>It did not, do it</Button>
 		</div>
 	) : (
 		<div className={css.footer}>
-			<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => setGiven({ approved: true })}>
+			<Button look="primary" {...(keys ? { shortcut: "A" } : {})} onClick={() => give({ approved: true })}>
 				Approve
 			</Button>
 			<Button {...(keys ? { shortcut: "R" } : {})} onClick={() => setRefusing(true)}>
@@ -196,14 +166,14 @@ export function Ask({
 				)}
 			</dl>
 			<Exactly args={call.args} summary="Exactly what will be sent" />
-			{answer.error && (
+			{given?.state === "failed" && (
 				<p className={css.error} role="alert">
-					{answer.error.message}
+					{given.error}
 				</p>
 			)}
 			{slot
 				? createPortal(
-						<div className={css.thumb} data-answered={given !== undefined || answer.isPending || answer.isSuccess || undefined}>
+						<div className={css.thumb} data-answered={answered || undefined}>
 							<p className="micro">
 								{name}? {place}
 							</p>

@@ -48,8 +48,8 @@ interface Props {
 	running: boolean;
 	/** The message that is edited: its new text becomes another version of it. */
 	editing?: { files: readonly Attached[]; onCancel: () => void } | undefined;
-	/** A call waits for an answer. */
-	asked?: boolean;
+	/** How many calls wait for approval: what is written refuses all of them. */
+	refuses?: number;
 	placeholder?: string;
 	/** What stands at the left below the text, such as the choice of a model. */
 	tools?: ReactNode;
@@ -57,6 +57,8 @@ interface Props {
 	blocked?: string;
 	autoFocus?: boolean;
 	onSend: (text: string, mode: Mode, files: readonly Attached[]) => void;
+	/** Refuses the calls, for a reason. */
+	onRefuse?: (reason: string) => void;
 	/** What a word that begins with @ or / can become, given its letters. */
 	suggest?: (sign: "@" | "/", letters: string) => Promise<Suggestion[]>;
 	/** Arrow up in an empty composer; true if it did something. */
@@ -65,8 +67,18 @@ interface Props {
 
 const touch = () => matchMedia("(pointer: coarse)").matches;
 
-/** Where a person writes. Its text is its own state, so that typing renders nothing else. */
-export function Composer({ draft, running, asked, placeholder, tools, blocked, autoFocus, editing, onSend, onRecall, suggest }: Props) {
+/** The longest reason of a refusal, in characters. */
+const longestReason = 1000;
+
+/**
+ * Where a person writes. Its text is its own state, so that typing renders nothing else.
+ *
+ * While calls wait for approval, Return refuses them with the text: all of them, because the text says
+ * to none in particular what should be different. A text that was begun before the question, and one
+ * with files, which a refusal cannot carry, is a message as ever.
+ */
+export function Composer(props: Props) {
+	const { draft, running, refuses = 0, placeholder, tools, blocked, autoFocus, editing, onSend, onRefuse, onRecall, suggest } = props;
 	const [text, setText] = useState(() => drafts.read(draft));
 	const [mode, setMode] = useState<Mode>("queue");
 	const area = useRef<HTMLTextAreaElement>(null);
@@ -76,6 +88,13 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 	const [over, setOver] = useState(false);
 	const offers = useSuggestions(suggest);
 	const unkept = useSyncExternalStore(onUnsaved, hasUnsaved);
+	const [begunBefore, setBegunBefore] = useState(true);
+	useEffect(() => {
+		if (refuses === 0) setBegunBefore(true);
+	}, [refuses]);
+	const mayRefuse = refuses > 0 && !editing;
+	const refusing = mayRefuse && files.length === 0 && !(begunBefore && text !== "");
+	const tooLong = refusing && [...text.trim()].length > longestReason;
 
 	const attach = async (list: FileList | null | undefined) => {
 		if (!list?.length) return;
@@ -121,14 +140,25 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 		a.style.height = `${Math.min(a.scrollHeight, innerHeight * 0.4)}px`;
 	}, [text]);
 
-	const send = (how: Mode) => {
-		const said = text.trim();
-		if ((!said && files.length === 0) || blocked) return;
+	const empty = () => {
 		drafts.write(draft, "");
 		setText("");
 		setFiles([]);
 		setLimit("");
+	};
+	const send = (how: Mode) => {
+		const said = text.trim();
+		if ((!said && files.length === 0) || blocked) return;
+		empty();
 		onSend(said, how, files);
+	};
+	/** What Return and the button do. */
+	const go = () => {
+		if (!refusing) return send(mode);
+		const reason = text.trim();
+		if (!reason || tooLong) return;
+		empty();
+		onRefuse?.(reason);
 	};
 	const onKeyDown = (e: KeyboardEvent<HTMLTextAreaElement>) => {
 		if (composes(e.nativeEvent)) return;
@@ -143,10 +173,10 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 		}
 		if (e.key === "Enter" && (e.metaKey || e.ctrlKey)) {
 			e.preventDefault();
-			send(mode === "queue" ? "steer" : "queue");
+			send(!refusing && mode === "queue" ? "steer" : "queue");
 		} else if (e.key === "Enter" && !e.shiftKey && !touch()) {
 			e.preventDefault();
-			send(mode);
+			go();
 		} else if (e.key === "ArrowUp" && !e.altKey && !e.metaKey && text === "") {
 			if (onRecall?.()) e.preventDefault();
 		} else if (e.key === "Escape" && editing) {
@@ -234,8 +264,8 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 					value={text}
 					autoFocus={autoFocus}
 					placeholder={
-						asked
-							? "Or say what should be different"
+						mayRefuse
+							? `Or say what should be different: this refuses ${refuses === 1 ? "the call" : `all ${refuses} calls`}`
 							: running
 								? "Add to the queue, or steer the next step"
 								: (placeholder ?? "Say what comes next")
@@ -243,6 +273,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 					aria-controls={offers.found.length ? "say-offers" : undefined}
 					aria-activedescendant={offers.found.length ? `say-${offers.at}` : undefined}
 					onChange={(e) => {
+						if (text === "") setBegunBefore(refuses === 0);
 						setText(e.target.value);
 						offers.look(e.target.value.slice(0, e.target.selectionStart));
 					}}
@@ -263,7 +294,7 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 					/>
 					{tools}
 					<span className="flex-1" />
-					{running && (
+					{running && !refusing && (
 						<Segments
 							label="When to deliver"
 							value={mode}
@@ -277,28 +308,37 @@ export function Composer({ draft, running, asked, placeholder, tools, blocked, a
 					<IconButton
 						look="primary"
 						icon={ArrowUp}
-						label={running ? (mode === "queue" ? "Send to the queue" : "Steer") : "Send"}
-						disabled={(!text.trim() && files.length === 0) || Boolean(blocked)}
-						onClick={() => send(mode)}
+						label={refusing ? "Refuse with this reason" : running ? (mode === "queue" ? "Send to the queue" : "Steer") : "Send"}
+						disabled={(!text.trim() && files.length === 0) || Boolean(blocked) || tooLong}
+						onClick={go}
 					/>
 				</div>
 			</div>
 			<div className={css.under}>
-				<span>
-					{blocked ??
-						(running ? (
-							<>
-								<b>Queue</b> waits for the run to end. <b>Steer</b> joins before the next step.
-							</>
-						) : (
-							"Tools that change things outside ask you first."
-						))}
-				</span>
+				<span>{blocked ?? <Hint {...{ running, refusing, tooLong, keepsQuestion: mayRefuse }} />}</span>
 				<span className={css.keys}>
-					<kbd>{running ? (mac ? "⌘ ↵" : "Ctrl ↵") : "↵"}</kbd> {running ? (mode === "queue" ? "steers" : "queues") : "send"}
+					{refusing && (
+						<>
+							<kbd>↵</kbd> refuses{" "}
+						</>
+					)}
+					<kbd>{running ? (mac ? "⌘ ↵" : "Ctrl ↵") : "↵"}</kbd> {running ? (!refusing && mode === "queue" ? "steers" : "queues") : "send"}
 				</span>
 			</div>
 		</div>
+	);
+}
+
+/** What becomes of the text. */
+function Hint(p: { running: boolean; refusing: boolean; tooLong: boolean; keepsQuestion: boolean }) {
+	if (p.tooLong) return `A refusal has at most ${longestReason} characters.`;
+	if (p.refusing) return "The agent reads why, and goes on.";
+	if (p.keepsQuestion) return "This is a message, and leaves the question open.";
+	if (!p.running) return "Tools that change things outside ask you first.";
+	return (
+		<>
+			<b>Queue</b> waits for the run to end. <b>Steer</b> joins before the next step.
+		</>
 	);
 }
 

@@ -7,7 +7,8 @@ import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
-import type { File as Attached, Conversation, Said, View } from "../live/conversation.ts";
+import { decide, giveAnswer, isAnswered, questionId, useAnswers } from "../live/answers.ts";
+import { type File as Attached, type Conversation, questionsOf, type Said, type View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
@@ -351,7 +352,18 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					.catch(complain),
 		};
 	}, [busy, client, edit, id, navigate, queries, sendText, workspace]);
-	const asked = view.lines.some((l) => l.kind === "step" && l.calls.some((c) => c.state === "asking"));
+	const given = useAnswers();
+	// One whose outcome is unknown cannot be refused: it may have happened.
+	const refusable = questionsOf(view).filter((q) => !q.ask.outcomeUnknown && !isAnswered(given.get(questionId(q))));
+	const refuse = (reason: string) => {
+		for (const q of refusable)
+			giveAnswer(questionId(q), { approved: false, reason }, (answer) =>
+				decide(client, id, q, answer).catch((e) => {
+					complain(e); // its card may not be on the page
+					throw e;
+				}),
+			);
+	};
 	const recall = () => {
 		const waits = view.queue.findLast((q) => q.state === "sent" && q.by === me && q.run !== view.active?.run);
 		if (waits) {
@@ -397,7 +409,8 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					draft={editing ? draftOf(id, editing) : id}
 					editing={editing && { files: editing.files, onCancel: endEdit }}
 					running={view.active !== null}
-					asked={asked}
+					refuses={refusable.length}
+					onRefuse={refuse}
 					onSend={(text, mode, files) => (editing ? void resend(editing, text, files) : send(text, mode, files))}
 					suggest={suggest}
 					tools={

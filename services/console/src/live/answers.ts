@@ -1,0 +1,95 @@
+/**
+ * Answers to questions about calls. An answer goes to the server 5 s after it was given, in which it
+ * can be taken back. They are kept outside of the cards, because the composer refuses calls whose
+ * cards may not be on the page.
+ */
+import type { Client } from "@signalbox/client";
+import { useSyncExternalStore } from "react";
+import { unwrap } from "../client.ts";
+import type { Question } from "./conversation.ts";
+
+export interface Answer {
+	approved?: boolean;
+	outcome?: "happened" | "repeat";
+	reason?: string;
+	/** Has later calls answered in the same way. */
+	remember?: "arguments" | "session" | "workspace";
+}
+
+export interface Given {
+	answer: Answer;
+	/** waits: it can be taken back. sent: an event will confirm it. failed: it was not accepted, and another one can be given. */
+	state: "waits" | "sending" | "sent" | "failed";
+	error?: string;
+}
+
+/** How long an answer can be taken back, in ms. */
+const grace = 5000;
+
+/** Names a question: models repeat the ids of calls, and a call is asked about twice if its outcome is unknown. */
+export const questionId = ({ run, call, ask }: Question): string => `${run}/${call.id}/${Date.parse(ask.expiresAt ?? ask.askedAt ?? "")}`;
+
+let given: ReadonlyMap<string, Given> = new Map();
+const waiting = new Map<string, { timer: ReturnType<typeof setTimeout>; send: () => void }>();
+const listeners = new Set<() => void>();
+
+function put(name: string, g: Given | undefined): void {
+	const next = new Map(given);
+	if (g) next.set(name, g);
+	else next.delete(name);
+	given = next;
+	for (const f of listeners) f();
+}
+
+/** Gives an answer; `deliver` sends it. Without effect if the question has one already. */
+export function giveAnswer(name: string, answer: Answer, deliver: (answer: Answer) => Promise<unknown>): void {
+	if (isAnswered(given.get(name))) return;
+	const send = () => {
+		put(name, { answer, state: "sending" });
+		deliver(answer).then(
+			() => put(name, { answer, state: "sent" }),
+			(e) => put(name, { answer, state: "failed", error: e instanceof Error ? e.message : String(e) }),
+		);
+	};
+	waiting.set(name, { timer: setTimeout(() => sendAnswer(name), grace), send });
+	put(name, { answer, state: "waits" });
+}
+
+/** Sends an answer that waits. */
+export function sendAnswer(name: string): void {
+	const w = stopWaiting(name);
+	w?.send();
+}
+
+/** Takes back an answer that waits. */
+export function takeBackAnswer(name: string): void {
+	if (stopWaiting(name)) put(name, undefined);
+}
+
+function stopWaiting(name: string) {
+	const w = waiting.get(name);
+	clearTimeout(w?.timer);
+	waiting.delete(name);
+	return w;
+}
+
+export const isAnswered = (g: Given | undefined): boolean => g !== undefined && g.state !== "failed";
+
+export const answersGiven = (): ReadonlyMap<string, Given> => given;
+
+const subscribe = (f: () => void) => {
+	listeners.add(f);
+	return () => listeners.delete(f);
+};
+
+/** The answers that were given on this page, by the names of their questions. */
+export const useAnswers = (): ReadonlyMap<string, Given> => useSyncExternalStore(subscribe, answersGiven);
+
+/** Sends an answer to the server. */
+export const decide = ({ api }: Client, session: string, { run, call, ask }: Question, answer: Answer) =>
+	unwrap(
+		api.POST("/api/sessions/{id}/approvals/{tool_call_id}", {
+			params: { path: { id: session, tool_call_id: call.id } },
+			body: { ...answer, ...(run ? { run_id: run } : {}), ...(ask.askedAt ? { asked_at: ask.askedAt } : {}) },
+		}),
+	);
