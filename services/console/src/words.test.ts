@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, clock, money, since, tellingArgument, tokens, toolWords, until } from "./words.ts";
+import { ago, clock, decisionWords, money, since, tellingArgument, timeOfDay, tokens, toolWords, until } from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
@@ -31,4 +31,13 @@ test("figures", () => {
 	expect(["2026-11-24T11:59:50Z", "2026-11-24T11:48:00Z"].map((at) => since(at, now))).toEqual(["just now", "for 12 min"]);
 	expect(since("2026-11-01T11:48:00Z", now)).toMatch(/^since .*1/);
 	expect(until("2026-11-25T11:48:00Z", now)).toBe("23 h 48 min");
+});
+
+test("who answered, and what", () => {
+	const at = new Date(2026, 10, 24, 14, 43).toISOString();
+	const time = timeOfDay(at);
+	expect(decisionWords({ decision: "approved", at }, "Ines")).toBe(`Approved by Ines, ${time}`);
+	expect(decisionWords({ decision: "refused", at, reason: "not yet" }, "You")).toBe(`Refused by you, ${time}: not yet`);
+	expect(decisionWords({ decision: "expired" }, "Signalbox")).toBe("Refused: nobody answered in time");
+	expect(decisionWords({ decision: "happened" }, "You")).toBe("You said that it happened");
 });

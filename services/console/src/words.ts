@@ -129,6 +129,23 @@ export function dayOf(at: string, now = Date.now()): string {
 	return new Date(at).toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
 }
 
+/** Who answered a question about a call, and what: "Approved by Ines, 14:43". */
+export function decisionWords(
+	{ decision, at, reason }: { decision: string; at?: string | undefined; reason?: string | undefined },
+	who: string,
+): string {
+	const by = who === "You" ? "you" : who;
+	const said =
+		{
+			approved: `Approved by ${by}`,
+			refused: `Refused by ${by}`,
+			expired: "Refused: nobody answered in time",
+			happened: `${who} said that it happened`,
+			repeat: `${who} had it done again`,
+		}[decision] ?? decision;
+	return `${said}${at ? `, ${timeOfDay(at)}` : ""}${reason ? `: ${reason}` : ""}`;
+}
+
 /** What a session does now; empty if nothing. */
 export function sessionWords(state: "idle" | "queued" | "running" | "waiting"): string {
 	return { idle: "", queued: "Begins soon", running: "Running", waiting: "Waits for an answer" }[state];

@@ -282,6 +282,12 @@ test("a person approves in the inbox", async (t) => {
 	await say(page, "create a document about ink");
 	await page.getByText("Done. I wrote Ink").waitFor();
 	await say(page, "delete it");
+	await page.getByPlaceholder("this refuses the call").waitFor();
+	await say(page, "keep it until Friday");
+	await page.getByText("Refused. Sent in 5 s.").waitFor();
+	await page.getByText(/^Refused by you, \d.*: keep it until Friday$/).waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await say(page, "delete it");
 	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
 	await page.getByText("You", { exact: true }).first().waitFor();
 	const remembered = (p) => p.getByRole("combobox", { name: "Don’t ask again" }).locator("option").allInnerTexts();
@@ -318,6 +324,7 @@ test("a person approves in the inbox", async (t) => {
 	await other.getByText("Nothing waits for you").waitFor();
 	assert.equal(await other.title(), "Inbox · Signalbox");
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
+	await page.getByText(/^Approved by Member [0-9a-f]{4}, \d/).waitFor();
 });
 
 test("a person gives the result of a client's tool, also after a reload", async (t) => {

@@ -32,11 +32,11 @@ export function useConversation(id: string): Loaded {
 					const found = await read(run);
 					if (found) conversation.took(run, found.run);
 				};
-				const ask = async () => {
-					const found = conversation.calling && (await read(conversation.calling));
+				const ask = async (run: string | undefined) => {
+					const found = run && (await read(run));
 					if (found) conversation.asked(found.tool_calls);
 				};
-				await ask();
+				await ask(conversation.calling);
 				const onConnection = (c: Connection) => line.set(c);
 				for await (const { id: event, event: e } of client.sessionEvents(id, {
 					after: conversation.lastEvent,
@@ -45,7 +45,8 @@ export function useConversation(id: string): Loaded {
 				})) {
 					conversation.apply(event, e);
 					if (e.type === "done" || e.type === "error") void took(e.runId);
-					if (e.type === "snapshot") void ask();
+					if (e.type === "snapshot") void ask(conversation.calling);
+					if (e.type === "tool-approval-response") void ask(conversation.view().active?.run);
 				}
 			} catch (e) {
 				if (!stop.signal.aborted) setLoaded({ state: "failed", error: e instanceof SignalboxError ? e : new SignalboxError(String(e), 0) });

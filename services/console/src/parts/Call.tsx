@@ -3,9 +3,9 @@ import { ChevronRight, Copy } from "lucide-react";
 import { lazy, memo, Suspense, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
-import { type Call as CallData, type CallState, type Ask as Question, unavailability } from "../live/conversation.ts";
+import { type Ask as AskData, asks, type Call as CallData, type CallState, unavailability } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
-import { tellingArgument, toolWords } from "../words.ts";
+import { decisionWords, tellingArgument, toolWords } from "../words.ts";
 import css from "./Call.module.css";
 import { Button, Icon, IconButton } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
@@ -47,13 +47,10 @@ export function Calls({ calls, session, run }: { calls: readonly CallData[]; ses
 	);
 }
 
-/** A person's answer is wanted. */
-const asks = (c: CallData) => c.state === "asking" && c.ask !== undefined && !c.ask.decision;
-
 const Call = memo(function Call({ call, session, run, place }: { call: CallData; session: string; run: string; place: string }) {
 	const [touched, setTouched] = useState<boolean>();
 	const open = touched ?? (call.state === "failed" || call.state === "unavailable");
-	if (call.state === "asking" && call.ask && !call.ask.decision)
+	if (asks(call))
 		return (
 			<div className={css.call} data-live>
 				<Suspense fallback={null}>
@@ -79,10 +76,10 @@ const Call = memo(function Call({ call, session, run, place }: { call: CallData;
 					<Icon of={ChevronRight} size={14} />
 				</span>
 			</button>
+			{call.ask?.decision && <Decision of={call.ask.decision} />}
 			{open && (
 				<dl className={css.more}>
 					{call.state === "unavailable" && <Unavailable result={call.result} />}
-					{call.ask?.decision && <Decision ask={call.ask} />}
 					{call.args !== undefined && <Json name="Arguments" value={call.args} />}
 					{call.result !== undefined && <Json name="Result" value={call.result} />}
 				</dl>
@@ -96,7 +93,7 @@ function summary(c: CallData): string {
 	if (c.state === "running" && c.progress)
 		return [c.progress.percent === undefined ? "" : `${c.progress.percent}%`, c.progress.message].filter(Boolean).join(" · ");
 	if (c.state === "unavailable") return `Cannot be used: ${unavailability(c.result)?.reason}`;
-	if (c.state === "refused") return c.ask?.decision?.reason ? `Refused: ${c.ask.decision.reason}` : "Refused";
+	if (c.state === "refused" && !c.ask?.decision) return "Refused";
 	if (c.state === "failed" && typeof c.result === "object" && c.result !== null && "error" in c.result) return String(c.result.error);
 	return tellingArgument(c.args);
 }
@@ -121,25 +118,10 @@ function Unavailable({ result }: { result: unknown }) {
 	);
 }
 
-/** Who answered the question about a call, and what. */
-function Decision({ ask }: { ask: Question }) {
+/** Who answered the question about a call, what and when: it stands where the question was. */
+function Decision({ of }: { of: NonNullable<AskData["decision"]> }) {
 	const { nameOf } = usePeople();
-	const d = ask.decision;
-	if (!d) return null;
-	const word = {
-		approved: "Approved",
-		refused: "Refused",
-		expired: "Refused: nobody answered in time",
-		happened: "It happened",
-		repeat: "Done again",
-	};
-	const said = word[d.decision as keyof typeof word] ?? d.decision;
-	return (
-		<>
-			<dt className="micro">Answer</dt>
-			<dd className={css.plain}>{d.by ? `${said} by ${nameOf(d.by)}` : said}</dd>
-		</>
-	);
+	return <p className={css.answer}>{decisionWords(of, nameOf(of.by))}</p>;
 }
 
 /** Arguments or a result: as JSON or, for a list of objects, as a table; with its pictures. */
