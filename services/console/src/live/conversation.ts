@@ -144,7 +144,7 @@ export interface View {
 }
 
 /** What a run took. */
-export type Figures = Omit<Schemas["RunFigures"], "run_id">;
+export type Figures = Omit<Schemas["RunFigures"], "run_id" | "tool_calls">;
 
 /** A page of earlier messages. */
 export type Earlier = Schemas["MessagesOutputBody"];
