@@ -1,4 +1,4 @@
-import { useEffect, useState, useSyncExternalStore } from "react";
+import { useEffect, useLayoutEffect, useState, useSyncExternalStore } from "react";
 import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
 import { useWorkspace } from "../client.ts";
@@ -35,6 +35,7 @@ export function Ask({
 	run,
 	keys = false,
 	place = "",
+	where,
 	onAnswered,
 }: {
 	call: Call;
@@ -44,6 +45,8 @@ export function Ask({
 	keys?: boolean;
 	/** Its place among the questions of a step, such as "1 of 3"; empty for the only one. */
 	place?: string;
+	/** The session's title, where questions of several sessions are shown. */
+	where?: string;
 	onAnswered?: () => void;
 }) {
 	const { client, workspace } = useWorkspace();
@@ -81,7 +84,10 @@ export function Ask({
 	const name = toolWords(call.tool);
 	// On a phone the answers are where the composer is else, under the thumb.
 	const isNarrow = useSyncExternalStore(onNarrow, () => narrow.matches);
-	const slot = keys && isNarrow && !watching ? document.getElementById("answers") : null;
+	const belongsThere = keys && isNarrow && !watching;
+	const [slot, setSlot] = useState<HTMLElement | null>(null);
+	// After the page has changed: while it is rendered, the place of the page before is still there.
+	useLayoutEffect(() => setSlot(belongsThere ? document.getElementById("answers") : null), [belongsThere]);
 	const footer = watching ? (
 		<p className={`${css.footer} text-small text-ink-2`}>An editor or an owner answers.</p>
 	) : given && answered ? (
@@ -150,7 +156,7 @@ export function Ask({
 		</div>
 	);
 	return (
-		<section className={css.ask} aria-label={`Approval wanted: ${name}`}>
+		<section className={css.ask} aria-label={`Approval wanted: ${name}${where ? `, in ${where}` : ""}`}>
 			<header>
 				<Signal name={ask.outcomeUnknown ? "unknown" : "waiting"} label="" />
 				<span className="flex-1">{ask.outcomeUnknown ? `The worker died while “${name}” ran` : `${name}?`}</span>

@@ -69,6 +69,7 @@ export function InboxPage() {
 							<Ask
 								session={a.session_id}
 								run={a.run_id}
+								where={a.session_title || "New session"}
 								call={{ id: a.tool_call_id, tool: a.tool_name, state: "asking", received: 0, args: a.args }}
 								ask={{
 									reason: a.reason,
