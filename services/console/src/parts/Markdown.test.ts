@@ -22,3 +22,10 @@ test("a link by reference leads to the web only, and one without a definition is
 	expect(html("[a][x], [b][nowhere], [c][__proto__]\n\n[x]: javascript:alert(1)")).not.toContain("<a");
 	expect(html("[b][nowhere]")).toContain("[b][nowhere]");
 });
+
+test("headings begin below the page's own, and skip no level", () => {
+	const levels = (text: string) => [...html(text).matchAll(/<h(\d)/g)].map(([, level]) => Number(level));
+	expect(levels("# A\n\n## B\n\n#### C\n\n## D")).toEqual([2, 3, 4, 3]);
+	expect(levels("### A\n\ntext\n\n##### B\n\n# C")).toEqual([2, 3, 2]);
+	expect(levels("###### A\n\n> # quoted")).toEqual([2]);
+});

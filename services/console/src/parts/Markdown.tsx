@@ -14,42 +14,56 @@ void import("remend").then(
  * link goes to the web only. While it is being written, half-written marks are closed, and only the last block
  * renders again, and those with a bracket when the text defines another link.
  */
-export function Markdown({
-	text,
-	writing = false,
-	below = 2,
-}: {
-	text: string;
-	writing?: boolean /** The level of the heading above it. */;
-	below?: 1 | 2;
-}) {
+export function Markdown({ text, writing = false }: { text: string; writing?: boolean }) {
 	const all = lexer(writing ? close(text) : text);
 	const blocks = all.filter((t) => t.type !== "space" && t.type !== "def");
+	const levels = levelsOf(blocks);
 	const links = JSON.stringify(all.links); // as text, which is equal from one render to the next
 	return (
 		<div className={css.prose}>
 			{blocks.map((t, i) => (
-				<Block key={i} source={t.raw} links={t.raw.includes("[") ? links : "{}"} below={below} caret={writing && i === blocks.length - 1} />
+				<Block
+					key={i}
+					source={t.raw}
+					links={t.raw.includes("[") ? links : "{}"}
+					level={levels[i] ?? 0}
+					caret={writing && i === blocks.length - 1}
+				/>
 			))}
 			{writing && blocks.length === 0 && <span className={css.caret} />}
 		</div>
 	);
 }
 
+/**
+ * The level of each block that is a heading. The text stands below a page's only h1, and a level that its
+ * author skips is not skipped on the page.
+ */
+function levelsOf(blocks: readonly Token[]): number[] {
+	const above: number[] = [];
+	return blocks.map((t) => {
+		if (t.type !== "heading") return 0;
+		const { depth } = t as Tokens.Heading;
+		while ((above.at(-1) ?? 0) >= depth) above.pop();
+		above.push(depth);
+		return Math.min(above.length + 1, 6);
+	});
+}
+
 /** A block of a text, and the URLs that the whole text defines for links by reference. */
-const Block = memo(function Block({ source, links, caret, below }: { source: string; links: string; caret: boolean; below: number }) {
+const Block = memo(function Block({ source, links, caret, level }: { source: string; links: string; caret: boolean; level: number }) {
 	const lexer = new Lexer();
 	Object.assign(lexer.tokens.links, JSON.parse(links));
 	return (
 		<>
 			{lexer.lex(source).map((t, i) => (
-				<Fragment key={i}>{block(t, caret, below)}</Fragment>
+				<Fragment key={i}>{block(t, caret, level)}</Fragment>
 			))}
 		</>
 	);
 });
 
-function block(t: Token, caret = false, below = 2): ReactNode {
+function block(t: Token, caret = false, level = 0): ReactNode {
 	const tail = caret && <span className={css.caret} />;
 	switch (t.type) {
 		case "paragraph":
@@ -62,8 +76,8 @@ function block(t: Token, caret = false, below = 2): ReactNode {
 		case "text":
 			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
 		case "heading": {
-			// The text stands below the page's own headings.
-			const Heading = `h${Math.min((t as Tokens.Heading).depth + below, 6)}` as "h3";
+			// One within a list or a quotation is no part of the page's outline.
+			const Heading = level === 0 ? "p" : (`h${level}` as "h2");
 			return <Heading data-depth={(t as Tokens.Heading).depth}>{inline(t.tokens)}</Heading>;
 		}
 		case "list": {

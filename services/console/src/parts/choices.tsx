@@ -43,8 +43,8 @@ export function ModelMenu({ value, onChoose }: { value: ModelChoice | undefined;
 			{(close) => (
 				<>
 					{providers.map((p) => (
-						<section key={p}>
-							<h3 className="micro">{p}</h3>
+						<fieldset key={p}>
+							<legend className="micro">{p}</legend>
 							{all
 								.filter((m) => m.provider === p)
 								.map((m) => (
@@ -59,7 +59,7 @@ export function ModelMenu({ value, onChoose }: { value: ModelChoice | undefined;
 										}}
 									/>
 								))}
-						</section>
+						</fieldset>
 					))}
 					{models?.problems.map((p) => (
 						<p key={p.provider}>

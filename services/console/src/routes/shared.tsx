@@ -52,7 +52,7 @@ export function SharedPage({ share }: { share: string }) {
 			</header>
 			<div className="scroll" tabIndex={0} role="region" aria-label="Document">
 				<article className={css.sheet}>
-					{shown && <Markdown text={shown.content} below={1} />}
+					{shown && <Markdown text={shown.content} />}
 					{shown && !shown.content.trim() && <p className="text-ink-3">This document has no text yet. It appears here as it is written.</p>}
 				</article>
 			</div>
