@@ -1,7 +1,8 @@
 // Command e2e-kube tests Signalbox on Kubernetes. It installs the Helm chart on the node of
 // deploy/e2e/kube with two pods of each service, a NATS cluster of three and a PostgreSQL with a
-// synchronous standby, runs the stories of package e2e, keeps conversations going (package kill),
-// and restarts, kills and upgrades what runs there. It writes the figures as JSON and as a table.
+// synchronous standby, runs the stories of package e2e, keeps conversations going (package kill) and
+// documents edited (package editing), and restarts, kills and upgrades what runs there. It writes the
+// figures as JSON and as a table.
 //
 // It has to run in the node's network, as `make e2e-kube` does:
 //
@@ -131,11 +132,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// load keeps conversations going while cfg.Disturb breaks things, and checks each of them.
+// load keeps conversations going, and documents edited, while cfg.Disturb breaks things, and checks
+// each of them.
 func (s *suite) load(ctx context.Context, r *result, cfg kill.Config) error {
 	cfg.World, cfg.FarEnd, cfg.Dir, cfg.Seed, cfg.Talkers, cfg.Out = s.world, farEnd, s.dir, s.rnd.Uint64N(1_000_000), s.talkers, s.out
+	people, err := s.edit(ctx)
+	if err != nil {
+		return err
+	}
+	defer people.connect()
 	report, err := kill.Run(ctx, cfg)
 	if err != nil {
+		return err
+	}
+	if err := s.settle(ctx, people, r); err != nil {
 		return err
 	}
 	r.Load = report

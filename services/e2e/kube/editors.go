@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"signalbox.dev/pkg/yjs"
+
+	"signalbox.dev/services/e2e/editing"
+	"signalbox.dev/services/e2e/world"
+)
+
+const (
+	documents = 2
+	writers   = 2 // of each document
+	// typed is the time between two changes of a writer.
+	typed = 200 * time.Millisecond
+	// Writers are online and offline in turn, and write all the time.
+	online, offline = 10 * time.Second, 6 * time.Second
+)
+
+// editors are people who edit documents through the gateway's Service while a scenario runs, and
+// readers. Writers send again what the server has lost, so losses show while all of them are
+// offline: a new client must then find everything that a reader has seen.
+type editors struct {
+	world         *world.World
+	owner, viewer world.Member
+	rooms         []*room
+	write         context.CancelFunc // ends the writing
+	connect       context.CancelFunc // disconnects everybody
+	writing       sync.WaitGroup
+	connected     sync.WaitGroup
+	changes       atomic.Int64
+
+	mu     sync.Mutex // guards broken
+	broken []string   // what did not hold
+}
+
+// room is a document and the clients that have it open.
+type room struct {
+	document string
+	reader   *editing.Editor
+	writers  []*editing.Editor
+}
+
+// edit makes documents, and lets people edit them until settle.
+func (s *suite) edit(ctx context.Context) (*editors, error) {
+	e := &editors{world: s.world}
+	var err error
+	if e.owner, err = s.world.NewMember(ctx, "", "owner"); err != nil {
+		return nil, err
+	}
+	if e.viewer, err = s.world.NewMember(ctx, e.owner.Workspace, "viewer"); err != nil {
+		return nil, err
+	}
+	for range documents {
+		var made struct{ Document struct{ ID string } }
+		err := s.world.Client(0, e.owner).Call(ctx, world.Request{Method: http.MethodPost, Path: "/api/documents", Body: map[string]string{"name": "Shared"}}, &made)
+		if err != nil {
+			return nil, err
+		}
+		e.rooms = append(e.rooms, &room{document: made.Document.ID})
+	}
+	var writing context.Context
+	ctx, e.connect = context.WithCancel(ctx)
+	writing, e.write = context.WithCancel(ctx)
+	for _, r := range e.rooms {
+		r.reader = e.open(ctx, r, "a reader", e.viewer, 0)
+		for n := range writers {
+			w := e.open(ctx, r, fmt.Sprintf("writer %d", n+1), e.owner, s.rnd.Uint64())
+			r.writers = append(r.writers, w)
+			e.writing.Go(func() { e.keepTyping(writing, w) })
+		}
+		e.writing.Go(func() { e.comeAndGo(ctx, writing, r) })
+	}
+	return e, nil
+}
+
+// complain records what did not hold.
+func (e *editors) complain(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.broken = append(e.broken, fmt.Sprintf(format, args...))
+}
+
+// open connects a client to a document until ctx is done.
+func (e *editors) open(ctx context.Context, r *room, name string, who world.Member, seed uint64) *editing.Editor {
+	c := editing.NewEditor(name+" of document "+r.document, seed, func() string { return editing.Place(e.world, 0, who, r.document) })
+	e.connected.Go(func() {
+		if err := c.Run(ctx); err != nil {
+			e.complain("%v", err)
+		}
+	})
+	return c
+}
+
+func (e *editors) keepTyping(ctx context.Context, w *editing.Editor) {
+	for sleep(ctx, typed) == nil {
+		if err := w.Edit(); err != nil {
+			e.complain("%s: %v", w.Name, err)
+			return
+		}
+		e.changes.Add(1)
+	}
+}
+
+// comeAndGo takes the writers of a document offline again and again, and checks that nothing is lost.
+func (e *editors) comeAndGo(ctx, writing context.Context, r *room) {
+	for sleep(writing, online) == nil {
+		r.cut(true)
+		seen := r.reader.Seen()
+		_ = sleep(writing, offline) // the check is made even then
+		if fresh := e.fresh(ctx, r); fresh != nil {
+			e.holds(fresh, seen)
+		}
+		r.cut(false)
+	}
+}
+
+func (r *room) cut(cut bool) {
+	for _, w := range r.writers {
+		w.Cut(cut)
+	}
+}
+
+// fresh returns a client that has just loaded a document, and is offline. It is nil if there is none.
+func (e *editors) fresh(ctx context.Context, r *room) *editing.Editor {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	c := e.open(ctx, r, "a new client", e.viewer, 0)
+	if !e.until(ctx, c.Synced) {
+		e.complain("%s did not get it within %s", c.Name, patience)
+		return nil
+	}
+	return c
+}
+
+// holds checks that a client has everything that was seen.
+func (e *editors) holds(c *editing.Editor, seen yjs.StateVector) {
+	has := c.Seen()
+	for client, clock := range seen {
+		if has[client] < clock {
+			e.complain("%s has the changes of client %d up to %d, but others have seen %d", c.Name, client, has[client], clock)
+		}
+	}
+}
+
+// until waits for something that may take as long as anything in the cluster. It returns false if it
+// did not come.
+func (e *editors) until(ctx context.Context, ok func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for !ok() {
+		if sleep(ctx, 100*time.Millisecond) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// settle ends the writing, and checks that every replica of a document becomes equal and has each
+// writer's changes. Then, with all clients gone, it kills the pods that hold the documents: a new
+// client must find the same.
+func (s *suite) settle(ctx context.Context, e *editors, r *result) error {
+	e.write()
+	e.writing.Wait()
+	states := make([][]byte, len(e.rooms))
+	own := make([]yjs.StateVector, len(e.rooms))
+	for i, place := range e.rooms {
+		if !e.until(ctx, func() bool {
+			states[i] = e.state(place.reader)
+			for _, w := range place.writers {
+				if states[i] == nil || !bytes.Equal(e.state(w), states[i]) {
+					return false
+				}
+			}
+			return true
+		}) {
+			e.complain("the replicas of document %s did not become equal within %s", place.document, patience)
+		}
+		own[i] = yjs.StateVector{}
+		for _, w := range place.writers {
+			own[i][w.ClientID()] = w.Seen()[w.ClientID()]
+		}
+	}
+	e.connect()
+	e.connected.Wait()
+	pods, err := s.pods(ctx, "app.kubernetes.io/component=document-sync")
+	for _, pod := range pods {
+		err = errors.Join(err, s.killPod(ctx, pod))
+	}
+	if err != nil {
+		return err
+	}
+	for i, place := range e.rooms {
+		fresh := e.fresh(ctx, place)
+		if fresh == nil {
+			continue
+		}
+		e.holds(fresh, own[i])
+		if state, _, err := fresh.State(); err != nil || !bytes.Equal(state, states[i]) {
+			e.complain("%s got another state than all had at the end (%v)", fresh.Name, err)
+		}
+	}
+	e.connected.Wait()
+	r.Figures = append(r.Figures, figure{"changes of documents", float64(e.changes.Load()), "made"})
+	r.Broken = append(r.Broken, e.broken...)
+	return s.ready(ctx)
+}
+
+// state returns a client's state, or nil while it is not synced.
+func (e *editors) state(c *editing.Editor) []byte {
+	state, synced, err := c.State()
+	if err != nil {
+		e.complain("%v", err)
+	}
+	if err != nil || !synced {
+		return nil
+	}
+	return state
+}
