@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -200,7 +201,7 @@ func TestChartPods(t *testing.T) {
 // what they require; and that the grace period is longer than the drain.
 func TestChartVariables(t *testing.T) {
 	t.Parallel()
-	own := map[string]bool{"DB_PASSWORD": true} // part of DATABASE_URL
+	own := map[string]bool{"DB_PASSWORD": true, "UPGRADED": true} // parts of DATABASE_URL and of an argument
 	commands := map[string][]string{"migrate": {"migrate"}, "token": {"token"}}
 	for shape := range shapes {
 		r := decode(t, shape, false)
@@ -389,20 +390,53 @@ func TestChartHooks(t *testing.T) {
 }
 
 // TestChartRollback sees that the one Job that a rollback runs again, with an older program, accepts
-// newer tables. The others refuse them.
+// newer tables if the release has been upgraded since it was installed. A new installation, and the
+// other Jobs, refuse them.
 func TestChartRollback(t *testing.T) {
 	t.Parallel()
 	for _, shape := range []string{"trial", "production"} {
 		for _, upgrade := range []bool{false, true} {
+			upgraded := map[string]string{} // by ConfigMap
+			var first *corev1.Container
 			for _, text := range objects(t, shape, upgrade) {
+				var object corev1.ConfigMap
+				if err := sigsyaml.Unmarshal([]byte(text), &object); err == nil && object.Kind == "ConfigMap" && object.Data["upgraded"] != "" {
+					// Only then does a rollback leave it as the last upgrade made it.
+					if hook := object.Annotations["helm.sh/hook"]; hook != "pre-install,pre-upgrade" || object.Annotations["helm.sh/hook-delete-policy"] != "before-hook-creation" {
+						t.Errorf("%s, upgrade %t: %s is made by %q", shape, upgrade, object.Name, hook)
+					}
+					upgraded[object.Name] = object.Data["upgraded"]
+				}
 				var job batchv1.Job
 				if err := sigsyaml.Unmarshal([]byte(text), &job); err != nil || job.Kind != "Job" {
 					continue
 				}
-				args := job.Spec.Template.Spec.Containers[0].Args
-				if hook := job.Annotations["helm.sh/hook"] != ""; slices.Contains(args, "--allow-newer") == hook {
-					t.Errorf("%s, upgrade %t: the Job %s runs %q, and is a hook: %t", shape, upgrade, job.Name, args, hook)
+				c := job.Spec.Template.Spec.Containers[0]
+				if job.Annotations["helm.sh/hook"] == "" {
+					first = &c
+				} else if slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--allow-newer") }) {
+					t.Errorf("%s, upgrade %t: the Job %s runs %q", shape, upgrade, job.Name, c.Args)
 				}
+			}
+			if shape != "trial" {
+				if first != nil || len(upgraded) != 0 {
+					t.Errorf("%s, upgrade %t: a Job is no hook, or there is a ConfigMap for it", shape, upgrade)
+				}
+				continue
+			}
+			if want := map[string]string{"signalbox-migrate": strconv.FormatBool(upgrade)}; !maps.Equal(upgraded, want) {
+				t.Errorf("upgrade %t: %v, want %v", upgrade, upgraded, want)
+			}
+			if (first == nil) != upgrade {
+				t.Errorf("upgrade %t: the Job of the installation is there: %t", upgrade, first != nil)
+			}
+			if first == nil {
+				continue
+			}
+			from := first.Env[0].ValueFrom
+			if !slices.Contains(first.Args, "--allow-newer=$(UPGRADED)") || first.Env[0].Name != "UPGRADED" || from == nil || from.ConfigMapKeyRef == nil ||
+				from.ConfigMapKeyRef.Name != "signalbox-migrate" || from.ConfigMapKeyRef.Key != "upgraded" {
+				t.Errorf("the Job of the installation runs %q with %+v", first.Args, first.Env[0])
 			}
 		}
 	}
