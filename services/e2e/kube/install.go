@@ -48,15 +48,18 @@ func (s *suite) prepare(ctx context.Context) error {
 	return s.apply(ctx, `{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "`+namespace+`", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`)
 }
 
-// trial installs the chart as a trial, measures the time until the first answer, and removes it.
+// trial installs the chart as a trial, measures the time until the first answer, upgrades it, rolls
+// it back to its first revision, and removes it.
 func trial(ctx context.Context, s *suite, r *result) error {
-	if err := s.prepare(ctx); err != nil {
+	if err := errors.Join(s.prepare(ctx), s.loadImages(ctx, "*-next.tar")); err != nil {
 		return err
 	}
 	begun := time.Now()
-	err := s.helm(ctx, "install", "signalbox", "deploy/helm/signalbox", "-f", "deploy/helm/signalbox/values-local.yaml", "--wait", "--timeout", patience.String(),
-		"--set", "image.tag=dev,image.pullPolicy=Never,local.storage.enabled=false,local.postgres.image=localhost/postgres:1,local.postgres.user=65532,local.nats.image=localhost/nats:1")
-	if err != nil {
+	chart := func(verb, tag string) error {
+		return s.helm(ctx, verb, "signalbox", "deploy/helm/signalbox", "-f", "deploy/helm/signalbox/values-local.yaml", "--wait", "--timeout", patience.String(),
+			"--set", "image.tag="+tag+",image.pullPolicy=Never,local.storage.enabled=false,local.postgres.image=localhost/postgres:1,local.postgres.user=65532,local.nats.image=localhost/nats:1")
+	}
+	if err := chart("install", "dev"); err != nil {
 		return err
 	}
 	ready := time.Since(begun)
@@ -78,6 +81,14 @@ func trial(ctx context.Context, s *suite, r *result) error {
 	r.Figures = append(r.Figures, figure{"everything ready", ready.Seconds(), "s"}, figure{"first answer", total.Seconds(), "s"})
 	if total > time.Minute {
 		r.Broken = append(r.Broken, fmt.Sprintf("the first answer came after %s; the goal is 60 s", total.Round(time.Second)))
+	}
+	if err := errors.Join(chart("upgrade", "next"), s.answer(ctx)); err != nil {
+		return fmt.Errorf("upgrade: %w", err)
+	}
+	// The Job of the installation runs again.
+	err = errors.Join(s.helm(ctx, "rollback", "signalbox", "1", "--wait", "--wait-for-jobs", "--timeout", patience.String()), s.answer(ctx))
+	if err != nil {
+		return fmt.Errorf("rollback to the first revision: %w", err)
 	}
 	if err := s.helm(ctx, "uninstall", "signalbox", "--wait", "--timeout", patience.String()); err != nil {
 		return err
