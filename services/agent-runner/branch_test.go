@@ -50,6 +50,27 @@ func (w *world) wantPath(session string, want ...string) {
 	}
 }
 
+// wantOfRun compares the messages of a run, whatever the current branch is.
+func (w *world) wantOfRun(session, run string, want ...*agentv1.Message) {
+	w.t.Helper()
+	res, err := w.conversations.GetSession(w.as(identity.Viewer), &agentv1.GetSessionRequest{Id: session, RunId: run})
+	if err != nil {
+		w.t.Fatalf("GetSession of a run: %v", err)
+	}
+	place := func(m *agentv1.Message) string {
+		return m.GetId() + " after " + m.GetParentId() + " by " + m.GetRunId()
+	}
+	list := func(all []*agentv1.Message) (out []string) {
+		for _, m := range all {
+			out = append(out, place(m))
+		}
+		return out
+	}
+	if diff := cmp.Diff(list(want), list(res.GetMessages())); diff != "" || res.GetEarlier() != 0 {
+		w.t.Errorf("the messages of run %s, with earlier ones at %d (-want +got):\n%s", run, res.GetEarlier(), diff)
+	}
+}
+
 func editOf(message, text string) func(*agentv1.SubmitRequest) {
 	return func(req *agentv1.SubmitRequest) {
 		content, _ := json.Marshal(text) // a string always marshals
@@ -105,6 +126,9 @@ func TestBranches(t *testing.T) {
 		t.Errorf("the same request again made %v", repeated)
 	}
 	w.wantPath(session, "Hello", "text Hi.", "Write it", "text Again. 2/2")
+	// What was replaced stays that of its run.
+	w.wantOfRun(session, write.GetRun().GetId(), first[2:]...)
+	w.wantOfRun(session, second.GetRun().GetId(), w.look(session).GetMessages()[2:]...)
 	asked := string(w.model.asked()[3])
 	if strings.Contains(asked, "Done.") || strings.Contains(asked, "tool_use") {
 		t.Errorf("the model got the other branch: %s", asked)

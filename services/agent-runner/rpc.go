@@ -72,6 +72,11 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	var page *conversation.Page
 	if !req.GetWithoutMessages() {
 		page = &conversation.Page{Limit: int(req.GetLimit()), Before: req.GetBefore()}
+		if req.GetRunId() != "" {
+			if page.Run, err = id.Parse[id.Run](req.GetRunId()); err != nil {
+				return nil, fault.New(fault.Invalid, "run_id: %v", err)
+			}
+		}
 	}
 	v, err := c.store.Read(ctx, actor, session, page)
 	if err != nil {

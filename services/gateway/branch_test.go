@@ -98,6 +98,8 @@ func TestBranchRequests(t *testing.T) {
 		"edit of no message":       {"POST", path + "/messages", `{"content":"x","edit_of":"m1"}`, http.StatusBadRequest},
 		"edit that steers":         {"POST", path + "/messages", fmt.Sprintf(`{"content":"x","edit_of":%q,"mode":"steer"}`, message), http.StatusBadRequest},
 		"regenerate no message":    {"POST", path + "/regenerate", `{"message_id":"m1"}`, http.StatusBadRequest},
+		"messages of no run":       {"GET", path + "/messages?run_id=x", "", http.StatusBadRequest},
+		"a page of a run":          {"GET", path + "/messages?cursor=1&run_id=" + id.New[id.Run]().String(), "", http.StatusBadRequest},
 		"switch to no message":     {"PUT", path + "/leaf", `{}`, http.StatusBadRequest},
 		"switch of no session":     {"PUT", "/api/sessions/" + message + "/leaf", fmt.Sprintf(`{"message_id":%q}`, message), http.StatusNotFound},
 		"fork at no message":       {"POST", path + "/fork", `{"message_id":"m1"}`, http.StatusBadRequest},
@@ -106,6 +108,12 @@ func TestBranchRequests(t *testing.T) {
 		if got := in.send(t, in.request(t, w.owner, tt.method, tt.path, tt.body, nil)); got.status != tt.want {
 			t.Errorf("%s: %d %s, want %d", name, got.status, got.body, tt.want)
 		}
+	}
+	ofRun := func(run string) (messages []any) {
+		return call[map[string]any](t, in, w.owner, "GET", path+"/messages?limit=1&run_id="+run, "", http.StatusOK)["messages"].([]any)
+	}
+	if all, none := ofRun(w.runner.latest(t, session, 1).GetId()), ofRun(id.New[id.Run]().String()); len(all) != 2 || len(none) != 0 {
+		t.Errorf("the messages of a run are %v, and those of another one %v", all, none)
 	}
 	if got := call[object](t, in, w.owner, "PUT", path+"/leaf", fmt.Sprintf(`{"message_id":%q}`, message), http.StatusOK); got["messages"] == nil {
 		t.Errorf("a switch answers %v, want the session", got)

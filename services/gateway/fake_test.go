@@ -174,7 +174,9 @@ func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequ
 			res.Earlier = int64(start + 1)
 		}
 		for _, m := range s.messages[start:end] {
-			res.Messages = append(res.Messages, proto.CloneOf(m))
+			if run := req.GetRunId(); run == "" || run == m.GetRunId() {
+				res.Messages = append(res.Messages, proto.CloneOf(m))
+			}
 		}
 		for _, run := range s.runs {
 			if run.GetState() > agentv1.RunState_RUN_STATE_WAITING && run.GetFinishReason() != "stop" {

@@ -272,7 +272,12 @@ test("answers and messages have versions, and a session begins from one", async 
 	await page.waitForURL((to) => to.pathname !== new URL(before).pathname);
 	await page.getByText("Hello!").waitFor();
 	assert.equal(await version(2).count(), 0);
-	await page.goBack();
+	// The run of an answer that was replaced still has what it said.
+	await page.getByRole("link", { name: "Runs" }).click();
+	await page.getByRole("main").getByRole("link", { name: "create a document about jam" }).last().click();
+	await page.getByRole("button", { name: "Conversation" }).click();
+	await page.getByText("Done. I wrote Jam").waitFor();
+	await page.goto(before);
 	await version(2).getByRole("button", { name: "Previous version" }).click();
 	await page.getByText("Done. I wrote Jam").waitFor();
 });

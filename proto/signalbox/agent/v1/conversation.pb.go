@@ -950,7 +950,10 @@ type GetSessionRequest struct {
 	// first one is not in the middle of an answer.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Only messages before this position, which is `earlier` of another answer. 0 for the newest ones.
-	Before        int64 `protobuf:"varint,5,opt,name=before,proto3" json:"before,omitempty"`
+	Before int64 `protobuf:"varint,5,opt,name=before,proto3" json:"before,omitempty"`
+	// Only the messages of this run, and the one that it answers: all of them, on whichever branch
+	// they are. Not with limit and before. Empty for those of the current branch.
+	RunId         string `protobuf:"bytes,6,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1018,6 +1021,13 @@ func (x *GetSessionRequest) GetBefore() int64 {
 		return x.Before
 	}
 	return 0
+}
+
+func (x *GetSessionRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
 }
 
 type GetSessionResponse struct {
@@ -2955,13 +2965,14 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x05state\x18\x05 \x01(\tR\x05state\"c\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.SessionR\bsessions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xa5\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xbc\x01\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +
 	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x16\n" +
-	"\x06before\x18\x05 \x01(\x03R\x06before\"\xb6\x04\n" +
+	"\x06before\x18\x05 \x01(\x03R\x06before\x12\x15\n" +
+	"\x06run_id\x18\x06 \x01(\tR\x05runId\"\xb6\x04\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +

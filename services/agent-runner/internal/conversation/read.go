@@ -87,6 +87,9 @@ type Page struct {
 	Limit int
 	// Before is the position of the message before which they end; 0 for the newest ones.
 	Before int64
+	// Run selects the messages of one run, and the one that it answers, on whichever branch they
+	// are; zero for those of the current branch. It excludes Limit and Before.
+	Run id.Run
 }
 
 const (
@@ -100,6 +103,9 @@ const (
 func (s *Store) Read(ctx context.Context, a identity.Actor, session id.Session, page *Page) (*View, error) {
 	if page != nil && (page.Limit < 0 || page.Limit > maxPage || page.Before < 0) {
 		return nil, fault.New(fault.Invalid, "limit must be 0 to %d, and before a position", maxPage)
+	}
+	if page != nil && !id.IsZero(page.Run) && (page.Limit > 0 || page.Before > 0) {
+		return nil, fault.New(fault.Invalid, "the messages of a run have no pages: limit and before must be 0")
 	}
 	v := &View{}
 	err := s.db.Snapshot(ctx, a.Workspace, func(ctx context.Context, tx pgx.Tx) error {
@@ -150,7 +156,14 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	if page == nil {
 		return nil
 	}
-	if err := v.readMessages(ctx, tx, args, *page); err != nil {
+	args["run"] = nil
+	if !id.IsZero(page.Run) {
+		args["run"] = page.Run
+		err = v.readMessagesOfRun(ctx, tx, args)
+	} else {
+		err = v.readMessages(ctx, tx, args, *page)
+	}
+	if err != nil {
 		return err
 	}
 	if err := v.addSiblings(ctx, tx); err != nil {
@@ -198,6 +211,23 @@ func (v *View) readMessages(ctx context.Context, tx pgx.Tx, args pg.Args, page P
 		ORDER BY position NULLS LAST,
 			CASE WHEN position IS NULL THEN (SELECT ordinal FROM runs r WHERE r.workspace_id = @workspace AND r.id = messages.run_id) END,
 			created_at, id`, args)
+	if err != nil {
+		return err
+	}
+	v.Messages, err = pgx.CollectRows(rows, pgx.RowToStructByName[Message])
+	return err
+}
+
+// readMessagesOfRun reads the messages of a run, and the one that it answers.
+func (v *View) readMessagesOfRun(ctx context.Context, tx pgx.Tx, args pg.Args) error {
+	rows, err := tx.Query(ctx, `
+		SELECT `+run.MessageColumns+`, position, (
+			SELECT p.id FROM messages p WHERE p.workspace_id = @workspace AND p.session_id = @session
+				AND p.position = parent_of(@workspace, @session, messages.position)) AS parent
+		FROM messages
+		WHERE workspace_id = @workspace AND session_id = @session AND (run_id = @run OR id = (
+			SELECT user_message_id FROM runs r WHERE r.workspace_id = @workspace AND r.session_id = @session AND r.id = @run))
+		ORDER BY position NULLS LAST, created_at, id`, args)
 	if err != nil {
 		return err
 	}
@@ -253,13 +283,14 @@ func (v *View) readRuns(ctx context.Context, tx pgx.Tx, args pg.Args) error {
 	rows, err = tx.Query(ctx, `
 		SELECT `+run.Columns+` FROM runs r
 		WHERE workspace_id = @workspace AND session_id = @session AND (state IN ('failed', 'cancelled') OR state = 'done' AND finish_reason <> 'stop')
-			AND (EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user' AND `+branch.OnCurrent+`)
+			AND CASE WHEN @run::uuid IS NOT NULL THEN r.id = @run ELSE
+				EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user' AND `+branch.OnCurrent+`)
 				OR EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND id = r.user_message_id AND `+branch.OnCurrent+`)
 					AND NOT EXISTS (SELECT FROM messages WHERE workspace_id = @workspace AND session_id = @session AND run_id = r.id AND role <> 'user')
 					AND NOT EXISTS (SELECT FROM runs o WHERE o.workspace_id = @workspace AND o.session_id = @session
 						AND o.user_message_id = r.user_message_id AND o.ordinal > r.ordinal)
 					AND NOT EXISTS (SELECT FROM messages m JOIN run_inbox i ON i.run_id = m.run_id AND i.message_id = m.id
-						WHERE m.workspace_id = @workspace AND m.id = r.user_message_id))
+						WHERE m.workspace_id = @workspace AND m.id = r.user_message_id) END
 		ORDER BY ordinal`, args)
 	if err != nil {
 		return err

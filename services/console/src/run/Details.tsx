@@ -12,15 +12,15 @@ import type { Row, Details as RunDetails, Trace, Waterfall } from "./waterfall.t
 
 type Message = Schemas["Message"];
 
-/** The messages of the run, read when somebody asks for them: the session may be long. */
+/** The messages of the run and the one that it answers, also if an edit or another answer replaced them; read when somebody asks for them. */
 export function useMessages(run: Schemas["Run"], wanted: boolean) {
 	const { client, workspace } = useWorkspace();
 	return useQuery({
 		queryKey: [workspace.id, "run-messages", run.id, run.state, run.steps],
 		enabled: wanted,
 		queryFn: () =>
-			unwrap(client.api.GET("/api/sessions/{id}", { params: { path: { id: run.session_id } } })).then((b) =>
-				(b.messages as Message[]).filter((m) => m.run_id === run.id),
+			unwrap(client.api.GET("/api/sessions/{id}/messages", { params: { path: { id: run.session_id }, query: { run_id: run.id } } })).then(
+				(b) => b.messages as Message[],
 			),
 	});
 }

@@ -67,7 +67,8 @@ func (a *API) sessions() {
 	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, newest first"), viewers, a.listSessions)
 	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
 	handle(a, op("list-messages", "GET /api/sessions/{id}/messages", "Messages", "List the messages of a session's current branch, the newest page first",
-		about("Each page is in the order of the conversation. The first one has the messages that wait, too.")), viewers, a.listMessages)
+		about("Each page is in the order of the conversation. The first one has the messages that wait, too. With run_id, the list has the messages of one run, "+
+			"on whichever branch they are.")), viewers, a.listMessages)
 	handle(a, op("update-session", "PATCH /api/sessions/{id}", "Sessions", "Change a session"), editors, a.updateSession)
 	handle(a, op("compact-session", "POST /api/sessions/{id}/compact", "Sessions", "Summarize the conversation before the next answer",
 		about("The next message's run first makes a summary of the older messages, which the model gets in their place. Without this, it does so when the "+
@@ -301,6 +302,7 @@ func (a *API) listMessages(ctx context.Context, in *struct {
 	SessionPath
 	Cursor string `query:"cursor" maxLength:"20" doc:"next_cursor of the previous page, or messages_cursor of the session."`
 	Limit  int32  `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"A few more are returned, so that the first one is not in the middle of an answer."`
+	Run    string `query:"run_id" maxLength:"36" doc:"Only the messages of this run, and the one that it answers: all of them on one page, also those that an edit or another answer replaced. Not with cursor."`
 	HistoryFormat
 },
 ) (*messagesOutputBody, error) {
@@ -311,7 +313,17 @@ func (a *API) listMessages(ctx context.Context, in *struct {
 			return nil, invalid("cursor is not one that this API has returned")
 		}
 	}
-	res, err := a.cfg.Conversations.GetSession(ctx, &agentv1.GetSessionRequest{Id: in.ID.String(), Limit: in.Limit, Before: before})
+	req := &agentv1.GetSessionRequest{Id: in.ID.String(), Limit: in.Limit, Before: before}
+	if in.Run != "" {
+		if _, err := parseID[id.Run]("run_id", in.Run); err != nil {
+			return nil, err
+		}
+		if in.Cursor != "" {
+			return nil, invalid("cursor: the messages of a run are on one page")
+		}
+		req.RunId, req.Limit = in.Run, 0
+	}
+	res, err := a.cfg.Conversations.GetSession(ctx, req)
 	if err != nil {
 		return nil, err
 	}

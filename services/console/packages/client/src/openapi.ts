@@ -1264,7 +1264,7 @@ export interface paths {
         };
         /**
          * List the messages of a session's current branch, the newest page first
-         * @description Each page is in the order of the conversation. The first one has the messages that wait, too.
+         * @description Each page is in the order of the conversation. The first one has the messages that wait, too. With run_id, the list has the messages of one run, on whichever branch they are.
          */
         get: operations["list-messages"];
         put?: never;
@@ -15636,6 +15636,8 @@ export interface operations {
                 cursor?: string;
                 /** @description A few more are returned, so that the first one is not in the middle of an answer. */
                 limit?: number;
+                /** @description Only the messages of this run, and the one that it answers: all of them on one page, also those that an edit or another answer replaced. Not with cursor. */
+                run_id?: string;
                 /** @description ui returns the messages as UIMessages for useChat. */
                 format?: "ui";
                 /** @description The major version of the client's npm package ai; absent: 5, whose chunks all versions understand. Approvals need 6 or 7. */
