@@ -49,15 +49,21 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 	if err != nil {
 		return nil, err
 	}
-	q := conversation.Query{Limit: int(req.GetLimit()), Words: req.GetQuery(), Archived: req.GetArchived(), State: run.State(req.GetState())}
+	q := conversation.Query{
+		Limit: int(req.GetLimit()), Words: req.GetQuery(), Archived: req.GetArchived(), State: run.State(req.GetState()),
+		ByUpdate: req.GetByUpdate(), Token: req.GetPageToken(),
+	}
 	if req.GetBefore() != nil {
 		q.Before = req.GetBefore().AsTime()
 	}
-	page, more, err := c.store.List(ctx, actor, q)
+	page, next, err := c.store.List(ctx, actor, q)
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.ListSessionsResponse{More: more}
+	res := &agentv1.ListSessionsResponse{More: next != ""}
+	if q.ByUpdate {
+		res.NextPageToken = next
+	}
 	for i := range page {
 		res.Sessions = append(res.Sessions, page[i].Proto())
 	}

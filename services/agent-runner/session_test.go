@@ -61,6 +61,41 @@ func TestListSessions(t *testing.T) {
 	if len(seen) != n {
 		t.Errorf("%d sessions on all pages, want %d", len(seen), n)
 	}
+	// By their last change: one that changes between two pages moves to the first one.
+	list := func(token string) *agentv1.ListSessionsResponse {
+		t.Helper()
+		res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{Limit: 7, ByUpdate: true, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	first := list("")
+	rest := list(first.GetNextPageToken())
+	moved := rest.GetSessions()[3].GetId()
+	if _, err := w.conversations.UpdateSession(w.as(identity.Editor), &agentv1.UpdateSessionRequest{Id: moved, Title: new("50% of talk, changed")}); err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]int{}
+	for res := first; ; res = list(res.GetNextPageToken()) {
+		for _, s := range res.GetSessions() {
+			listed[s.GetId()]++
+		}
+		if !res.GetMore() {
+			break
+		}
+	}
+	if len(listed) != n-1 || listed[moved] != 0 || list("").GetSessions()[0].GetId() != moved {
+		t.Errorf("by their last change: %v, want all but %s, which is first now", listed, moved)
+	}
+	for id, times := range listed {
+		if times != 1 {
+			t.Errorf("session %s comes %d times", id, times)
+		}
+	}
+	if _, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{ByUpdate: true, PageToken: "x"}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a token of nobody is answered with %v, want invalid", err)
+	}
 	for q, want := range map[string]int{"50% talk 07": 1, "50_": 0, "TALK": 20, "07 missing": 0} {
 		res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{Query: q})
 		if err != nil || len(res.GetSessions()) != want {

@@ -145,9 +145,19 @@ func (r *fakeRunner) ListSessions(ctx context.Context, req *agentv1.ListSessions
 			found = append(found, proto.CloneOf(s.Session))
 		}
 	}
-	slices.SortFunc(found, func(a, b *agentv1.Session) int { return b.GetCreatedAt().AsTime().Compare(a.GetCreatedAt().AsTime()) })
+	at := (*agentv1.Session).GetCreatedAt
+	if req.GetByUpdate() {
+		at = (*agentv1.Session).GetUpdatedAt
+	}
+	slices.SortFunc(found, func(a, b *agentv1.Session) int { return at(b).AsTime().Compare(at(a).AsTime()) })
+	if i := slices.IndexFunc(found, func(s *agentv1.Session) bool { return s.GetId() == req.GetPageToken() }); i >= 0 {
+		found = found[i+1:]
+	}
 	limit := int(cmp.Or(req.GetLimit(), 20))
 	res := &agentv1.ListSessionsResponse{Sessions: found[:min(limit, len(found))], More: len(found) > limit}
+	if res.GetMore() && req.GetByUpdate() {
+		res.NextPageToken = found[limit-1].GetId()
+	}
 	return res, nil
 }
 

@@ -99,6 +99,16 @@ func TestListSessions(t *testing.T) {
 			t.Errorf("pages of %d differ (-want +got):\n%s", limit, diff)
 		}
 	}
+	// The oldest session changes between two pages.
+	first := call[page](t, in, w.owner, "GET", "/api/sessions?order=updated&limit=20", "", http.StatusOK)
+	w.runner.mu.Lock()
+	w.runner.sessions[want[22]].UpdatedAt = w.runner.now()
+	w.runner.mu.Unlock()
+	rest := call[page](t, in, w.owner, "GET", "/api/sessions?order=updated&cursor="+*first.Next, "", http.StatusOK)
+	again := call[page](t, in, w.owner, "GET", "/api/sessions?order=updated&limit=1", "", http.StatusOK)
+	if len(rest.Sessions) != 2 || rest.Sessions[0].ID != want[20] || rest.Next != nil || again.Sessions[0].ID != want[22] {
+		t.Errorf("by their last change: %v, then %v, and %v; want the changed session on the first page alone", first, rest, again)
+	}
 	if p := call[page](t, in, w.owner, "GET", "/api/sessions", "", http.StatusOK); len(p.Sessions) != 20 || p.Next == nil {
 		t.Errorf("first page without a limit has %d, next %v, want 20 and a cursor", len(p.Sessions), p.Next)
 	}

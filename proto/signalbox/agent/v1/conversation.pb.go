@@ -816,7 +816,11 @@ type ListSessionsRequest struct {
 	Query    string `protobuf:"bytes,3,opt,name=query,proto3" json:"query,omitempty"`
 	Archived bool   `protobuf:"varint,4,opt,name=archived,proto3" json:"archived,omitempty"`
 	// Empty for all; see Session.state.
-	State         string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
+	// By updated_at, in place of created_at. Then page_token takes the place of before.
+	ByUpdate bool `protobuf:"varint,6,opt,name=by_update,json=byUpdate,proto3" json:"by_update,omitempty"`
+	// The previous answer's next_page_token; empty for the first page.
+	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -886,11 +890,28 @@ func (x *ListSessionsRequest) GetState() string {
 	return ""
 }
 
+func (x *ListSessionsRequest) GetByUpdate() bool {
+	if x != nil {
+		return x.ByUpdate
+	}
+	return false
+}
+
+func (x *ListSessionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListSessionsResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Sessions []*Session             `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
 	// Whether there is another page.
-	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// With by_update; empty on the last page. A session that changes moves to the front and is not
+	// on a later page again.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -937,6 +958,13 @@ func (x *ListSessionsResponse) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *ListSessionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type GetSessionRequest struct {
@@ -2956,16 +2984,20 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12*\n" +
 	"\x11input_schema_json\x18\x03 \x01(\tR\x0finputSchemaJson\"N\n" +
 	"\x15CreateSessionResponse\x125\n" +
-	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"\xa7\x01\n" +
+	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\"\xe3\x01\n" +
 	"\x13ListSessionsRequest\x122\n" +
 	"\x06before\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x06before\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12\x14\n" +
 	"\x05query\x18\x03 \x01(\tR\x05query\x12\x1a\n" +
 	"\barchived\x18\x04 \x01(\bR\barchived\x12\x14\n" +
-	"\x05state\x18\x05 \x01(\tR\x05state\"c\n" +
+	"\x05state\x18\x05 \x01(\tR\x05state\x12\x1b\n" +
+	"\tby_update\x18\x06 \x01(\bR\bbyUpdate\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\a \x01(\tR\tpageToken\"\x8b\x01\n" +
 	"\x14ListSessionsResponse\x127\n" +
 	"\bsessions\x18\x01 \x03(\v2\x1b.signalbox.agent.v1.SessionR\bsessions\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\xbc\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12&\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xbc\x01\n" +
 	"\x11GetSessionRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x10without_messages\x18\x02 \x01(\bR\x0fwithoutMessages\x12'\n" +

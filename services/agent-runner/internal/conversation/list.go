@@ -18,8 +18,11 @@ import (
 
 // Query says which sessions to list.
 type Query struct {
-	Before time.Time // zero for the first page
-	Limit  int
+	// ByUpdate lists the last changed sessions first, in place of the newest ones.
+	ByUpdate bool
+	Before   time.Time // zero for the first page; not with ByUpdate
+	Token    string    // with ByUpdate: from the previous page
+	Limit    int
 	// Words that the title or a message has. In a message they are the beginnings of its words.
 	Words    string
 	Archived bool
@@ -60,15 +63,24 @@ func (q *Query) check() error {
 	return checkText("query", q.Words, maxQuery, false)
 }
 
-// List returns a page of sessions, newest first, and whether more pages follow.
-func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Found, more bool, err error) {
+// List returns a page of sessions and the token of the next page, which is empty on the last one.
+func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Found, next string, err error) {
 	if err := q.check(); err != nil {
-		return nil, false, err
+		return nil, "", err
 	}
 	q.Limit = cmp.Or(q.Limit, 20)
 	args := pg.Args{
 		"workspace": a.Workspace, "limit": q.Limit + 1, "archived": q.Archived, "state": string(q.State),
-		"words": likeWords(q.Words), "search": beginnings(q.Words), "before": nil,
+		"words": likeWords(q.Words), "search": beginnings(q.Words), "before": nil, "id": nil,
+	}
+	after, order := "created_at < @before", "created_at DESC"
+	if q.ByUpdate {
+		after, order = "(updated_at, id) < (@before, @id::uuid)", "updated_at DESC, id DESC"
+		if q.Token != "" {
+			if q.Before, args["id"], err = parseToken(q.Token); err != nil {
+				return nil, "", err
+			}
+		}
 	}
 	if !q.Before.IsZero() {
 		args["before"] = q.Before
@@ -90,20 +102,26 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 					'StartSel="", StopSel="", MaxFragments=1, MinWords=8, MaxWords=24')
 				FROM messages m WHERE m.workspace_id = @workspace AND m.id = (SELECT message_id FROM said WHERE session_id = sessions.id)), '') AS match
 		FROM sessions
-		WHERE workspace_id = @workspace AND archived = @archived AND (@before::timestamptz IS NULL OR created_at < @before)
+		WHERE workspace_id = @workspace AND archived = @archived AND (@before::timestamptz IS NULL OR `+after+`)
 			AND (title ILIKE ALL (@words::text[]) OR id IN (SELECT session_id FROM said)) AND `+narrow+`
 			AND (@state = '' OR `+state+` = @state)
-		ORDER BY created_at DESC LIMIT @limit`, args).Query(pg.Collect(&page))
+		ORDER BY `+order+` LIMIT @limit`, args).Query(pg.Collect(&page))
 	if err := s.db.ReadInWorkspace(ctx, a.Workspace, b); err != nil {
-		return nil, false, fmt.Errorf("list sessions: %w", err)
+		return nil, "", fmt.Errorf("list sessions: %w", err)
+	}
+	if len(page) > q.Limit {
+		page = page[:q.Limit]
+		last := &page[q.Limit-1]
+		at := last.CreatedAt
+		if q.ByUpdate {
+			at = last.UpdatedAt
+		}
+		next = tokenOf(at, last.ID)
 	}
 	for i := range page {
 		page[i].Match = strings.Join(strings.Fields(page[i].Match), " ")
 	}
-	if len(page) > q.Limit {
-		return page[:q.Limit], true, nil
-	}
-	return page, false, nil
+	return page, next, nil
 }
 
 // likeWords returns one LIKE pattern for each word of a query.

@@ -64,7 +64,7 @@ func sessionBody(s *agentv1.Session) sessionOutputBody { return sessionOutputBod
 
 func (a *API) sessions() {
 	handle(a, op("create-session", "POST /api/sessions", "Sessions", "Create a session", created), editors, a.createSession)
-	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, newest first"), viewers, a.listSessions)
+	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, the newest or the last changed first"), viewers, a.listSessions)
 	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
 	handle(a, op("list-messages", "GET /api/sessions/{id}/messages", "Messages", "List the messages of a session's current branch, the newest page first",
 		about("Each page is in the order of the conversation. The first one has the messages that wait, too. With run_id, the list has the messages of one run, "+
@@ -146,22 +146,26 @@ func selection(names []string) *agentv1.ToolSelection {
 
 type sessionsOutputBody struct {
 	Sessions   []Session `json:"sessions" nullable:"false"`
-	NextCursor *string   `json:"next_cursor" doc:"The created_at of the last item; null at the end."`
+	NextCursor *string   `json:"next_cursor" doc:"Null at the end. In the order created, the created_at of the last item."`
 }
 
 func (a *API) listSessions(ctx context.Context, in *struct {
-	Cursor   string `query:"cursor" doc:"The created_at of the last item of the previous page." example:"2026-11-21T08:00:00.123456Z"`
+	Cursor   string `query:"cursor" maxLength:"100" doc:"next_cursor of the previous page; in the order created, the created_at of its last item." example:"2026-11-21T08:00:00.123456Z"`
 	Limit    int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
 	Query    string `query:"q" maxLength:"200" doc:"At most 16 words that the title contains, or with which words of one message begin."`
 	Archived bool   `query:"archived"`
 	State    string `query:"state" enum:"idle,queued,running,waiting" doc:"Only sessions in this state."`
+	Order    string `query:"order" enum:"created,updated" default:"created" doc:"created: the newest first. updated: the last changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again."`
 },
 ) (*sessionsOutputBody, error) {
-	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived, State: in.State}
+	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived, State: in.State, ByUpdate: in.Order == "updated"}
 	if err := checkText("q", in.Query, 200); err != nil {
 		return nil, err
 	}
-	if in.Cursor != "" {
+	switch {
+	case req.GetByUpdate():
+		req.PageToken = in.Cursor
+	case in.Cursor != "":
 		t, err := time.Parse(time.RFC3339Nano, in.Cursor)
 		if err != nil || t.Year() < 1 || t.Year() > 9999 {
 			return nil, invalid("cursor: want the created_at of the last item, such as 2026-11-21T08:00:00.123456Z")
@@ -173,7 +177,9 @@ func (a *API) listSessions(ctx context.Context, in *struct {
 		return nil, err
 	}
 	out := &sessionsOutputBody{Sessions: each(res.GetSessions(), viewSession)}
-	if n := len(out.Sessions); res.GetMore() && n > 0 {
+	if req.GetByUpdate() {
+		out.NextCursor = orNull(res.GetNextPageToken())
+	} else if n := len(out.Sessions); res.GetMore() && n > 0 {
 		out.NextCursor = &out.Sessions[n-1].CreatedAt
 	}
 	return out, nil

@@ -1108,7 +1108,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List sessions, newest first */
+        /** List sessions, the newest or the last changed first */
         get: operations["list-sessions"];
         put?: never;
         /** Create a session */
@@ -3483,7 +3483,7 @@ export interface components {
             type: "session-title";
         };
         SessionsOutputBody: {
-            /** @description The created_at of the last item; null at the end. */
+            /** @description Null at the end. In the order created, the created_at of the last item. */
             next_cursor: string | null;
             sessions: components["schemas"]["Session"][];
         };
@@ -13979,7 +13979,7 @@ export interface operations {
     "list-sessions": {
         parameters: {
             query?: {
-                /** @description The created_at of the last item of the previous page. */
+                /** @description next_cursor of the previous page; in the order created, the created_at of its last item. */
                 cursor?: string;
                 limit?: number;
                 /** @description At most 16 words that the title contains, or with which words of one message begin. */
@@ -13987,6 +13987,8 @@ export interface operations {
                 archived?: boolean;
                 /** @description Only sessions in this state. */
                 state?: "idle" | "queued" | "running" | "waiting";
+                /** @description created: the newest first. updated: the last changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again. */
+                order?: "created" | "updated";
             };
             header?: {
                 /** @description The workspace. Optional with an API key. Clients that cannot set headers send ?workspace_id= instead. */
