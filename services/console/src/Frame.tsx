@@ -1,5 +1,5 @@
 import { createClient, type Schemas } from "@signalbox/client";
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search, Sun } from "lucide-react";
 import { lazy, Suspense, useEffect, useMemo, useState, useSyncExternalStore } from "react";
@@ -21,30 +21,44 @@ const overlays = () => import("./parts/overlays.tsx");
 const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
 const Keys = lazy(() => overlays().then((o) => ({ default: o.Keys })));
 
-/** The newest sessions; every list of sessions shares it. */
+/** The sessions that changed last, and more of them page by page; every list of sessions shares it. */
 export function useSessions(search: { q?: string; archived?: boolean; state?: "running" | "waiting" } = {}) {
 	const { client, workspace } = useWorkspace();
-	return useQuery({
+	return useInfiniteQuery({
 		queryKey: [workspace.id, "sessions", search],
-		queryFn: () =>
-			unwrap(client.api.GET("/api/sessions", { params: { query: { limit: 50, ...search } } })).then(
-				(b) => b.sessions as Schemas["Session"][],
+		initialPageParam: "",
+		queryFn: ({ pageParam }) =>
+			unwrap(
+				client.api.GET("/api/sessions", {
+					params: { query: { limit: 50, order: "updated", ...search, ...(pageParam ? { cursor: pageParam } : {}) } },
+				}),
 			),
+		getNextPageParam: (page) => page.next_cursor ?? undefined,
+		select: (d) => d.pages.flatMap((p) => p.sessions as Schemas["Session"][]),
 		refetchInterval: 15_000,
 		refetchIntervalInBackground: noticeOn("waits") || noticeOn("ends"),
 	});
 }
 
-/** The calls that wait for a person. */
+/** The calls that wait for a person, oldest first, page by page. */
 export function useApprovals() {
 	const { client, workspace } = useWorkspace();
-	return useQuery({
+	return useInfiniteQuery({
 		queryKey: [workspace.id, "approvals"],
-		queryFn: () =>
-			unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100 } } })).then((b) => b.approvals as Schemas["Approval"][]),
+		initialPageParam: "",
+		queryFn: ({ pageParam }) =>
+			unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } })),
+		getNextPageParam: (page) => page.next_cursor ?? undefined,
+		select: (d) => d.pages.flatMap((p) => p.approvals as Schemas["Approval"][]),
 		refetchInterval: 5_000,
 		refetchIntervalInBackground: noticeOn("waits"),
 	});
+}
+
+/** How many there are, as far as they were read: "100+" if more follow, "" for none. */
+function counted(list: { data: readonly unknown[] | undefined; hasNextPage: boolean }): string {
+	const n = list.data?.length ?? 0;
+	return n === 0 ? "" : `${n}${list.hasNextPage ? "+" : ""}`;
 }
 
 /** The frame around every page of a workspace: navigation, work, and the foot. */
@@ -63,8 +77,8 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const slug = slugOf(workspace);
 	const [shut, setShut] = useState(() => storage.get("nav") === "shut");
 	const sessions = useSessions();
-	const running = sessions.data?.filter((s) => s.state === "running").length ?? 0;
-	const waiting = useApprovals().data?.length ?? 0;
+	const running = counted(useSessions({ state: "running" }));
+	const waiting = counted(useApprovals());
 	const line = useLine();
 	const clear = useSyncExternalStore(onOnline, () => navigator.onLine) && line.state === "open";
 	useCount(waiting);
@@ -130,12 +144,22 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<div className={css.recent} tabIndex={0} role="region" aria-label="Recent sessions">
 					<h2 className="micro">Recent</h2>
 					{sessions.data?.length === 0 && <p className="px-2 text-small text-ink-3">Your sessions will be here, with their signals.</p>}
-					{sessions.data?.slice(0, 20).map((s) => (
+					{sessions.data?.map((s) => (
 						<Link key={s.id} to="/w/$slug/s/$id" params={{ slug, id: s.id }} className={css.place} activeProps={{ "aria-current": "page" }}>
 							<Signal name={s.state} />
 							<span className={css.text}>{s.title ?? "New session"}</span>
 						</Link>
 					))}
+					{sessions.hasNextPage && (
+						<button
+							type="button"
+							className={css.place}
+							disabled={sessions.isFetchingNextPage}
+							onClick={() => void sessions.fetchNextPage()}
+						>
+							<span className={css.text}>Older sessions</span>
+						</button>
+					)}
 				</div>
 				<div className={css.operate}>
 					{places
@@ -159,12 +183,12 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					<Signal name={clear ? "running" : "waiting"} label={clear ? "Connected" : "Not connected"} />
 					{clear ? "Line clear" : "No connection"}
 				</span>
-				{running > 0 && (
+				{running && (
 					<Link to="/w/$slug/sessions" params={{ slug }} search={{ state: "running" }}>
 						{running} running
 					</Link>
 				)}
-				{waiting > 0 && (
+				{waiting && (
 					<Link to="/w/$slug/inbox" params={{ slug }}>
 						{waiting} waiting
 					</Link>
@@ -207,7 +231,7 @@ interface PlaceProps {
 		| (typeof places)[number]["to"];
 	text: string;
 	shortcut?: string;
-	count?: number;
+	count?: string;
 	exact?: boolean;
 	/** The page is a part of this place, though its path is another. */
 	current?: boolean | undefined;
@@ -243,7 +267,7 @@ function Tab({ icon, to, text, count, exact }: PlaceProps) {
 	);
 }
 
-function Count({ n }: { n: number }) {
+function Count({ n }: { n: string }) {
 	return (
 		<span className={css.count}>
 			{n}

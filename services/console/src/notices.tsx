@@ -13,19 +13,19 @@ type Kind = keyof typeof kinds;
 export const noticeOn = (k: Kind): boolean =>
 	"Notification" in globalThis && Notification.permission === "granted" && storage.get(`notice:${k}`) === "on";
 
-/** Keeps the number of waiting calls in the tab's title and icon. */
-export function useCount(n: number): void {
+/** Keeps the number of waiting calls in the tab's title and icon; "" for none. */
+export function useCount(n: string): void {
 	useEffect(() => {
 		const title = document.querySelector("title");
 		const icon = document.querySelector<HTMLLinkElement>("link[rel=icon]");
 		if (!title) return;
 		const show = () => {
-			const bare = document.title.replace(/^\(\d+\) /, "");
-			const wanted = n > 0 ? `(${n}) ${bare}` : bare;
+			const bare = document.title.replace(/^\(\d+\+?\) /, "");
+			const wanted = n ? `(${n}) ${bare}` : bare;
 			if (document.title !== wanted) document.title = wanted;
 		};
 		show();
-		if (icon) icon.href = n > 0 ? "/mark-waiting.svg" : "/mark.svg";
+		if (icon) icon.href = n ? "/mark-waiting.svg" : "/mark.svg";
 		// Every page sets its own title.
 		const pages = new MutationObserver(show);
 		pages.observe(title, { childList: true });

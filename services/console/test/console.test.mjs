@@ -280,6 +280,17 @@ test("answers and messages have versions, and a session begins from one", async 
 	await page.goto(before);
 	await version(2).getByRole("button", { name: "Previous version" }).click();
 	await page.getByText("Done. I wrote Jam").waitFor();
+	// The session that changed last is first, and others come when they are asked for.
+	await page.route(/\/api\/sessions\?.*limit=50/, (route) => route.continue({ url: route.request().url().replace("limit=50", "limit=1") }));
+	await page.reload();
+	await page.getByRole("link", { name: "Sessions", exact: true }).click();
+	const rows = page.getByRole("main").locator("[data-row]");
+	await rows.first().waitFor();
+	assert.deepEqual(await rows.evaluateAll((all) => all.map((a) => a.href)), [before]);
+	await page.getByRole("main").getByRole("button", { name: "Older sessions" }).click();
+	await rows.nth(1).waitFor();
+	await page.getByRole("region", { name: "Recent sessions" }).getByRole("button", { name: "Older sessions" }).click();
+	await rows.nth(2).waitFor();
 });
 
 test("a person approves in the inbox", async (t) => {
@@ -318,8 +329,17 @@ test("a person approves in the inbox", async (t) => {
 	const other = await person(t);
 	await makeRole(other, "editor");
 	await other.reload();
+	// As if more waited than one page has.
+	await other.route(/\/api\/approvals\?/, async (route) => {
+		if (route.request().url().includes("cursor=")) return route.fulfill({ json: { approvals: [], next_cursor: null } });
+		const answer = await route.fetch();
+		await route.fulfill({ response: answer, json: { ...(await answer.json()), next_cursor: "more" } });
+	});
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
+	await other.waitForFunction(() => document.title === "(1+) Inbox · Signalbox");
+	await other.getByRole("button", { name: "Newer questions" }).click();
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
+	await other.unroute(/\/api\/approvals\?/);
 	await other.getByRole("button", { name: "Approve" }).waitFor();
 	assert.ok(!(await remembered(other)).includes("in the workspace"));
 	await other.keyboard.press("a");

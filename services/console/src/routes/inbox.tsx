@@ -5,7 +5,7 @@ import { slugOf, useWorkspace } from "../client.ts";
 import { useApprovals } from "../Frame.tsx";
 import { Notices } from "../notices.tsx";
 import { Ask } from "../parts/Ask.tsx";
-import { Blank, IconButton, Segments } from "../parts/controls.tsx";
+import { Blank, Button, IconButton, Segments } from "../parts/controls.tsx";
 import { useRows } from "../parts/rows.ts";
 import { usePeople } from "../people.ts";
 import { ago } from "../words.ts";
@@ -23,6 +23,7 @@ export function InboxPage() {
 	const [at, setAt] = useState("");
 	const [bell, setBell] = useState(false);
 	const all = approvals.data ?? [];
+	const more = approvals.hasNextPage ? "+" : "";
 	const mine = all.filter((a) => a.asked_for === me);
 	const shown = whose === "mine" ? mine : [...mine, ...all.filter((a) => a.asked_for !== me)];
 	const current = shown.find((a) => a.tool_call_id === at) ?? shown[0];
@@ -40,14 +41,14 @@ export function InboxPage() {
 						label="Whose"
 						value={whose}
 						options={[
-							{ value: "all", text: `Everybody’s ${all.length}` },
-							{ value: "mine", text: `Mine ${mine.length}` },
+							{ value: "all", text: `Everybody’s ${all.length}${more}` },
+							{ value: "mine", text: `Mine ${mine.length}${more}` },
 						]}
 						onChange={setWhose}
 					/>
 					<IconButton icon={Bell} label="Notifications" onClick={() => setBell(true)} />
 				</header>
-				{shown.length === 0 && approvals.isSuccess && (
+				{shown.length === 0 && approvals.isSuccess && !more && (
 					<Blank line="clear" title="Nothing waits for you">
 						Agents go on by themselves. When one needs a yes, it is here and in the tab’s title.
 					</Blank>
@@ -83,6 +84,13 @@ export function InboxPage() {
 						</li>
 					))}
 				</ol>
+				{more && (
+					<p className="mt-4">
+						<Button busy={approvals.isFetchingNextPage} onClick={() => void approvals.fetchNextPage()}>
+							Newer questions
+						</Button>
+					</p>
+				)}
 				{shown.length > 0 && (
 					<p className={css.keys}>
 						<kbd>J</kbd> <kbd>K</kbd> move, <kbd>A</kbd> approve, <kbd>R</kbd> refuse.

@@ -188,6 +188,13 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 						);
 					})}
 				</div>
+				{sessions.hasNextPage && (
+					<p className="mt-4">
+						<Button busy={sessions.isFetchingNextPage} onClick={() => void sessions.fetchNextPage()}>
+							Older sessions
+						</Button>
+					</p>
+				)}
 				{(sessions.data?.length ?? 0) > 0 && (
 					<p className={css.keys}>
 						<kbd>J</kbd> <kbd>K</kbd> move, <kbd>↵</kbd> open
