@@ -152,6 +152,8 @@ function StepBody({ step, session, live }: { step: Step; session: string; live: 
 /** What can be done with an answer, and what it took. */
 function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; figures: Figures | undefined; copy: () => string }) {
 	const deeds = use(DeedsContext);
+	const { workspace } = useWorkspace();
+	const took = [step.simulated ? "Simulated" : step.model, ...(figures ? tookWords(figures) : [])].filter(Boolean).join(" · ");
 	const id = first.messageId;
 	return (
 		<footer className={css.foot}>
@@ -176,9 +178,18 @@ function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; f
 					onClick={() => void copyText(`${location.href.split("#")[0]}#m-${step.messageId ?? id}`)}
 				/>
 			)}
-			<span className="n ml-2">
-				{[step.simulated ? "Simulated" : step.model, ...(figures ? tookWords(figures) : [])].filter(Boolean).join(" · ")}
-			</span>
+			{step.run ? (
+				<Link
+					to="/w/$slug/runs/$id"
+					params={{ slug: slugOf(workspace), id: step.run }}
+					className={`n ml-2 ${css.took}`}
+					title="Open the run"
+				>
+					{took}
+				</Link>
+			) : (
+				<span className="n ml-2">{took}</span>
+			)}
 		</footer>
 	);
 }

@@ -379,7 +379,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 		<section className={css.chat} aria-label="Conversation">
 			<Title id={id} conversation={conversation} session={view.session} />
 			{pages}
-			{view.active && <Strip active={view.active} limit={view.session.max_steps} onStop={onStop} />}
+			{view.active && <Strip session={id} active={view.active} limit={view.session.max_steps} onStop={onStop} />}
 			<DeedsContext value={workspace.role === "viewer" ? null : deeds}>
 				<Lines view={view} names={nameOf} author={view.session.created_by} session={id} onEarlier={earlier} />
 			</DeedsContext>
