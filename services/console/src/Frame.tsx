@@ -1,14 +1,16 @@
 import { createClient, type Schemas } from "@signalbox/client";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
-import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search, Sun } from "lucide-react";
-import { lazy, Suspense, useEffect, useMemo, useState, useSyncExternalStore } from "react";
+import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search } from "lucide-react";
+import { lazy, Suspense, useEffect, useMemo, useState } from "react";
 import { useActions } from "./actions.ts";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
+import { Foot } from "./Foot.tsx";
 import css from "./Frame.module.css";
+import { timed } from "./live/delay.ts";
 import { useLine } from "./live/line.ts";
 import { noticeOn, useCount, useNotices } from "./notices.tsx";
-import { Caps, Icon, IconButton } from "./parts/controls.tsx";
+import { Caps, Icon } from "./parts/controls.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
 import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
@@ -47,7 +49,7 @@ export function useApprovals() {
 		queryKey: [workspace.id, "approvals"],
 		initialPageParam: "",
 		queryFn: ({ pageParam }) =>
-			unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } })),
+			timed(unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }))),
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
 		select: (d) => d.pages.flatMap((p) => p.approvals as Schemas["Approval"][]),
 		refetchInterval: 5_000,
@@ -80,7 +82,6 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 	const running = counted(useSessions({ state: "running" }));
 	const waiting = counted(useApprovals());
 	const line = useLine();
-	const clear = useSyncExternalStore(onOnline, () => navigator.onLine) && line.state === "open";
 	useCount(waiting);
 	useNotices(sessions.data);
 	const at = useLocation({ select: (l) => l.pathname.split("/")[3] ?? "" });
@@ -90,6 +91,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 		const idle = setTimeout(() => void overlays().catch(() => undefined), 500); // opening one tries again
 		return () => clearTimeout(idle);
 	}, []);
+	const show = (w: Workspace) => void navigate({ to: "/w/$slug", params: { slug: slugOf(w) } });
 	const go = (to: PlaceProps["to"]) => () => void navigate({ to, params: { slug } });
 	useActions([
 		{ name: "New session", keys: "c", icon: Plus, run: go("/w/$slug") },
@@ -116,7 +118,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 						value={workspace.id}
 						onChange={(e) => {
 							const to = workspaces.find((w) => w.id === e.target.value);
-							if (to) void navigate({ to: "/w/$slug", params: { slug: slugOf(to) } });
+							if (to) show(to);
 						}}
 					>
 						{workspaces.map((w) => (
@@ -178,31 +180,14 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				)}
 				<Outlet />
 			</main>
-			<footer className={css.foot}>
-				<span>
-					<Signal name={clear ? "running" : "waiting"} label={clear ? "Connected" : "Not connected"} />
-					{clear ? "Line clear" : "No connection"}
-				</span>
-				{running && (
-					<Link to="/w/$slug/sessions" params={{ slug }} search={{ state: "running" }}>
-						{running} running
-					</Link>
-				)}
-				{waiting && (
-					<Link to="/w/$slug/inbox" params={{ slug }}>
-						{waiting} waiting
-					</Link>
-				)}
-				<span className="flex-1" />
-				<IconButton icon={PanelLeft} label="Navigation [" onClick={() => setShut((s) => !s)} />
-				<button type="button" onClick={toggleTheme} aria-label="Light or dark" title="Light or dark" className={css.theme}>
-					<Icon of={Sun} size={13} />
-					<Icon of={Moon} size={13} />
-				</button>
-				<button type="button" onClick={() => setOverlay("keys")}>
-					Keys <kbd>?</kbd>
-				</button>
-			</footer>
+			<Foot
+				workspaces={workspaces}
+				running={running}
+				waiting={waiting}
+				onNavigation={() => setShut((s) => !s)}
+				onKeys={() => setOverlay("keys")}
+				onWorkspace={show}
+			/>
 			<nav className={css.tabs} aria-label="Sections">
 				<Tab icon={MessageSquare} to="/w/$slug/sessions" text="Sessions" />
 				<Tab icon={Inbox} to="/w/$slug/inbox" text="Inbox" count={waiting} />
@@ -274,14 +259,6 @@ function Count({ n }: { n: string }) {
 			<span className="sr"> waiting</span>
 		</span>
 	);
-}
-
-/** Subscribes to whether the browser has a network: a page that follows no events learns of a loss by it. */
-function onOnline(f: () => void): () => void {
-	for (const e of ["online", "offline"]) addEventListener(e, f);
-	return () => {
-		for (const e of ["online", "offline"]) removeEventListener(e, f);
-	};
 }
 
 function Offline({ retryAt }: { retryAt: number }) {

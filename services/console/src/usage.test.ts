@@ -1,5 +1,6 @@
+import type { Schemas } from "@signalbox/client";
 import { expect, test } from "vitest";
-import { daysUntil, type Group, limitOf, stack, ticks } from "./usage.ts";
+import { costToday, daysUntil, type Group, limitOf, stack, ticks } from "./usage.ts";
 
 const group = (key: string, cost: number): Group => ({
 	key,
@@ -19,6 +20,19 @@ const group = (key: string, cost: number): Group => ({
 
 test("days end today, in UTC", () => {
 	expect(daysUntil(Date.parse("2026-03-01T23:30:00Z"), 3)).toEqual(["2026-02-27", "2026-02-28", "2026-03-01"]);
+});
+
+test("today's cost is told as far as it is known", () => {
+	const budget = (scope: "workspace" | "member", limit: number | null, used: number) =>
+		({ scope, cost_micros: limit, used: { cost_micros: used, tokens: 0, steps: 0, seconds: 0 } }) as Schemas["Budget"];
+	const today = [group("2026-11-24", 1_200_000)];
+	expect(costToday([budget("member", 2_000_000, 5), budget("workspace", 8_000_000, 1_230_000)], today)).toBe("$1.23 of $8.00 today");
+	expect(costToday([budget("workspace", 8_000_000, 0)], undefined)).toBe("$0.00 of $8.00 today");
+	expect(costToday([budget("workspace", null, 5)], today)).toBe("$1.20 today");
+	expect(costToday(undefined, [{ ...group("2026-11-24", 1_200_000), unpriced_calls: 1 }])).toBe("at least $1.20 today");
+	expect(costToday([], [{ ...group("2026-11-24", 0), unpriced_calls: 1 }])).toBeUndefined();
+	expect(costToday([], [])).toBeUndefined();
+	expect(costToday([], undefined)).toBeUndefined();
 });
 
 test("usage is stacked by day, with the smallest models as others", () => {

@@ -13,6 +13,19 @@ const amount: Record<Measure, (g: Group) => number> = {
 /** Writes a value of a measure. */
 export const said: Record<Measure, (n: number) => string> = { cost: money, tokens, calls: count };
 
+/**
+ * Today's cost in words, by the day's usage, or of the workspace's budget for it. Undefined if it is
+ * unknown, and without a budget also if there is none.
+ */
+export function costToday(budgets: readonly Schemas["Budget"][] | undefined, today: readonly Group[] | undefined): string | undefined {
+	const budget = budgets?.find((b) => b.scope === "workspace" && b.cost_micros !== null);
+	if (budget?.used && budget.cost_micros !== null) return `${money(budget.used.cost_micros)} of ${money(budget.cost_micros)} today`;
+	if (!today) return;
+	const cost = today.reduce((n, g) => n + g.cost_micros, 0);
+	if (cost === 0) return;
+	return `${today.some((g) => g.unpriced_calls > 0) ? "at least " : ""}${money(cost)} today`;
+}
+
 /** The days of a period, the last one today, as the server keys them: 2026-11-24, in UTC. */
 export function daysUntil(now: number, days: number): string[] {
 	return Array.from({ length: days }, (_, i) => new Date(now - (days - 1 - i) * 86_400_000).toISOString().slice(0, 10));

@@ -968,6 +968,13 @@ test("an owner sees what is spent and limits it, adds a server that is down, and
 	await dialog.getByLabel("Cost, in dollars").fill("8");
 	await dialog.getByRole("button", { name: "Set budget" }).click();
 	await page.getByText("Daily budget $8.00").waitFor();
+	const foot = page.getByRole("contentinfo");
+	await foot.getByRole("link", { name: "$0.00 of $8.00 today" }).waitFor();
+	await foot.getByText(/^Line clear, \d+ ms$/).waitFor();
+	await foot.getByRole("button", { name: /^You: / }).click();
+	await page.getByRole("dialog", { name: "You" }).getByText("owner of Operated").waitFor();
+	await page.getByRole("dialog", { name: "You" }).getByRole("button", { name: "Operated", exact: true, pressed: true }).waitFor();
+	await page.keyboard.press("Escape");
 	await page.getByRole("button", { name: "Table", exact: true }).click();
 	await page.getByRole("row", { name: /so far/ }).waitFor();
 	assert.match(page.url(), /view=table/);

@@ -3,6 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Download, Pencil, Plus, Trash2 } from "lucide-react";
 import { type FormEvent, type ReactNode, useMemo, useState } from "react";
+import { useBudgets } from "../budgets.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { saveCsv } from "../csv.ts";
 import { useSessions } from "../Frame.tsx";
@@ -90,15 +91,6 @@ function useUsage(by: By, days: number) {
 			),
 		refetchInterval: 60_000,
 		placeholderData: (previous) => previous,
-	});
-}
-
-function useBudgets() {
-	const { client, workspace } = useWorkspace();
-	return useQuery({
-		queryKey: [workspace.id, "budgets"],
-		queryFn: () => unwrap(client.api.GET("/api/budgets")).then((b) => b.budgets as Budget[]),
-		refetchInterval: 60_000,
 	});
 }
 
