@@ -690,6 +690,11 @@ test("a run is inspected by keyboard", async (t) => {
 	await details.getByText("Step", { exact: true }).waitFor();
 	await page.getByRole("button", { name: "Log" }).click();
 	await page.getByRole("cell", { name: "tool call complete doc_create" }).waitFor();
+	await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+	await page.getByRole("button", { name: "Copy as OpenTelemetry" }).click();
+	await page.getByTitle("Copied").waitFor();
+	const { resourceSpans } = JSON.parse(await page.evaluate(() => navigator.clipboard.readText()));
+	assert.ok(resourceSpans[0].scopeSpans[0].spans.some((s) => s.name === "execute_tool doc_create"));
 	await page.getByRole("button", { name: "Conversation" }).click();
 	await main.getByText("Done. I wrote Keys").waitFor();
 });

@@ -1,7 +1,7 @@
 import type { Schemas } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { Braces, ChevronLeft, Link2, MessageSquare, Terminal } from "lucide-react";
+import { Braces, ChevronLeft, Link2, MessageSquare, Terminal, Waypoints } from "lucide-react";
 import { type ReactNode, useEffect, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
@@ -12,6 +12,7 @@ import { usePeople } from "../people.ts";
 import { Details, Moments, textOf, useMessages } from "../run/Details.tsx";
 import { took } from "../run/figures.ts";
 import { Lanes, type Part, Small } from "../run/Lanes.tsx";
+import { otlp } from "../run/otlp.ts";
 import css from "../run/run.module.css";
 import { type Waterfall, waterfall } from "../run/waterfall.ts";
 import { money, tokens } from "../words.ts";
@@ -107,6 +108,7 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 				</Link>
 				<Copy icon={Link2} label="Copy the link" text={() => location.href} />
 				<Copy icon={Braces} label="Copy as JSON" text={() => JSON.stringify({ ...details, trace }, null, 2)} />
+				<Copy icon={Waypoints} label="Copy as OpenTelemetry" text={() => JSON.stringify(otlp(details, fall), null, 2)} />
 				<Copy
 					icon={Terminal}
 					label="Copy as curl"
