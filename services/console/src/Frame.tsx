@@ -5,7 +5,6 @@ import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, 
 import { lazy, Suspense, useEffect, useMemo, useState } from "react";
 import { useActions } from "./actions.ts";
 import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
-import { Foot } from "./Foot.tsx";
 import css from "./Frame.module.css";
 import { timed } from "./live/delay.ts";
 import { useLine } from "./live/line.ts";
@@ -18,6 +17,9 @@ import { storage } from "./storage.ts";
 import { toggleTheme } from "./theme.ts";
 
 const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
+
+/** It can wait until the page's work is on screen. */
+const Foot = lazy(() => import("./Foot.tsx").then((f) => ({ default: f.Foot })));
 
 const overlays = () => import("./parts/overlays.tsx");
 const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
@@ -180,14 +182,16 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				)}
 				<Outlet />
 			</main>
-			<Foot
-				workspaces={workspaces}
-				running={running}
-				waiting={waiting}
-				onNavigation={() => setShut((s) => !s)}
-				onKeys={() => setOverlay("keys")}
-				onWorkspace={show}
-			/>
+			<Suspense fallback={<footer className={css.foot} />}>
+				<Foot
+					workspaces={workspaces}
+					running={running}
+					waiting={waiting}
+					onNavigation={() => setShut((s) => !s)}
+					onKeys={() => setOverlay("keys")}
+					onWorkspace={show}
+				/>
+			</Suspense>
 			<nav className={css.tabs} aria-label="Sections">
 				<Tab icon={MessageSquare} to="/w/$slug/sessions" text="Sessions" />
 				<Tab icon={Inbox} to="/w/$slug/inbox" text="Inbox" count={waiting} />

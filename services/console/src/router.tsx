@@ -4,9 +4,8 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet,
 import { everywhere, meQuery, signedOut, slugOf, unwrap, type Workspace } from "./client.ts";
 import { keeps } from "./document/kept.ts";
 import { Frame } from "./Frame.tsx";
-import { DocumentPage, type DocumentSearch } from "./routes/document.tsx";
+import type { DocumentSearch } from "./routes/document.tsx";
 import { Failed, NotHere } from "./routes/failed.tsx";
-import { NewPage } from "./routes/new.tsx";
 import type { RunSearch } from "./routes/run.tsx";
 import type { RunsSearch } from "./routes/runs.tsx";
 import { SessionPage } from "./routes/session.tsx";
@@ -48,6 +47,7 @@ const LazySessions = lazyRouteComponent(() => import("./routes/sessions.tsx"), "
 const LazyRun = lazyRouteComponent(() => import("./routes/run.tsx"), "RunPage");
 
 const LazySignIn = lazyRouteComponent(() => import("./routes/sign-in.tsx"), "SignInPage");
+const LazyDocument = lazyRouteComponent(() => import("./routes/document.tsx"), "DocumentPage");
 const LazyDocuments = lazyRouteComponent(() => import("./routes/documents.tsx"), "DocumentsPage");
 const LazyShared = lazyRouteComponent(() => import("./routes/shared.tsx"), "SharedPage");
 
@@ -114,7 +114,11 @@ export function createConsole(queries: QueryClient) {
 		},
 		notFoundComponent: NotHere,
 	});
-	const fresh = createRoute({ getParentRoute: () => workspace, path: "/", component: NewPage });
+	const fresh = createRoute({
+		getParentRoute: () => workspace,
+		path: "/",
+		component: lazyRouteComponent(() => import("./routes/new.tsx"), "NewPage"),
+	});
 	const session = createRoute({
 		getParentRoute: () => workspace,
 		path: "/s/$id",
@@ -184,7 +188,7 @@ export function createConsole(queries: QueryClient) {
 		}),
 		component: function Document() {
 			const { id } = document.useParams();
-			return <DocumentPage key={id} id={id} search={document.useSearch()} />;
+			return <LazyDocument key={id} id={id} search={document.useSearch()} />;
 		},
 	});
 	// Each of these is a chunk of its own, fetched when a link to it is pointed at.
