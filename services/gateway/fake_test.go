@@ -879,8 +879,8 @@ func (fakeTools) ListTools(ctx context.Context, _ *toolv1.ListToolsRequest) (*to
 		return nil, err
 	}
 	return &toolv1.ListToolsResponse{Tools: []*toolv1.Tool{
-		{Name: "doc_read", Description: "Reads.", InputSchemaJson: `{"type":"object"}`, Available: true, Source: "built-in"},
-		{Name: "calendar_list_events", Description: "Lists.", InputSchemaJson: "", UnavailableReason: "connect Google first", ConnectUrl: "https://x", Source: "built-in", NeedsApproval: true},
+		{Name: "doc_read", Description: "Reads.", InputSchemaJson: `{"type":"object"}`, Available: true, Source: "built-in", Effect: toolv1.Effect_EFFECT_PURE},
+		{Name: "calendar_list_events", Description: "Lists.", InputSchemaJson: "", UnavailableReason: "connect Google first", ConnectUrl: "https://x", Source: "built-in", NeedsApproval: true, Effect: toolv1.Effect_EFFECT_SAME_TX, ActsOutside: true},
 		{Name: "web_search", Description: "Searches.", InputSchemaJson: "", Available: true, Source: "provider"},
 	}}, nil
 }

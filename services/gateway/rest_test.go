@@ -495,9 +495,9 @@ func TestTools(t *testing.T) {
 	in := w.gateway(t)
 	got := call[map[string]any](t, in, w.owner, "GET", "/api/tools", "", http.StatusOK)
 	want := map[string]any{"next_cursor": nil, "tools": []any{
-		object{"name": "doc_read", "description": "Reads.", "input_schema": object{"type": "object"}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "built-in", "needs_approval": false, "always": false},
-		object{"name": "calendar_list_events", "description": "Lists.", "input_schema": object{}, "available": false, "unavailable_reason": "connect Google first", "connect_url": "https://x", "source": "built-in", "needs_approval": true, "always": false},
-		object{"name": "web_search", "description": "Searches.", "input_schema": object{}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "provider", "needs_approval": false, "always": false},
+		object{"name": "doc_read", "description": "Reads.", "input_schema": object{"type": "object"}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "built-in", "needs_approval": false, "always": false, "acts_outside": false, "effect": "pure"},
+		object{"name": "calendar_list_events", "description": "Lists.", "input_schema": object{}, "available": false, "unavailable_reason": "connect Google first", "connect_url": "https://x", "source": "built-in", "needs_approval": true, "always": false, "acts_outside": true, "effect": "same_tx"},
+		object{"name": "web_search", "description": "Searches.", "input_schema": object{}, "available": true, "unavailable_reason": nil, "connect_url": nil, "source": "provider", "needs_approval": false, "always": false, "acts_outside": false, "effect": "unsafe"},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tools differ (-want +got):\n%s", diff)

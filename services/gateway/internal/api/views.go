@@ -215,6 +215,8 @@ type Tool struct {
 	ConnectURL        *string         `json:"connect_url" doc:"The page to connect the service that the tool needs; null if nothing is missing."`
 	Source            string          `json:"source" doc:"built-in, provider, or the name of an MCP server."`
 	NeedsApproval     bool            `json:"needs_approval"`
+	ActsOutside       bool            `json:"acts_outside" doc:"It changes or sends something outside of Signalbox."`
+	Effect            string          `json:"effect" enum:"pure,same_tx,keyed,verify,unsafe" doc:"What becomes of a call whose worker dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown."`
 	Always            bool            `json:"always" doc:"The tool is enabled in every session."`
 }
 
@@ -223,6 +225,7 @@ func viewTool(t *toolv1.Tool) Tool {
 		Name: t.GetName(), Description: t.GetDescription(), InputSchema: objectOrEmpty(t.GetInputSchemaJson()),
 		Available: t.GetAvailable(), UnavailableReason: orNull(t.GetUnavailableReason()), ConnectURL: orNull(t.GetConnectUrl()),
 		Source: t.GetSource(), NeedsApproval: t.GetNeedsApproval(), Always: t.GetAlways(),
+		ActsOutside: t.GetActsOutside(), Effect: cmp.Or(enumName(t.GetEffect()), "unsafe"),
 	}
 }
 

@@ -3702,12 +3702,19 @@ export interface components {
             type: "text-delta";
         };
         Tool: {
+            /** @description It changes or sends something outside of Signalbox. */
+            acts_outside: boolean;
             /** @description The tool is enabled in every session. */
             always: boolean;
             available: boolean;
             /** @description The page to connect the service that the tool needs; null if nothing is missing. */
             connect_url: string | null;
             description: string;
+            /**
+             * @description What becomes of a call whose worker dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown.
+             * @enum {string}
+             */
+            effect: "pure" | "same_tx" | "keyed" | "verify" | "unsafe";
             /** @description A JSON Schema of type object. */
             input_schema: unknown;
             name: string;
