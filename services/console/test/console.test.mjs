@@ -348,6 +348,7 @@ test("a person approves in the inbox", async (t) => {
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
 	await other.unroute(/\/api\/approvals\?/);
 	await other.getByRole("button", { name: "Approve" }).waitFor();
+	await other.getByText("Runs again, and takes effect once.").waitFor();
 	assert.ok(!(await remembered(other)).includes("in the workspace"));
 	await other.keyboard.press("a");
 	await other.getByText("Approved. Sent in 5 s.").waitFor();

@@ -4,7 +4,8 @@ import { mac, useActions } from "../actions.ts";
 import { useWorkspace } from "../client.ts";
 import { type Answer, decide, giveAnswer, isAnswered, questionId, sendAnswer, takeBackAnswer, useAnswers } from "../live/answers.ts";
 import type { Ask as AskData, Call, Question } from "../live/conversation.ts";
-import { toolWords, until } from "../words.ts";
+import { useTools } from "../tools.ts";
+import { effectWords, toolWords, until } from "../words.ts";
 import css from "./Ask.module.css";
 import { Button } from "./controls.tsx";
 import { Signal } from "./Signal.tsx";
@@ -170,6 +171,7 @@ export function Ask({
 						<dd>{ask.outcomeUnknown ? "It may have happened. Look, then tell the agent." : ask.reason}</dd>
 					</div>
 				)}
+				{!ask.outcomeUnknown && <Effect tool={call.tool} />}
 			</dl>
 			<Exactly args={call.args} summary="Exactly what will be sent" />
 			{given?.state === "failed" && (
@@ -189,6 +191,27 @@ export function Ask({
 					)
 				: footer}
 		</section>
+	);
+}
+
+/** What the tool's declaration says of a call. */
+function Effect({ tool }: { tool: string }) {
+	const found = useTools().data?.find((t) => t.name === tool);
+	if (!found) return null;
+	const { changes, afterCrash } = effectWords(found);
+	return (
+		<>
+			{changes && (
+				<div>
+					<dt>Effect</dt>
+					<dd>{changes}</dd>
+				</div>
+			)}
+			<div>
+				<dt>If the worker dies</dt>
+				<dd>{afterCrash}</dd>
+			</div>
+		</>
 	);
 }
 
