@@ -1,14 +1,16 @@
-// A person uses the console at an address behind which gateways are. Its first line of input is a
-// token; it says "kill" in the middle of an answer, and goes on when the next line has come.
+// A person uses the console at an address behind which gateways are, and a second one at another
+// gateway, whose address is the second argument. The first two lines of input are their tokens. It
+// says "kill" in the middle of an answer, and goes on when the next line has come.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
 import { startBrowser } from "./signalbox.mjs";
 
-const url = process.argv[2];
+const [url, otherURL] = process.argv.slice(2);
 const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const token = (await input.next()).value;
+const otherToken = (await input.next()).value;
 const browser = await startBrowser();
-try {
+const signIn = async (url, token) => {
 	const page = await (await browser.newContext({ viewport: { width: 1440, height: 900 } })).newPage();
 	page.setDefaultTimeout(60_000);
 	await page.goto(`${url}/sign-in`);
@@ -16,7 +18,10 @@ try {
 	await page.getByRole("button", { name: "Sign in" }).click();
 	await page.waitForURL(/\/w\/[^/]+(\/welcome)?$/);
 	if (page.url().endsWith("/welcome")) await page.goto(page.url().replace(/\/welcome$/, ""));
-
+	return page;
+};
+try {
+	const page = await signIn(url, token);
 	const say = async (text) => {
 		await page.getByLabel("Message", { exact: true }).fill(text);
 		await page.keyboard.press("Enter");
@@ -31,6 +36,18 @@ try {
 	await say("create a document about maps");
 	await sheet.getByText("What would make us stop?").waitFor();
 	await page.getByText("Done. I wrote Maps").waitFor();
+	await idle();
+	// What waits is answered in the inbox of another gateway than the one that streams the conversation.
+	await say("delete it");
+	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	const other = await signIn(otherURL, otherToken);
+	await other.getByRole("link", { name: /Inbox/ }).first().click();
+	await other.getByRole("button", { name: "Refuse and say why" }).click();
+	await other.keyboard.type("keep it");
+	await other.keyboard.press("Enter");
+	await other.getByText("Refused. Sent in 5 s.").waitFor();
+	await other.getByRole("link", { name: "Sessions" }).first().click(); // sends it at once
+	await page.getByText(/^Refused by Member [0-9a-f]{4}, \d.*: keep it$/).waitFor();
 	await idle();
 	await write(" Before.");
 	await say("count to 200");

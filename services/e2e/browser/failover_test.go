@@ -21,7 +21,8 @@ import (
 )
 
 // TestConsoleFailover kills the gateway under a person who watches an answer and writes in a document.
-// Behind the same address there is another one: nothing is lost, and nothing comes twice.
+// Behind the same address there is another one: nothing is lost, and nothing comes twice. Before, a
+// second person answers at that one what the first one's conversation asks.
 func TestConsoleFailover(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -37,10 +38,14 @@ func TestConsoleFailover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	editor, err := w.NewMember(ctx, owner.Workspace, "editor")
+	if err != nil {
+		t.Fatal(err)
+	}
 	front := httptest.NewServer(inFrontOf(w.Gateways))
 	defer front.Close()
 
-	cmd := exec.CommandContext(ctx, "node", "../../console/test/failover.mjs", front.URL)
+	cmd := exec.CommandContext(ctx, "node", "../../console/test/failover.mjs", front.URL, w.Gateways[1])
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
@@ -54,7 +59,7 @@ func TestConsoleFailover(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_, err = fmt.Fprintln(in, owner.Token)
+	_, err = fmt.Fprintf(in, "%s\n%s\n", owner.Token, editor.Token)
 	killed := false
 	for lines := bufio.NewScanner(out); err == nil && lines.Scan(); {
 		if lines.Text() != "kill" {
