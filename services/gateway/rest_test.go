@@ -195,13 +195,14 @@ func TestHistoryOfStoppedRuns(t *testing.T) {
 		State  string  `json:"state"`
 		Reason string  `json:"finish_reason"`
 		Error  *object `json:"error"`
+		Steps  int     `json:"steps"`
 	}
 	got := call[struct {
 		Stopped []stopped `json:"stopped_runs"`
 	}](t, in, w.owner, "GET", "/api/sessions/"+session, "", http.StatusOK).Stopped
 	want := []stopped{
-		{w.runner.latest(t, session, 1).GetId(), "done", "max-steps", nil},
-		{w.runner.latest(t, session, 2).GetId(), "failed", "error", &object{"message": "the model is overloaded", "code": "PROVIDER_OVERLOADED"}},
+		{w.runner.latest(t, session, 1).GetId(), "done", "max-steps", nil, 1},
+		{w.runner.latest(t, session, 2).GetId(), "failed", "error", &object{"message": "the model is overloaded", "code": "PROVIDER_OVERLOADED"}, 1},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("stopped runs (-want +got):\n%s", diff)

@@ -247,12 +247,13 @@ type StoppedRun struct {
 	FinishReason  string    `json:"finish_reason" doc:"As in the event done, such as cancelled, max-steps, length or budget-tokens; error if the run failed."`
 	FinishDetail  string    `json:"finish_detail,omitempty" doc:"For people: which budget is spent and when it begins anew, and the like."`
 	Error         *RunError `json:"error,omitempty"`
+	Steps         int32     `json:"steps" doc:"How many steps it made."`
 	EndedAt       *string   `json:"ended_at" format:"date-time"`
 }
 
 func viewStopped(r *agentv1.Run) StoppedRun {
 	v := viewRun(r)
-	return StoppedRun{v.ID, v.UserMessageID, v.State, cmp.Or(r.GetFinishReason(), "error"), v.FinishDetail, v.Error, v.EndedAt}
+	return StoppedRun{v.ID, v.UserMessageID, v.State, cmp.Or(r.GetFinishReason(), "error"), v.FinishDetail, v.Error, v.Steps, v.EndedAt}
 }
 
 // viewDetails converts the messages for a version of the AI SDK, unless ui is 0.

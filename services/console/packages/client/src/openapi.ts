@@ -3673,6 +3673,11 @@ export interface components {
             run_id: string;
             /** @enum {string} */
             state: "done" | "failed" | "cancelled";
+            /**
+             * Format: int32
+             * @description How many steps it made.
+             */
+            steps: number;
             /** Format: uuid */
             user_message_id: string;
         };
