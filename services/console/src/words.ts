@@ -116,6 +116,13 @@ export function timeOfDay(at: string): string {
 	return new Date(at).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
 }
 
+/** A time to come or gone by: 14:31, and on another day than today 14:31 on 3 Nov. */
+export function timeOn(at: string, now = Date.now()): string {
+	const day = new Date(at);
+	if (day.toDateString() === new Date(now).toDateString()) return timeOfDay(at);
+	return `${timeOfDay(at)} on ${day.toLocaleDateString(undefined, { day: "numeric", month: "short" })}`;
+}
+
 /** How long until a time: 23 h 48 min, 4 min. */
 export function until(at: string, now = Date.now()): string {
 	const m = Math.max(0, Math.round((Date.parse(at) - now) / 60_000));

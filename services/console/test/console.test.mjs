@@ -373,7 +373,7 @@ test("a person gives the result of a client's tool, also after a reload", async 
 		return (await fetch(signalbox.url + path, { method: "POST", headers, body: JSON.stringify(body) })).json();
 	};
 	const schema = { type: "object", properties: { exact: { type: "boolean" } } };
-	const { session } = await post("/api/sessions", { client_tools: [{ name: "get_location", input_schema: schema }] });
+	const { session } = await post("/api/sessions", { client_tools: [{ name: "get_location", input_schema: schema }], max_steps: 1 });
 	await post(`/api/sessions/${session.id}/messages`, { content: 'call the tool get_location with {"exact":true}' });
 	await page.goto(`${page.url()}/s/${session.id}`);
 	const card = page.getByRole("region", { name: "Result wanted: Get location" });
@@ -386,7 +386,33 @@ test("a person gives the result of a client's tool, also after a reload", async 
 	await card.getByRole("button", { name: "Send the result" }).click();
 	await page.getByRole("button", { name: /Done Get location/ }).click();
 	await page.getByRole("region", { name: "Result", exact: true }).getByText("Paris").waitFor();
+	// The step that would tell of it is over the session's limit.
+	await page.getByRole("log").getByText("Stopped after 1 step.").waitFor();
+	await page.getByRole("button", { name: "Go on for 1 more" }).click();
+	await page.getByText("Go on.", { exact: true }).waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	// No account could answer: another model can, and owners see the accounts.
+	await page.route(/\/api\/sessions\/[^/?]+\?limit=200$/, async (route) => {
+		const answer = await route.fetch();
+		const body = await answer.json();
+		const error = { message: "All 2 accounts for the provider anthropic are at their rate limit.", code: "MODEL_RATE_LIMIT" };
+		body.stopped_runs = [{ run_id: body.messages.at(-1).run_id, finish_reason: "error", error, steps: 1 }];
+		await route.fulfill({ response: answer, json: body });
+	});
+	await page.route("**/api/models", async (route) => {
+		const answer = await route.fetch();
+		const body = await answer.json();
+		body.models.push({ ...body.models[0], id: "other", provider: "other", name: "The other", simulated: false, default: false });
+		await route.fulfill({ response: answer, json: body });
+	});
+	await page.reload();
+	await page.getByRole("log").getByText("No account could answer.").waitFor();
+	await page.getByRole("button", { name: "Go on with The other" }).waitFor();
+	await page.getByRole("link", { name: "See accounts" }).waitFor();
+	await makeRole(page, "editor");
+	await page.reload();
+	await page.getByRole("button", { name: "Go on with The other" }).waitFor();
+	assert.equal(await page.getByRole("link", { name: "See accounts" }).count(), 0);
 });
 
 test("two people and the agent write in one document", async (t) => {

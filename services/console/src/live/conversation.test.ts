@@ -345,6 +345,23 @@ test("a run that did not end by itself says why", () => {
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", text: "Stopped. What was said is kept." });
 	apply({ ...start, runId: "r2" }, { type: "error", error: "No account could answer.", code: "accounts_exhausted", runId: "r2" });
 	expect(c.view().lines.at(-1)).toMatchObject({ kind: "note", tone: "stop", text: "No account could answer.", code: "accounts_exhausted" });
+	apply({ ...start, runId: "r3" }, { ...done, runId: "r3", finishReason: "max-steps", steps: 20 });
+	expect(c.view().lines.at(-1)).toMatchObject({ title: "Stopped after 20 steps.", text: "The agent had more in mind.", about: "steps" });
+});
+
+test("a takeover says how long it took, once that is known", () => {
+	const { c, apply } = conversation();
+	const retry = { type: "step-retry", stepIndex: 0, reason: "the runner was lost: this step begins again" };
+	apply(start, text("Hel"), retry, text("He"), { ...retry, reason: "The model provider had an internal error." }, text("H"), retry);
+	const notes = () => c.view().lines.flatMap((l) => (l.kind === "note" ? [l.text] : []));
+	const between = "This step is written again: The model provider had an internal error.";
+	expect(notes()).toEqual(["Another worker took over. Nothing was lost.", between, "Another worker took over. Nothing was lost."]);
+	c.tookOver("r1", [900, 4000, 1900]); // the first was before the page was opened
+	expect(notes()).toEqual([
+		"Another worker took over after 4.0 s. Nothing was lost.",
+		between,
+		"Another worker took over after 1.9 s. Nothing was lost.",
+	]);
 });
 
 test("the questions of a step, and who answered them", () => {

@@ -7,6 +7,7 @@
  * keeps its identity, so that only changed lines render again.
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
+import { noteOfEnd, noteOfError, noteOfRetry, runnerLost, tookOver } from "./notes.ts";
 
 export interface File {
 	url: string;
@@ -107,6 +108,8 @@ export interface Note {
 	title: string;
 	text: string;
 	code?: string | undefined;
+	/** What a person can do about it: choose another account or model, give it more steps, or raise a budget. */
+	about?: "accounts" | "steps" | "budget" | undefined;
 	run: string;
 }
 
@@ -337,6 +340,16 @@ export class Conversation {
 		this.#set({ ...this.#view, figures: new Map(this.#view.figures).set(run, figures) });
 	}
 
+	/** Says how long each takeover of a run took, of which the last may be shown, in ms. */
+	tookOver(run: string, lost: readonly number[]): void {
+		const times = [...lost];
+		const lines = this.#view.lines.toReversed().map((l) => {
+			const ms = l.kind === "note" && l.run === run && l.code === runnerLost ? times.pop() : undefined;
+			return ms === undefined ? l : { ...(l as Note), text: tookOver(ms) };
+		});
+		this.#set({ ...this.#view, lines: lines.reverse() });
+	}
+
 	/** Replaces the session, such as after a rename. */
 	renamed(session: Schemas["Session"]): void {
 		this.#set({ ...this.#view, session });
@@ -421,7 +434,7 @@ export class Conversation {
 				return;
 			case "done":
 				if (e.messageId) this.#named(e.runId, e.messageId);
-				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail));
+				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail, e.steps));
 				return;
 			case "error":
 				this.#ended(e.runId, noteOfError(e.runId, e.error, e.code));
@@ -549,7 +562,7 @@ export class Conversation {
 		const lines = v.lines.map((l) => (l.kind === "step" && l.state === "writing" ? { ...l, state: "void" as const } : l));
 		this.#set({
 			...v,
-			lines: [...lines, { kind: "note", key: `${run}/retry/${lines.length}`, tone: "note", title: "", text: retryWords(reason), run }],
+			lines: [...lines, noteOfRetry(run, lines.length, reason)],
 		});
 	}
 
@@ -647,7 +660,9 @@ function linesOf(
 		const r = run ? stopped.get(run) : undefined;
 		if (!r) return;
 		stopped.delete(r.run_id);
-		const note = r.error ? noteOfError(r.run_id, r.error.message, r.error.code) : noteOfEnd(r.run_id, r.finish_reason, r.finish_detail);
+		const note = r.error
+			? noteOfError(r.run_id, r.error.message, r.error.code)
+			: noteOfEnd(r.run_id, r.finish_reason, r.finish_detail, r.steps);
 		if (note) lines.push(note);
 	};
 	messages.forEach((m, i) => {
@@ -750,40 +765,5 @@ function parse(json: string): unknown {
 		return JSON.parse(json);
 	} catch {
 		return json;
-	}
-}
-
-/** What a retry means for a person. */
-function retryWords(reason: string): string {
-	return reason ? `This step is written again: ${reason}` : "This step is written again. Nothing was lost.";
-}
-
-/** The note at the end of a run that failed. */
-function noteOfError(run: string, text: string, code: string | undefined): Note {
-	return { kind: "note", key: `${run}/end`, tone: "stop", title: "The run stopped.", text, code, run };
-}
-
-/** The note at the end of a run that did not end by itself; null for one that did. */
-export function noteOfEnd(run: string, reason: string, detail = ""): Note | null {
-	const note = (tone: Note["tone"], title: string, text: string): Note => ({
-		kind: "note",
-		key: `${run}/end`,
-		tone,
-		title,
-		text,
-		code: reason,
-		run,
-	});
-	switch (reason) {
-		case "stop":
-			return null;
-		case "cancelled":
-			return note("plain", "", "Stopped. What was said is kept.");
-		case "max-steps":
-			return note("wait", "Stopped at the step limit.", detail || "The agent had more in mind.");
-		case "length":
-			return note("wait", "The answer reached its length limit.", detail || "Ask the agent to go on.");
-		default:
-			return reason.startsWith("budget") ? note("wait", "The budget is spent.", detail) : note("plain", "", detail || `Ended: ${reason}.`);
 	}
 }

@@ -2,8 +2,10 @@ import { type Connection, SignalboxError } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 import { unwrap, useClient, useWorkspace } from "../client.ts";
+import { takeovers } from "../run/takeovers.ts";
 import { Conversation, type View } from "./conversation.ts";
 import { line } from "./line.ts";
+import { runnerLost } from "./notes.ts";
 
 /** How many messages are loaded at first, and with each page of earlier ones. */
 const pageSize = 200;
@@ -36,6 +38,17 @@ export function useConversation(id: string): Loaded {
 					const found = run && (await read(run));
 					if (found) conversation.asked(found.tool_calls);
 				};
+				/** Says how long takeovers took. The trace is a moment behind, and is read after the step that was repeated. */
+				const tookOver = async (run: string) => {
+					const params = { path: { id: run } };
+					const trace = (await client.api.GET("/api/runs/{id}/trace", { params, signal: stop.signal }).catch(() => undefined))?.data;
+					const repeated = takeovers(trace).filter((t) => t.again !== undefined);
+					conversation.tookOver(
+						run,
+						repeated.map((t) => Date.parse(t.back) - Date.parse(t.lost)),
+					);
+				};
+				let lost: string | undefined;
 				await ask(conversation.calling);
 				const onConnection = (c: Connection) => line.set(c);
 				for await (const { id: event, event: e } of client.sessionEvents(id, {
@@ -45,6 +58,11 @@ export function useConversation(id: string): Loaded {
 				})) {
 					conversation.apply(event, e);
 					if (e.type === "done" || e.type === "error") void took(e.runId);
+					if (e.type === "step-retry" && e.reason === runnerLost) lost = conversation.view().active?.run;
+					else if (lost && (e.type === "step-complete" || e.type === "done" || e.type === "error")) {
+						void tookOver(lost);
+						lost = undefined;
+					}
 					if (e.type === "snapshot") void ask(conversation.calling);
 					if (e.type === "tool-approval-response") void ask(conversation.view().active?.run);
 				}

@@ -1,3 +1,4 @@
+import type { Schemas } from "@signalbox/client";
 import { Link } from "@tanstack/react-router";
 import { ArrowLeftRight, ChevronLeft, ChevronRight, Copy, GitBranch, Lightbulb, Link2, Pencil, RotateCcw } from "lucide-react";
 import { createContext, memo, use, useEffect, useRef, useState } from "react";
@@ -8,6 +9,7 @@ import { hasUnsaved } from "../storage.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
 import { drafts } from "./Composer.tsx";
+import { type ModelChoice, otherModel, useModels, usePresets } from "./choices.tsx";
 import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
 import { Markdown } from "./Markdown.tsx";
 import { Signal } from "./Signal.tsx";
@@ -292,6 +294,9 @@ export interface Deeds {
 	show: (id: string) => void;
 	/** Makes a session of the messages up to one. */
 	fork: (id: string) => void;
+	/** Has another model go on. */
+	goOnWith: (model: ModelChoice) => void;
+	session: Schemas["Session"];
 }
 
 /** Null for those who may only read. */
@@ -302,24 +307,24 @@ function NoteBody({ note, last }: { note: Note; last: boolean }) {
 	const { workspace } = useWorkspace();
 	if (note.tone === "note") return <p className={css.event}>{note.text}</p>;
 	if (note.tone === "plain") return <p className="text-small text-ink-2">{note.text}</p>;
-	const budget = note.code?.startsWith("budget");
 	return (
 		<Notice tone={note.tone}>
 			<b className="font-bold">{note.title}</b> {note.text}
 			{note.tone === "stop" && note.code && <p className="n mt-1 text-small text-ink-3">{note.code}</p>}
 			{last && (
 				<p className="mt-2 flex flex-wrap items-center gap-2">
-					{deeds && !budget && (
+					{deeds && note.about !== "budget" && (
 						<Button small onClick={() => deeds.send("Go on.")}>
-							Go on
+							{note.about === "steps" ? <GoOnFor session={deeds.session} /> : "Go on"}
 						</Button>
 					)}
-					{note.code?.toLowerCase().includes("account") && (
+					{deeds && note.about === "accounts" && <OtherModel deeds={deeds} />}
+					{note.about === "accounts" && workspace.role === "owner" && (
 						<Link to="/w/$slug/accounts" params={{ slug: slugOf(workspace) }}>
 							See accounts
 						</Link>
 					)}
-					{budget && (
+					{note.about === "budget" && (
 						<Link to="/w/$slug/usage" params={{ slug: slugOf(workspace) }}>
 							See usage and budgets
 						</Link>
@@ -327,5 +332,23 @@ function NoteBody({ note, last }: { note: Note; last: boolean }) {
 				</p>
 			)}
 		</Notice>
+	);
+}
+
+/** Says how many steps the next run may have: its session's limit, or its preset's. */
+function GoOnFor({ session }: { session: Schemas["Session"] }) {
+	const preset = usePresets().data?.find((p) => p.name === session.preset);
+	const steps = session.max_steps ?? preset?.max_steps;
+	return steps ? `Go on for ${steps} more` : "Go on";
+}
+
+/** Goes on with the first model of another provider that the workspace can call. */
+function OtherModel({ deeds }: { deeds: Deeds }) {
+	const found = otherModel(useModels().data, deeds.session);
+	if (!found) return null;
+	return (
+		<Button small onClick={() => deeds.goOnWith({ model: found.id, provider: found.provider })}>
+			Go on with {found.name}
+		</Button>
 	);
 }

@@ -32,6 +32,15 @@ export interface ModelChoice {
 	provider: string;
 }
 
+/** The first model of another provider than the session's, of those whose accounts can be used. The simulator is none. */
+export function otherModel(
+	{ models, problems }: { models: readonly Schemas["Model"][]; problems: readonly { provider: string }[] } = { models: [], problems: [] },
+	session: Partial<ModelChoice>,
+): Schemas["Model"] | undefined {
+	const at = session.provider ?? models.find((m) => m.default)?.provider;
+	return models.find((m) => !m.simulated && m.provider !== at && !problems.some((p) => p.provider === m.provider));
+}
+
 /** Which model answers. */
 export function ModelMenu({ value, onChoose }: { value: ModelChoice | undefined; onChoose: (m: ModelChoice) => void }) {
 	const models = useModels().data;

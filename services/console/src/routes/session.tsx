@@ -238,13 +238,16 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 			removeEventListener("online", sendKept);
 		};
 	}, [open, deliver]);
+	/** Changes the session; false if that was refused. */
 	const change = useCallback(
-		async (body: Schemas["UpdateSession"]) => {
+		async (body: Schemas["UpdateSession"]): Promise<boolean> => {
 			try {
 				const answer = await unwrap(client.api.PATCH("/api/sessions/{id}", { params: { path: { id } }, body }));
 				conversation.renamed(answer.session);
+				return true;
 			} catch (e) {
 				complain(e);
+				return false;
 			}
 		},
 		[client, conversation, id],
@@ -329,6 +332,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	};
 	const navigate = useNavigate();
 	const busy = view.active !== null;
+	const { session } = view;
 	const deeds = useMemo<Deeds>(() => {
 		const params = { path: { id } };
 		return {
@@ -351,7 +355,11 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					})
 					.catch(complain),
 		};
-	}, [busy, client, edit, id, navigate, queries, sendText, workspace]);
+			goOnWith: async (model) => {
+				if (await change(model)) sendText("Go on.");
+			},
+			session,
+	}, [busy, change, client, edit, id, navigate, queries, sendText, session, workspace]);
 	const given = useAnswers();
 	// One whose outcome is unknown cannot be refused: it may have happened.
 	const refusable = questionsOf(view).filter((q) => !q.ask.outcomeUnknown && !isAnswered(given.get(questionId(q))));

@@ -43,6 +43,7 @@ const trace = {
 		{ kind: "parked", claim: 1, time: at(4), until: null, step_index: 0 },
 		{ kind: "tool-result", claim: 2, time: at(12), until: null, step_index: 0 },
 		{ kind: "text-delta", claim: 2, time: at(13), until: at(14), step_index: 1 },
+		{ kind: "run-start", claim: 3, time: at(16), until: null, step_index: 0 },
 		{ kind: "step-retry", claim: 3, time: at(16), until: null, step_index: 1 },
 	],
 	truncated: false,

@@ -2,6 +2,7 @@
 import type { Schemas } from "@signalbox/client";
 import type { SignalName } from "../parts/Signal.tsx";
 import { took } from "./figures.ts";
+import { type TakenOver, takeovers } from "./takeovers.ts";
 
 export type Details = Schemas["RunDetails"];
 export type Trace = Schemas["RunTrace"];
@@ -31,15 +32,7 @@ export interface Row {
 		| { kind: "call"; call: Schemas["ToolCall"] };
 }
 
-/** Another claim went on with the run, without anybody having been waited for. */
-export interface Takeover {
-	/** The last sign of the claim before, and the first of the new one. */
-	lost: number;
-	back: number;
-	claim: number;
-	/** The step that was said again, if one was. */
-	again: number | undefined;
-}
+export type Takeover = TakenOver<number>;
 
 export interface Waterfall {
 	rows: Row[];
@@ -147,7 +140,13 @@ export function waterfall({ run, steps, tool_calls: calls }: Details, trace: Tra
 		rows.push(...own);
 		before = to;
 	}
-	return { rows, takeovers: takeovers(trace, at), length: Math.max(end, before, 1), waited, origin };
+	return {
+		rows,
+		takeovers: takeovers(trace).map((t) => ({ ...t, lost: at(t.lost), back: at(t.back) })),
+		length: Math.max(end, before, 1),
+		waited,
+		origin,
+	};
 }
 
 function callRow(c: Schemas["ToolCall"], key: string, at: (time: string) => number, end: number, over: boolean): Row {
@@ -198,22 +197,6 @@ function callRow(c: Schemas["ToolCall"], key: string, at: (time: string) => numb
 		costMicros: undefined,
 		of: { kind: "call", call: c },
 	};
-}
-
-function takeovers(trace: Trace | undefined, at: (time: string) => number): Takeover[] {
-	const found: Takeover[] = [];
-	let last: Schemas["Moment"] | undefined;
-	for (const m of trace?.moments ?? []) {
-		if (last && m.claim > last.claim && last.claim > 0 && last.kind !== "parked")
-			found.push({
-				lost: at(last.until ?? last.time),
-				back: at(m.time),
-				claim: m.claim,
-				again: m.kind === "step-retry" ? m.step_index : undefined,
-			});
-		last = m;
-	}
-	return found;
 }
 
 /** Times for the lane's head: round ones, at most `most` of them. */
