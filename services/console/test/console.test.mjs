@@ -156,9 +156,12 @@ test("an agent answers, calls a tool, and the page survives a reload", async (t)
 	const foot = page.getByText(/^Simulated · .* out · /); // comes after the end
 	await foot.waitFor();
 	const text = await page.getByRole("log").innerText();
+	const announced = page.locator("[aria-live=polite]");
+	await announced.getByText(/^Answer finished, \d+ words$/).waitFor();
 	await page.reload();
 	await page.getByText("Done. I wrote Tea").waitFor();
 	await foot.waitFor();
+	assert.equal(await announced.innerText(), "", "what was there before is announced");
 	const again = await page.getByRole("log").innerText();
 	assert.equal(again.replaceAll(/Thought( for \d+ s)?/g, "Thought"), text.replaceAll(/Thought( for \d+ s)?/g, "Thought"));
 });

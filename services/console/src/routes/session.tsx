@@ -7,8 +7,9 @@ import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
+import { asked, happened } from "../live/announce.ts";
 import { decide, giveAnswer, isAnswered, questionId, useAnswers } from "../live/answers.ts";
-import { type File as Attached, type Conversation, questionsOf, type Said, type View } from "../live/conversation.ts";
+import { type File as Attached, type Conversation, type Question, questionsOf, type Said, type View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
@@ -354,15 +355,16 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 						return navigate({ to: "/w/$slug/s/$id", params: { slug: slugOf(workspace), id: session.id } });
 					})
 					.catch(complain),
-		};
 			goOnWith: async (model) => {
 				if (await change(model)) sendText("Go on.");
 			},
 			session,
+		};
 	}, [busy, change, client, edit, id, navigate, queries, sendText, session, workspace]);
 	const given = useAnswers();
-	// One whose outcome is unknown cannot be refused: it may have happened.
-	const refusable = questionsOf(view).filter((q) => !q.ask.outcomeUnknown && !isAnswered(given.get(questionId(q))));
+	const questions = questionsOf(view).filter((q) => !isAnswered(given.get(questionId(q))));
+	// What may have happened cannot be refused.
+	const refusable = questions.filter((q) => !q.ask.outcomeUnknown);
 	const refuse = (reason: string) => {
 		for (const q of refusable)
 			giveAnswer(questionId(q), { approved: false, reason }, (answer) =>
@@ -431,7 +433,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					autoFocus={editing !== undefined || !matchMedia("(pointer: coarse)").matches}
 				/>
 			)}
-			<Announcer view={view} />
+			<Announcer view={view} questions={questions} />
 		</section>
 	);
 }
@@ -526,27 +528,16 @@ function Title({ id, conversation, session }: { id: string; conversation: Conver
 	);
 }
 
-/** Whole sentences for screen readers, in place of the stream. */
-function Announcer({ view }: { view: View }) {
-	const last = view.lines.at(-1);
-	const asking = last?.kind === "step" ? last.calls.find((c) => c.state === "asking") : undefined;
-	const words = last?.kind === "step" ? last.text.split(/\s+/).filter(Boolean).length : 0;
-	const said = view.active
-		? view.active.step === 0
-			? "Answer began"
-			: ""
-		: last?.kind === "step"
-			? `Answer finished, ${words} words`
-			: last?.kind === "note"
-				? last.text
-				: "";
+/** Says what happens since the page was opened, and what is asked. */
+function Announcer({ view, questions }: { view: View; questions: readonly Question[] }) {
+	const first = useRef(view.active ? undefined : view.lines.at(-1));
 	return (
 		<>
 			<p className="sr" aria-live="polite">
-				{said}
+				{view.lines.at(-1) === first.current ? "" : happened(view)}
 			</p>
 			<p className="sr" aria-live="assertive">
-				{asking ? `Approval wanted: ${asking.tool}` : ""}
+				{asked(questions)}
 			</p>
 		</>
 	);

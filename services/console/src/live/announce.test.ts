@@ -1,0 +1,49 @@
+import { expect, test } from "vitest";
+import { asked, happened } from "./announce.ts";
+import type { Call, Line, Question, Step, View } from "./conversation.ts";
+
+const call = (tool: string, state: Call["state"] = "running"): Call => ({ id: tool, tool, state, received: 0 });
+const step = (index: number, change: Partial<Step>): Step => ({
+	kind: "step",
+	key: `${index}`,
+	run: "r",
+	index,
+	reasoning: "",
+	text: "",
+	calls: [],
+	sources: [],
+	state: "writing",
+	...change,
+});
+const view = (active: boolean, ...lines: Line[]) => ({ lines, active: active ? { run: "r" } : null }) as unknown as View;
+
+test("an answer is announced as it begins, calls tools and ends", () => {
+	const reads = step(0, { text: "I look.", calls: [call("doc_read"), call("doc_read"), call("doc_read"), call("web_search")] });
+	expect(happened(view(true, step(0, { text: "I" })))).toBe("Answer began");
+	expect(happened(view(true, step(0, { calls: [call("doc_read"), call("doc_read", "arriving")] })))).toBe("");
+	expect(happened(view(true, reads))).toBe("Reads three documents, searches the web");
+	expect(happened(view(true, reads, step(1, { text: "Tea is" })))).toBe("");
+	expect(happened(view(false, { ...reads, state: "done" }, step(1, { text: "Tea is old.", state: "done" })))).toBe(
+		"Answer finished, 5 words",
+	);
+});
+
+test("a tool without a sentence of its own is named, and notes are said whole", () => {
+	expect(happened(view(true, step(2, { calls: [call("mcp__tracker__create_issue"), call("mcp__tracker__create_issue")] })))).toBe(
+		"Uses Create issue, tracker two times",
+	);
+	expect(
+		happened(view(false, { kind: "note", key: "n", tone: "stop", title: "The run stopped.", text: "It is too long.", run: "r" })),
+	).toBe("The run stopped. It is too long.");
+});
+
+test("questions are announced in words", () => {
+	const question = (tool: string, outcomeUnknown = false): Question => ({
+		run: "r",
+		call: call(tool, "asking"),
+		ask: { reason: "", outcomeUnknown },
+	});
+	expect(asked([])).toBe("");
+	expect(asked([question("doc_delete"), question("calendar_create_event")])).toBe("Approval wanted: Delete document, Create event");
+	expect(asked([question("send_mail", true)])).toBe("Did it happen? The worker died meanwhile: Send mail");
+});
