@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, clock, decisionWords, effectWords, money, since, tellingArgument, timeOfDay, tokens, toolWords, until } from "./words.ts";
+import { ago, clock, decisionWords, money, since, tellingArgument, timeOfDay, tokens, toolWords, until } from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
@@ -40,13 +40,4 @@ test("who answered, and what", () => {
 	expect(decisionWords({ decision: "refused", at, reason: "not yet" }, "You")).toBe(`Refused by you, ${time}: not yet`);
 	expect(decisionWords({ decision: "expired" }, "Signalbox")).toBe("Refused: nobody answered in time");
 	expect(decisionWords({ decision: "happened" }, "You")).toBe("You said that it happened");
-});
-
-test("what a call changes, and what a crash does", () => {
-	expect(effectWords({ effect: "same_tx", acts_outside: false })).toEqual({
-		changes: "Changes documents of this workspace.",
-		afterCrash: "Runs again, and takes effect once.",
-	});
-	expect(effectWords({ effect: "unsafe", acts_outside: true }).changes).toBe("Changes or sends something outside of Signalbox.");
-	expect(effectWords({ effect: "unsafe", acts_outside: false }).changes).toBe(""); // its server does not say
 });

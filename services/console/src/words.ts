@@ -1,5 +1,4 @@
 /** Words and figures as the console writes them. */
-import type { Schemas } from "@signalbox/client";
 
 /** A tool's name in words: doc_create is "Create document". */
 export function toolWords(name: string): string {
@@ -135,21 +134,6 @@ export function dayOf(at: string, now = Date.now()): string {
 	if (day === new Date(now).toDateString()) return "Today";
 	if (day === new Date(now - 86_400_000).toDateString()) return "Yesterday";
 	return new Date(at).toLocaleDateString(undefined, { weekday: "long", day: "numeric", month: "long" });
-}
-
-/** What a tool's declaration says of its calls: what they change, and what becomes of one whose worker dies. */
-export function effectWords(tool: Pick<Schemas["Tool"], "effect" | "acts_outside">): { changes: string; afterCrash: string } {
-	const changes = tool.acts_outside
-		? "Changes or sends something outside of Signalbox."
-		: { pure: "Changes nothing.", same_tx: "Changes documents of this workspace.", keyed: "", verify: "", unsafe: "" }[tool.effect];
-	const afterCrash = {
-		pure: "Runs again.",
-		same_tx: "Runs again, and takes effect once.",
-		keyed: "Runs again with the same key, by which the other side takes it for one call.",
-		verify: "Signalbox looks up whether it happened, and then decides.",
-		unsafe: "Is not repeated: you are asked whether it happened.",
-	}[tool.effect];
-	return { changes, afterCrash };
 }
 
 /** Who answered a question about a call, and what: "Approved by Ines, 14:43". */

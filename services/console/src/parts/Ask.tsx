@@ -5,9 +5,10 @@ import { useWorkspace } from "../client.ts";
 import { type Answer, decide, giveAnswer, isAnswered, questionId, sendAnswer, takeBackAnswer, useAnswers } from "../live/answers.ts";
 import type { Ask as AskData, Call, Question } from "../live/conversation.ts";
 import { useTools } from "../tools.ts";
-import { effectWords, toolWords, until } from "../words.ts";
+import { toolWords, until } from "../words.ts";
 import css from "./Ask.module.css";
 import { Button } from "./controls.tsx";
+import { effectWords } from "./effect.ts";
 import { Signal } from "./Signal.tsx";
 
 type Remember = NonNullable<Answer["remember"]>;

@@ -2,14 +2,13 @@ import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
-import { type CSSProperties, type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type CSSProperties, lazy, type ReactNode, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
-import { asked, happened } from "../live/announce.ts";
 import { decide, giveAnswer, isAnswered, questionId, useAnswers } from "../live/answers.ts";
-import { type File as Attached, type Conversation, type Question, questionsOf, type Said, type View } from "../live/conversation.ts";
+import { type File as Attached, type Conversation, questionsOf, type Said, type View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
 import { type Unsent, unsent } from "../live/unsent.ts";
@@ -27,6 +26,9 @@ import { usePeople } from "../people.ts";
 import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
+
+/** Fetched when the conversation is there. */
+const Announcer = lazy(() => import("../parts/Announcer.tsx").then((m) => ({ default: m.Announcer })));
 
 /** A conversation, live. */
 export function SessionPage({ id, doc }: { id: string; doc?: string }) {
@@ -433,7 +435,9 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					autoFocus={editing !== undefined || !matchMedia("(pointer: coarse)").matches}
 				/>
 			)}
-			<Announcer view={view} questions={questions} />
+			<Suspense>
+				<Announcer view={view} questions={questions} />
+			</Suspense>
 		</section>
 	);
 }
@@ -525,20 +529,5 @@ function Title({ id, conversation, session }: { id: string; conversation: Conver
 				</form>
 			)}
 		</header>
-	);
-}
-
-/** Says what happens since the page was opened, and what is asked. */
-function Announcer({ view, questions }: { view: View; questions: readonly Question[] }) {
-	const first = useRef(view.active ? undefined : view.lines.at(-1));
-	return (
-		<>
-			<p className="sr" aria-live="polite">
-				{view.lines.at(-1) === first.current ? "" : happened(view)}
-			</p>
-			<p className="sr" aria-live="assertive">
-				{asked(questions)}
-			</p>
-		</>
 	);
 }
