@@ -221,7 +221,7 @@ test-console: $(CONSOLE)/dist/index.html services/e2e/node/node_modules/.install
 
 screenshots: setup build-e2e clients $(CONSOLE)/node_modules/.installed ## Take a picture of every page of the console, in both themes and widths, in bin/screenshots
 	@rm -rf bin/screenshots
-	@cd $(CONSOLE) && ALL_LOOKS=1 SCREENSHOTS=$(CURDIR)/bin/screenshots node --test --test-name-pattern '^every page' test/*.test.mjs >/dev/null
+	@cd $(CONSOLE) && SCREENSHOTS=$(CURDIR)/bin/screenshots node --test --test-name-pattern '^every page' test/*.test.mjs >/dev/null
 	@ls bin/screenshots
 
 # Each module compiles without the workspace, as it does for its importers. It does if that

@@ -5,9 +5,9 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { after, before, test } from "node:test";
-import AxeBuilder from "@axe-core/playwright";
 import { freePort, startCompany } from "./company.mjs";
 import { checkTypes, installClient, servePage } from "./examples.mjs";
+import { people, say, violations } from "./people.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
@@ -17,6 +17,7 @@ let provider;
 let signalbox;
 let browser;
 let company;
+let person;
 before(async () => {
 	provider = await startProvider();
 	elsewhere = `http://127.0.0.1:${await freePort()}`;
@@ -24,6 +25,7 @@ before(async () => {
 	company = await startCompany(`http://127.0.0.1:${port}`);
 	signalbox = await startSignalbox(port, { ...provider.environment, ...company.environment, GATEWAY_CORS_ORIGINS: elsewhere });
 	browser = await startBrowser();
+	person = people(browser, signalbox);
 });
 after(async () => {
 	await browser?.close();
@@ -31,36 +33,6 @@ after(async () => {
 	provider?.stop();
 	company?.stop();
 });
-
-/** Opens a page as a person who is signed in. It fails the test if a script or the policy complains. */
-async function person(t, { host = "127.0.0.1", ...options } = {}) {
-	const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
-	const page = await context.newPage();
-	page.setDefaultTimeout(60_000);
-	const complaints = [];
-	page.on("pageerror", (e) => complaints.push(e.message));
-	page.on(
-		"console",
-		(m) =>
-			m.type() === "error" &&
-			!/Failed to load resource|ERR_|Cross-Origin-Opener-Policy header has been ignored/.test(m.text()) &&
-			complaints.push(m.text()),
-	);
-	t.after(async () => {
-		await context.close();
-		assert.deepEqual(complaints, [], "what the browser complained about");
-	});
-	await page.goto((await signalbox.newLink()).replace("127.0.0.1", host));
-	await page.waitForURL(/\/w\/[^/]+(\/welcome)?$/);
-	if (page.url().endsWith("/welcome")) await page.goto(page.url().replace(/\/welcome$/, ""));
-	await page.getByRole("heading", { name: "What should be on the page?" }).waitFor();
-	return page;
-}
-
-const say = async (page, text) => {
-	await page.getByLabel("Message", { exact: true }).fill(text);
-	await page.keyboard.press("Enter");
-};
 
 /** Has a page take its person for one with another role. */
 const makeRole = (page, role) =>
@@ -70,15 +42,6 @@ const makeRole = (page, role) =>
 		for (const w of body.workspaces) w.role = role;
 		await route.fulfill({ response: answer, json: body });
 	});
-
-/** What axe finds in a page without frames: only that is reported, in the page itself, which takes a third of the time. */
-const violations = async (page) =>
-	(
-		await new AxeBuilder({ page })
-			.setLegacyMode()
-			.options({ resultTypes: ["violations"] })
-			.analyze()
-	).violations;
 
 /** The text of a document, once one can write in it: what is typed before is lost. */
 const sheetOf = (page) => page.getByRole("textbox", { name: "Document" }).and(page.locator("[contenteditable=true]"));
@@ -1237,97 +1200,3 @@ test("a person ends another of their browsers", async (t) => {
 	await other.reload();
 	await other.getByRole("heading", { name: "Sign in" }).waitFor();
 });
-
-// Both themes and both widths; ALL_LOOKS=1 tries all four combinations. With SCREENSHOTS, which
-// names a folder, each page is kept there as a picture.
-const looks = [
-	["light", 1440],
-	["dark", 390],
-	["dark", 1440],
-	["light", 390],
-];
-for (const [scheme, width] of process.env.ALL_LOOKS ? looks : looks.slice(0, 2))
-	test(`every page is accessible: ${scheme}, ${width} wide`, async (t) => {
-		// Without motion, so that nothing is looked at while it fades in.
-		const page = await person(t, { colorScheme: scheme, viewport: { width, height: 844 }, reducedMotion: "reduce" });
-		const start = page.url();
-		const check = async (name) => {
-			assert.deepEqual(
-				(await violations(page)).map((v) => `${name}: ${v.id}: ${v.nodes[0]?.html}`),
-				[],
-			);
-			const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-			assert.ok(wide <= 0, `${name} scrolls sideways by ${wide} px`);
-			if (!process.env.SCREENSHOTS) return;
-			const file = `${name.replaceAll(/[^a-z0-9]+/g, "-")}-${scheme}-${width}.png`;
-			await page.screenshot({ path: path.join(process.env.SCREENSHOTS, file), fullPage: true });
-		};
-		await check("new session");
-		await say(page, "create a document about rivers");
-		await page.getByText("Done. I wrote Rivers").waitFor();
-		await page.getByRole("button", { name: /Create document/ }).click();
-		await check("session");
-		await page.getByLabel("Message", { exact: true }).press("ControlOrMeta+k");
-		await page.getByRole("listbox").getByRole("option").first().waitFor();
-		await check("palette");
-		await page.getByRole("option", { name: /^Keys/ }).last().click();
-		await page.getByRole("dialog", { name: "Keys" }).waitFor();
-		await check("keys");
-		await page.keyboard.press("Escape");
-		await page.goto(`${start}/runs`);
-		await page.getByRole("main").getByRole("link", { name: "create a document about rivers" }).first().click();
-		await page.getByRole("grid").getByText("doc_create").click();
-		await check("run");
-		await page.goto(`${start}/documents`);
-		await page.getByRole("button", { name: "New document" }).click();
-		await page.getByRole("dialog").waitFor();
-		await check("documents, dialog");
-		await page.keyboard.press("Escape");
-		await page
-			.getByRole("list", { name: "Documents" })
-			.getByRole("link", { name: /Rivers/ })
-			.first()
-			.click();
-		await page.getByRole("button", { name: "History" }).click();
-		await page.getByRole("link", { name: /Signalbox created it/ }).click();
-		await page.getByRole("region", { name: "The version" }).locator("ins").first().waitFor();
-		await check("history");
-		for (const place of [
-			"inbox",
-			"sessions",
-			"documents",
-			"runs",
-			"runs/00000000-0000-7000-8000-000000000000",
-			"d/00000000-0000-7000-8000-000000000000",
-			"nowhere",
-		]) {
-			await page.goto(`${start}/${place}`);
-			await page.locator("main :is(h1, h2), #app > div h1").first().waitFor();
-			await check(place);
-		}
-		// Each of these in both themes and at both widths, though not in all four.
-		const dialogs = {
-			welcome: undefined,
-			accounts: "Add account",
-			connections: "Add server",
-			usage: "Set a budget",
-			members: "Add member",
-			keys: "New key",
-			rules: "New rule",
-			audit: undefined,
-			more: undefined,
-		};
-		for (const [place, button] of (scheme === "light") === (width === 1440) ? Object.entries(dialogs) : []) {
-			await page.evaluate((to) => history.pushState({}, "", to), `${start}/${place}`);
-			await page.waitForFunction(() => document.querySelector("main h1") && !document.querySelector("[aria-label=Loading]"));
-			await check(place);
-			if (!button) continue;
-			await page.getByRole("button", { name: button }).click();
-			await page.getByRole("dialog").waitFor();
-			await check(`${place}, dialog`);
-			await page.keyboard.press("Escape");
-		}
-		await page.goto(`${signalbox.url}/sign-in`);
-		await page.getByRole("heading", { name: "Sign in" }).waitFor();
-		await check("sign-in");
-	});
