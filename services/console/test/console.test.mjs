@@ -129,6 +129,63 @@ test("an agent answers, calls a tool, and the page survives a reload", async (t)
 	assert.equal(again.replaceAll(/Thought( for \d+ s)?/g, "Thought"), text.replaceAll(/Thought( for \d+ s)?/g, "Thought"));
 });
 
+/** Has a page show other messages and figures in its session than those that the server has. */
+const showTurns = (page, turns) =>
+	page.route(/\/api\/sessions\/[^/?]+(\?|$)/, async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const message = (role, step, content, i) => ({ ...body.messages.at(-1), id: `m${i}`, role, step_index: step, content });
+		const { messages, calls = [] } = turns;
+		const runs = body.runs.map((r) => ({ ...r, tool_calls: calls }));
+		await route.fulfill({ response, json: { ...body, messages: messages.map((m, i) => message(...m, i)), runs } });
+	});
+
+test("a call shows how long it took, why it failed and what to do, and its result as a table", async (t) => {
+	const page = await person(t);
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const call = (toolCallId, toolName, input = {}) => ({ type: "tool-call", toolCallId, toolName, input });
+	const result = (toolCallId, value, type = "json") => ({ type: "tool-result", toolCallId, output: { type, value } });
+	const more = Array.from({ length: 6 }, (_, i) => `c${i}`);
+	const withdrawn = "Notion no longer accepts the connection: API token is invalid.; a person connects it again at /api/connections";
+	await showTurns(page, {
+		messages: [
+			["user", 0, "Look them up"],
+			["assistant", 0, [call("list", "doc_list"), ...more.map((id) => call(id, "doc_read")), call("notion", "notion_read_page")]],
+			[
+				"tool",
+				0,
+				[
+					result("list", {
+						documents: [
+							{ id: "d1", name: "Harbour Street" },
+							{ id: "d2", name: "Old Mill" },
+						],
+					}),
+					...more.map((id) => result(id, "read")),
+					result("notion", { error: withdrawn }, "error-json"),
+				],
+			],
+		],
+		calls: [{ step_index: 0, tool_call_id: "list", duration_ms: 84 }],
+	});
+	await page.reload();
+	const row = page.getByRole("button", { name: "Done List documents 84 ms" });
+	await row.waitFor();
+	// What failed is not folded, and open.
+	assert.equal(await page.getByRole("button", { name: "Done Read document" }).count(), 5);
+	await page.getByText("Notion no longer accepts our sign-in. API token is invalid. The agent went on without it.").waitFor();
+	await page.getByRole("button", { name: "1 more" }).click();
+	assert.equal(await page.getByRole("button", { name: "Done Read document" }).count(), 6);
+	await row.click();
+	await page.getByRole("group", { name: "Result" }).getByRole("button", { name: "As table" }).click();
+	await page.getByRole("cell", { name: "Harbour Street" }).waitFor();
+	assert.deepEqual(await violations(page), []);
+	await page.getByRole("link", { name: "Connect Notion again" }).click();
+	await page.getByRole("heading", { name: "Connections", level: 1 }).waitFor();
+});
+
 test("a page that was reloaded in the middle of an answer shows all of it, and a stop keeps what was said", async (t) => {
 	const page = await person(t);
 	await say(page, "count to 9000");

@@ -1,6 +1,6 @@
 import type { SignalboxEvent } from "@signalbox/client";
 import { expect, test } from "vitest";
-import { answerEndingAt, Conversation, questionsOf, type Said, type Step, unavailability } from "./conversation.ts";
+import { answerEndingAt, Conversation, questionsOf, type Said, type Step } from "./conversation.ts";
 
 const session = {
 	id: "s",
@@ -88,6 +88,52 @@ test("a call arrives, runs and ends", () => {
 	expect(steps()[0]?.calls).toMatchObject([{ state: "running", progress: { message: "reading", percent: 40 } }]);
 	apply({ type: "tool-result", toolCallId: "c1", toolName: "doc_list", result: '{"error":"no"}', isError: true });
 	expect(steps()[0]?.calls).toMatchObject([{ state: "failed", result: { error: "no" } }]);
+});
+
+test("a call is queued until the answer is complete, and its times are the server's", () => {
+	const { c, apply, steps } = conversation();
+	const begins = (toolCallId: string) => ({ type: "tool-call-start", toolCallId, toolName: "doc_list" });
+	const runs = (toolCallId: string, at?: string) => ({ type: "tool-call-complete", toolCallId, toolName: "doc_list", args: {}, at });
+	apply(start, begins("a"), begins("b"));
+	expect(steps()[0]?.calls).toMatchObject([{ state: "queued" }, { state: "arriving" }]);
+	apply(runs("a", "2026-11-24T12:00:00.5Z"), runs("b"));
+	expect(steps()[0]?.calls).toMatchObject([
+		{ state: "running", startedAt: Date.parse("2026-11-24T12:00:00.5Z") },
+		{ state: "running", startedAt: 1005 }, // an older server does not say it
+	]);
+	c.asked([{ tool_call_id: "b", step_index: 0, args: {}, planned_at: "2026-11-24T12:00:00.7Z" }] as never);
+	expect(steps()[0]?.calls[1]).toMatchObject({ startedAt: Date.parse("2026-11-24T12:00:00.7Z") });
+	const result = { type: "tool-result", toolName: "doc_list", result: "1", isError: false };
+	apply({ ...result, toolCallId: "a", durationMs: 84 }, { ...result, toolCallId: "b" });
+	expect(steps()[0]?.calls.map((c) => [c.state, c.durationMs])).toEqual([
+		["done", 84],
+		["done", undefined],
+	]);
+});
+
+test("stored calls have the durations of their run and step", () => {
+	const answer = (step: number) => ({
+		id: `a${step}`,
+		role: "assistant",
+		content: [
+			{ type: "tool-call", toolCallId: "c", toolName: "doc_list", input: {} },
+			{ type: "tool-result", toolCallId: "c", output: { type: "json", value: 1 } },
+		],
+		created_at: "",
+		run_id: "r1",
+		step_index: step,
+		tokens_in: null,
+		tokens_out: null,
+	});
+	const c = new Conversation({
+		session,
+		messages: [answer(0), answer(1)],
+		active_run: null,
+		last_event_id: "0-0",
+		unavailable_tools: [],
+		runs: [{ run_id: "r1", ended_at: null, tool_calls: [{ step_index: 1, tool_call_id: "c", duration_ms: 230 }] }],
+	} as never);
+	expect(c.view().lines.map((l) => l.kind === "step" && l.calls[0]?.durationMs)).toEqual([undefined, 230]);
 });
 
 test("an approval is asked and answered", () => {
@@ -489,9 +535,5 @@ test("a call whose tool cannot be used says why, and whether a person can do som
 		...call("b", "notion_read cannot be used: Notion is not set up: no client id"),
 		...call("c", "notion_read did not end in time"),
 	);
-	expect(steps()[0]?.calls.map((c) => [c.state, unavailability(c.result)])).toEqual([
-		["unavailable", { reason: "Notion is not connected", connect: true }],
-		["unavailable", { reason: "Notion is not set up: no client id", connect: false }],
-		["failed", undefined],
-	]);
+	expect(steps()[0]?.calls.map((c) => c.state)).toEqual(["unavailable", "unavailable", "failed"]);
 });

@@ -33,9 +33,12 @@ export interface Said {
 	progress?: number;
 }
 
-export type CallState = "arriving" | "running" | "asking" | "client" | "done" | "failed" | "refused" | "unavailable" | "unknown";
+export type CallState = "arriving" | "queued" | "running" | "asking" | "client" | "done" | "failed" | "refused" | "unavailable" | "unknown";
 
-/** A tool call. Its arguments are absent while they arrive; `received` counts their characters. */
+/**
+ * A tool call. Its arguments are absent while they arrive; `received` counts their characters. Then it is
+ * queued until the answer that asks for it is complete.
+ */
 export interface Call {
 	id: string;
 	tool: string;
@@ -43,6 +46,10 @@ export interface Call {
 	received: number;
 	args?: unknown;
 	result?: unknown;
+	/** When it began to run, by the server's clock. */
+	startedAt?: number;
+	/** How long its tool ran; absent if that is not known. */
+	durationMs?: number | undefined;
 	ask?: Ask;
 	/** When a call that waits for a client becomes an error, and the step that its result has to name. */
 	until?: string;
@@ -189,7 +196,6 @@ export class Conversation {
 	#view: View;
 	#listeners = new Set<() => void>();
 	#dirty = false;
-	#started = new Map<string, number>();
 	readonly #schedule: (f: () => void) => void;
 	/** The event after which the stream goes on. */
 	lastEvent: string;
@@ -277,10 +283,12 @@ export class Conversation {
 		return calls ? active?.run : undefined;
 	}
 
-	/** Adds whom the calls of the active run wait for, and who has answered. */
+	/** Adds whom the calls of the active run wait for, who has answered, and since when they run. */
 	asked(calls: readonly Schemas["ToolCall"][]): void {
 		const { active } = this.#view;
-		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step } of calls) {
+		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step, planned_at: planned } of calls) {
+			const began = approval?.decided_at ?? planned;
+			if (began) this.#call(id, (c) => (c.state === "running" ? { ...c, startedAt: Date.parse(began) } : c));
 			if (until) this.#call(id, (c) => ({ ...c, state: "client", args, until, step }));
 			else if (approval?.decided_at && approval.decision !== "rule") this.#decided(active?.run, step, id, approval);
 			else if (approval && !approval.decision)
@@ -380,19 +388,20 @@ export class Conversation {
 				);
 				return;
 			case "tool-call-start":
-				this.#step((s) => ({ ...s, calls: [...s.calls, { id: e.toolCallId, tool: e.toolName, state: "arriving", received: 0 }] }), now);
+				this.#step((s) => {
+					const before = s.calls.map((c) => (c.state === "arriving" ? { ...c, state: "queued" as const } : c));
+					return { ...s, calls: [...before, { id: e.toolCallId, tool: e.toolName, state: "arriving", received: 0 }] };
+				}, now);
 				return;
 			case "tool-call-delta":
 				this.#call(e.toolCallId, (c) => ({ ...c, received: c.received + e.delta.length }));
 				return;
-			case "tool-call-complete":
-				this.#started.set(e.toolCallId, now);
-				if (!this.#call(e.toolCallId, (c) => ({ ...c, state: "running", args: e.args })))
-					this.#step(
-						(s) => ({ ...s, calls: [...s.calls, { id: e.toolCallId, tool: e.toolName, state: "running", received: 0, args: e.args }] }),
-						now,
-					);
+			case "tool-call-complete": {
+				const runs = { state: "running" as const, args: e.args, startedAt: e.at ? Date.parse(e.at) : now };
+				if (!this.#call(e.toolCallId, (c) => ({ ...c, ...runs })))
+					this.#step((s) => ({ ...s, calls: [...s.calls, { id: e.toolCallId, tool: e.toolName, received: 0, ...runs }] }), now);
 				return;
+			}
 			case "tool-approval-request":
 				this.#call(e.toolCallId, (c) => ({
 					...c,
@@ -415,7 +424,7 @@ export class Conversation {
 				this.#call(e.toolCallId, (c) => ({ ...c, progress: { message: e.message, percent: e.percent } }));
 				return;
 			case "tool-result":
-				this.#call(e.toolCallId, (c) => ended(c, parse(e.result), e.isError));
+				this.#call(e.toolCallId, (c) => ({ ...ended(c, parse(e.result), e.isError), durationMs: e.durationMs }));
 				return;
 			case "step-complete":
 				this.#stepDone(e);
@@ -594,7 +603,7 @@ export class Conversation {
 						...l,
 						state: "done" as const,
 						calls: l.calls.map((c) =>
-							c.state === "running" || c.state === "arriving" || c.state === "asking" || c.state === "client"
+							c.state === "running" || c.state === "queued" || c.state === "arriving" || c.state === "asking" || c.state === "client"
 								? { ...c, state: "unknown" as const }
 								: c,
 						),
@@ -644,11 +653,11 @@ function fromDetails(d: Details): View {
 }
 
 const figuresOf = (runs: readonly Schemas["RunFigures"][] = []) =>
-	new Map(runs.filter((r) => r.ended_at).map(({ run_id, ...figures }): [string, Figures] => [run_id, figures]));
+	new Map(runs.filter((r) => r.ended_at).map(({ run_id, tool_calls, ...figures }): [string, Figures] => [run_id, figures]));
 
 /** The lines of stored messages, and those of them that wait. */
 function linesOf(
-	stored: Pick<Details, "messages" | "stopped_runs">,
+	stored: Pick<Details, "messages" | "stopped_runs" | "runs">,
 	waits: (m: Schemas["Message"], index: number) => boolean,
 ): { lines: Line[]; queue: Said[] } {
 	const messages = stored.messages as Schemas["Message"][];
@@ -676,6 +685,7 @@ function linesOf(
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
 	});
 	end(messages.at(-1)?.run_id);
+	time(lines, stored.runs);
 	return { lines, queue };
 }
 
@@ -708,6 +718,20 @@ function stepOf(m: Schemas["Message"]): Step {
 	return s;
 }
 
+/** Adds to calls how long they took. */
+function time(lines: readonly Line[], runs: readonly Schemas["RunFigures"][] = []): void {
+	const place = (run: string, step: number, call: string) => `${run}/${step}/${call}`;
+	const took = new Map(
+		runs.flatMap((r) => (r.tool_calls ?? []).map((c) => [place(r.run_id, c.step_index, c.tool_call_id), c.duration_ms])),
+	);
+	for (const l of lines)
+		if (l.kind === "step")
+			for (const c of l.calls) {
+				const durationMs = took.get(place(l.run, l.index, c.id));
+				if (durationMs) c.durationMs = durationMs;
+			}
+}
+
 /** Gives a stored result to its call, which stands in one of the last lines. */
 function settle(lines: Line[], p: Part): void {
 	if (p.type !== "tool-result") return;
@@ -726,15 +750,14 @@ function settle(lines: Line[], p: Part): void {
 function ended(c: Call, result: unknown, isError: boolean): Call {
 	const decision = c.ask?.decision?.decision;
 	const refused = decision === "refused" || decision === "expired";
-	const failed = isError && unavailability(result) ? "unavailable" : "failed";
+	const failed = isError && /^\S+ cannot be used: /.test(errorOf(result)) ? "unavailable" : "failed";
 	return { ...c, state: refused ? "refused" : isError ? failed : "done", result };
 }
 
-/** Why the tool of a call could not be used, in the words of tool-executor, and whether a person can connect what it lacks. */
-export function unavailability(result: unknown): { reason: string; connect: boolean } | undefined {
-	const said = typeof result === "object" && result !== null && "error" in result ? String(result.error) : "";
-	const found = /^\S+ cannot be used: (.*?)( \(a person can connect it at .*\))?$/s.exec(said);
-	return found?.[1] ? { reason: found[1], connect: found[2] !== undefined } : undefined;
+/** The error that a result is; empty if it is none. */
+export function errorOf(result: unknown): string {
+	if (typeof result !== "object" || result === null || !("error" in result)) return "";
+	return typeof result.error === "string" ? result.error : JSON.stringify(result.error);
 }
 
 function partsOf(content: unknown): Part[] {

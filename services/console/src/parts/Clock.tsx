@@ -11,6 +11,11 @@ export function useNow(): number {
 	return now;
 }
 
+/** How long something has gone on: 0:07. */
+export function Elapsed({ since }: { since: number }) {
+	return <span className="n">{clock(useNow() - since)}</span>;
+}
+
 /** What is left until a time: 0:21. It ends at 0:00. */
 export function Countdown({ until }: { until: string }) {
 	return <span className="n">{clock(Date.parse(until) - useNow() + 999)}</span>;

@@ -181,7 +181,8 @@ const (
 	codeReconnect    = "CONNECTION_REFUSED"
 )
 
-// refusal returns the fault for an answer that is no success.
+// refusal returns the fault for an answer that is no success. The console recognizes the words about
+// connections and limits.
 func refusal(provider string, res *http.Response, body []byte) error {
 	name, e := title(provider), readError(body)
 	said := ""

@@ -147,7 +147,8 @@ func (c *challenge) why() string {
 	return "an owner has to sign in to it"
 }
 
-// unauthorized is the result of a call that a server has refused for want of a sign-in.
+// unauthorized is the result of a call that a server has refused for want of a sign-in. The console
+// recognizes its words.
 func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (result tool.Result, ok bool) {
 	c, ok := errors.AsType[*challenge](err)
 	if !ok {
