@@ -239,6 +239,41 @@ func TestRestartWithoutTheRecord(t *testing.T) {
 	}
 }
 
+// TestRestartWhileRecorded checks that a viewer that has nothing yet misses no event if the first ones
+// are recorded between two reads of the record.
+func TestRestartWhileRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	w.say("a")
+	w.say("b")
+	w.rows.behind = 2
+	reads := 0
+	w.rows.before = func() {
+		if reads++; reads == 2 {
+			w.rows.mu.Lock()
+			defer w.rows.mu.Unlock()
+			w.rows.behind = 0
+		}
+	}
+	v, err := w.feed.Open(w.ctx, w.session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if err := v.Restart(w.ctx, feed.Snapshot{}); err != nil {
+		t.Fatal(err)
+	}
+	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: w.ordinal}, feed.Follow{})
+	w.end()
+	b := &buffer{}
+	if err := v.Serve(w.ctx, b, nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(idsOf(1, 2), b.ids(t)); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+}
+
 // TestReplicaIsBehind checks that a tail without its last event is not considered complete.
 func TestReplicaIsBehind(t *testing.T) {
 	t.Parallel()

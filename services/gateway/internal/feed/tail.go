@@ -34,6 +34,7 @@ type tail struct {
 type wanted struct {
 	from  Position
 	exact bool      // a tail without that event is useless
+	known bool      // that event need not be in the tail, only those after it
 	page  int       // this many bytes are enough; 0 for all
 	since time.Time // the event was stored before
 	actor identity.Actor

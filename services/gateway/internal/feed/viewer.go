@@ -377,7 +377,7 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	if v.follow.Run != 0 && p.Run != v.follow.Run || p == (Position{}) {
 		from = Position{Run: max(v.follow.Run, 1)}
 	}
-	return v.fromTail(ctx, wanted{from: from}, func(got tail) (int, bool, error) {
+	return v.fromTail(ctx, wanted{from: from, known: from == p}, func(got tail) (int, bool, error) {
 		i, ok := v.restartAt(got.frames, p)
 		if !ok && got.short {
 			return 0, false, unavailable(ErrSlow) // too many events follow the snapshot
