@@ -101,7 +101,7 @@ test("a call is queued until the answer is complete, and its times are the serve
 		{ state: "running", startedAt: Date.parse("2026-11-24T12:00:00.5Z") },
 		{ state: "running", startedAt: 1005 }, // an older server does not say it
 	]);
-	c.asked([{ tool_call_id: "b", step_index: 0, args: {}, planned_at: "2026-11-24T12:00:00.7Z" }] as never);
+	c.asked("r1", [{ tool_call_id: "b", step_index: 0, args: {}, planned_at: "2026-11-24T12:00:00.7Z" }] as never);
 	expect(steps()[0]?.calls[1]).toMatchObject({ startedAt: Date.parse("2026-11-24T12:00:00.7Z") });
 	const result = { type: "tool-result", toolName: "doc_list", result: "1", isError: false };
 	apply({ ...result, toolCallId: "a", durationMs: 84 }, { ...result, toolCallId: "b" });
@@ -172,7 +172,7 @@ test("a page that opens while calls wait says for whom", () => {
 	};
 	const { c, steps, apply } = conversation([asked, answer], { id: "r1", state: "waiting", user_message_id: "u0", usage: {} });
 	expect(c.calling).toBe("r1");
-	c.asked([
+	c.asked("r1", [
 		{
 			tool_call_id: "ask",
 			step_index: 0,
@@ -437,13 +437,19 @@ test("the questions of a step, and who answered them", () => {
 	expect(questionsOf(c.view()).map((q) => q.call.id)).toEqual(["b"]);
 	// The run says when; its earlier call with the same id is another one.
 	const approval = { reason: "", asked_at: "", question: "approval", decision: "refused", decision_reason: "not yet", decided_by: "ines" };
-	c.asked([{ tool_call_id: "a", step_index: 1, args: {}, approval: { ...approval, decided_at: "2026-11-24T14:43:00Z" } }] as never);
+	c.asked("r1", [{ tool_call_id: "a", step_index: 1, args: {}, approval: { ...approval, decided_at: "2026-11-24T14:43:00Z" } }] as never);
 	expect(steps()[1]?.calls[0]).toMatchObject({
 		state: "refused",
 		ask: { decision: { by: "ines", reason: "not yet", at: "2026-11-24T14:43:00Z" } },
 	});
 	expect(steps()[0]?.calls[0]?.ask).toBeUndefined();
 	apply({ ...response, toolCallId: "b", decision: "approved" }, complete(1), done);
+	expect(questionsOf(c.view())).toEqual([]);
+	// What was read of the run can come after its end.
+	const approved = { ...approval, decision: "approved", decided_at: "2026-11-24T14:44:00Z" };
+	c.asked("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: approved }] as never);
+	expect(steps()[1]?.calls[1]?.ask?.decision?.at).toBe("2026-11-24T14:44:00Z");
+	c.asked("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: { ...approval, decision: null } }] as never);
 	expect(questionsOf(c.view())).toEqual([]);
 });
 

@@ -283,14 +283,15 @@ export class Conversation {
 		return calls ? active?.run : undefined;
 	}
 
-	/** Adds whom the calls of the active run wait for, who has answered, and since when they run. */
-	asked(calls: readonly Schemas["ToolCall"][]): void {
+	/** Adds who has answered for the calls of a run and, while it is active, whom they wait for and since when they run. */
+	asked(run: string, calls: readonly Schemas["ToolCall"][]): void {
 		const { active } = this.#view;
 		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step, planned_at: planned } of calls) {
+			if (approval?.decided_at && approval.decision !== "rule" && !until) this.#decided(run, step, id, approval);
+			if (active?.run !== run) continue; // it has ended since it was read
 			const began = approval?.decided_at ?? planned;
 			if (began) this.#call(id, (c) => (c.state === "running" ? { ...c, startedAt: Date.parse(began) } : c));
 			if (until) this.#call(id, (c) => ({ ...c, state: "client", args, until, step }));
-			else if (approval?.decided_at && approval.decision !== "rule") this.#decided(active?.run, step, id, approval);
 			else if (approval && !approval.decision)
 				this.#call(id, (c) => ({
 					...c,
@@ -308,7 +309,7 @@ export class Conversation {
 	}
 
 	/** Adds to a call who answered the question about it, and when. */
-	#decided(run: string | undefined, step: number, id: string, a: Schemas["Approval"]): void {
+	#decided(run: string, step: number, id: string, a: Schemas["Approval"]): void {
 		const decision = {
 			decision: a.decision ?? "",
 			by: a.decided_by ?? undefined,

@@ -35,7 +35,7 @@ export function useConversation(id: string): Loaded {
 				};
 				const ask = async (run: string | undefined) => {
 					const found = run && (await read(run));
-					if (found) conversation.asked(found.tool_calls);
+					if (found) conversation.asked(found.run.id, found.tool_calls);
 				};
 				/** Says how long takeovers took. The trace is a moment behind, and is read after the step that was repeated. */
 				const tookOver = async (run: string) => {
