@@ -408,7 +408,7 @@ test("a person gives the result of a client's tool, also after a reload", async 
 	await page.keyboard.type('{"city":"Paris"}');
 	await card.getByRole("button", { name: "Send the result" }).click();
 	await page.getByRole("button", { name: /Done Get location/ }).click();
-	await page.getByRole("region", { name: "Result", exact: true }).getByText("Paris").waitFor();
+	await page.getByRole("group", { name: "Result", exact: true }).getByText("Paris").waitFor();
 	// The step that would tell of it is over the session's limit.
 	await page.getByRole("log").getByText("Stopped after 1 step.").waitFor();
 	await page.getByRole("button", { name: "Go on for 1 more" }).click();
