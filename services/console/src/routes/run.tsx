@@ -84,7 +84,8 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 		);
 	const { details, trace } = read.data;
 	const { run } = details;
-	const go = (next: RunSearch) => void navigate({ to: "/w/$slug/runs/$id", params: { slug, id }, search: next, replace: true });
+	const go = (next: RunSearch) =>
+		void navigate({ to: "/w/$slug/runs/$id", params: { slug, id }, search: next, replace: true, resetScroll: false });
 	const view = search.view ?? "waterfall";
 	const row = view === "waterfall" ? fall.rows.find((r) => r.key === search.step) : undefined;
 	const shown = part && part.to <= fall.length ? part : { from: 0, to: fall.length };
