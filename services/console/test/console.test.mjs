@@ -140,7 +140,7 @@ const showTurns = (page, turns) =>
 		await route.fulfill({ response, json: { ...body, messages: messages.map((m, i) => message(...m, i)), runs } });
 	});
 
-test("a call shows how long it took, why it failed and what to do, and its result as a table", async (t) => {
+test("a turn shows its code in colours, and of a call how long it took, why it failed and what to do, and its result as a table", async (t) => {
 	const page = await person(t);
 	await say(page, "hello");
 	await page.getByText("Hello!").waitFor();
@@ -152,7 +152,16 @@ test("a call shows how long it took, why it failed and what to do, and its resul
 	await showTurns(page, {
 		messages: [
 			["user", 0, "Look them up"],
-			["assistant", 0, [call("list", "doc_list"), ...more.map((id) => call(id, "doc_read")), call("notion", "notion_read_page")]],
+			[
+				"assistant",
+				0,
+				[
+					{ type: "text", text: "```ts\nconst a = 1;\n```" },
+					call("list", "doc_list"),
+					...more.map((id) => call(id, "doc_read")),
+					call("notion", "notion_read_page"),
+				],
+			],
 			[
 				"tool",
 				0,
@@ -173,6 +182,7 @@ test("a call shows how long it took, why it failed and what to do, and its resul
 	await page.reload();
 	const row = page.getByRole("button", { name: "Done List documents 84 ms" });
 	await row.waitFor();
+	await page.getByRole("group", { name: "Code, ts" }).locator("span").getByText("const").waitFor(); // in its colour
 	// What failed is not folded, and open.
 	assert.equal(await page.getByRole("button", { name: "Done Read document" }).count(), 5);
 	await page.getByText("Notion no longer accepts our sign-in. API token is invalid. The agent went on without it.").waitFor();

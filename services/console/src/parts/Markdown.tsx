@@ -1,5 +1,6 @@
 import { Lexer, lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode } from "react";
+import { Code } from "./Code.tsx";
 import css from "./Markdown.module.css";
 
 /** Closes half-written marks. The code comes after the first load; until then they are shown as they are. */
@@ -28,6 +29,7 @@ export function Markdown({ text, writing = false }: { text: string; writing?: bo
 					links={t.raw.includes("[") ? links : "{}"}
 					level={levels[i] ?? 0}
 					caret={writing && i === blocks.length - 1}
+					open={writing && i === blocks.length - 1 && !isFence(t.raw)}
 				/>
 			))}
 			{writing && blocks.length === 0 && <span className={css.caret} />}
@@ -50,20 +52,35 @@ function levelsOf(blocks: readonly Token[]): number[] {
 	});
 }
 
-/** A block of a text, and the URLs that the whole text defines for links by reference. */
-const Block = memo(function Block({ source, links, caret, level }: { source: string; links: string; caret: boolean; level: number }) {
+/** Reports whether a block is code between two fences: nothing is added to it any more. */
+const isFence = (source: string) => /^ {0,3}(`{3,}(?!`)|~{3,}(?!~))[^\n]*\n(?:.*\n)? {0,3}\1[`~]*\s*$/s.test(source);
+
+/** A block of a text, and the URLs that the whole text defines for links by reference. What is open is still written. */
+const Block = memo(function Block({
+	source,
+	links,
+	caret,
+	open,
+	level,
+}: {
+	source: string;
+	links: string;
+	caret: boolean;
+	open: boolean;
+	level: number;
+}) {
 	const lexer = new Lexer();
 	Object.assign(lexer.tokens.links, JSON.parse(links));
 	return (
 		<>
 			{lexer.lex(source).map((t, i) => (
-				<Fragment key={i}>{block(t, caret, level)}</Fragment>
+				<Fragment key={i}>{block(t, open, caret, level)}</Fragment>
 			))}
 		</>
 	);
 });
 
-function block(t: Token, caret = false, level = 0): ReactNode {
+function block(t: Token, open: boolean, caret = false, level = 0): ReactNode {
 	const tail = caret && <span className={css.caret} />;
 	switch (t.type) {
 		case "paragraph":
@@ -85,20 +102,15 @@ function block(t: Token, caret = false, level = 0): ReactNode {
 			const items = list.items.map((item, i) => (
 				<li key={i}>
 					{item.task && <input type="checkbox" checked={item.checked ?? false} readOnly aria-label={item.checked ? "Done" : "To do"} />}
-					{blocksOf(item.tokens)}
+					{blocksOf(item.tokens, open && i === list.items.length - 1)}
 				</li>
 			));
 			return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
 		}
 		case "code":
-			return (
-				<pre tabIndex={0} role="region" aria-label={(t as Tokens.Code).lang ? `Code, ${(t as Tokens.Code).lang}` : "Code"}>
-					<code>{(t as Tokens.Code).text}</code>
-					{tail}
-				</pre>
-			);
+			return <Code text={(t as Tokens.Code).text} language={(t as Tokens.Code).lang?.split(/\s/)[0] ?? ""} open={open} caret={caret} />;
 		case "blockquote":
-			return <blockquote>{blocksOf(t.tokens ?? [])}</blockquote>;
+			return <blockquote>{blocksOf(t.tokens ?? [], open)}</blockquote>;
 		case "hr":
 			return <hr />;
 		case "table": {
@@ -140,8 +152,8 @@ function block(t: Token, caret = false, level = 0): ReactNode {
 	}
 }
 
-function blocksOf(tokens: Token[]): ReactNode {
-	return tokens.map((t, i) => <Fragment key={i}>{block(t)}</Fragment>);
+function blocksOf(tokens: Token[], open: boolean): ReactNode {
+	return tokens.map((t, i) => <Fragment key={i}>{block(t, open && i === tokens.length - 1)}</Fragment>);
 }
 
 function inline(tokens: Token[] | undefined): ReactNode {
