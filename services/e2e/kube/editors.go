@@ -27,7 +27,8 @@ const (
 
 // editors are people who edit documents through the gateway's Service while a scenario runs, and
 // readers. Writers send again what the server has lost, so losses show while all of them are
-// offline: a new client must then find everything that a reader has seen.
+// offline: a new client must then find everything that a reader has seen. A change that was not
+// stored, but is in the next snapshot, does not show.
 type editors struct {
 	world         *world.World
 	owner, viewer world.Member
