@@ -130,6 +130,8 @@ func TestCallsSpreadOverReplicas(t *testing.T) {
 func TestCallsReachNewReplicas(t *testing.T) {
 	t.Parallel()
 	before, added := startReplica(t), startReplica(t)
+	release := sync.OnceFunc(func() { close(before.slow) })
+	t.Cleanup(release) // a server is closed when its requests have ended
 	b := startBalancer(t, before)
 	c := rpc.NewHTTPClientOfLife(50 * time.Millisecond)
 	defer c.CloseIdleConnections()
@@ -151,7 +153,7 @@ func TestCallsReachNewReplicas(t *testing.T) {
 			time.Sleep(time.Millisecond) //nolint:forbidigo // connections are replaced by the clock
 		}
 	}
-	close(before.slow)
+	release()
 	var body strings.Builder
 	if _, err := io.Copy(&body, slow.Body); err != nil || body.String() != "whole" {
 		t.Errorf("the call in progress returned %q, %v", body.String(), err)
