@@ -453,6 +453,53 @@ test("the questions of a step, and who answered them", () => {
 	expect(questionsOf(c.view())).toEqual([]);
 });
 
+test("what was read of a run changes no call that has been answered or has ended since", () => {
+	const { c, apply, steps } = conversation();
+	const begun = (id: string) => ({ type: "tool-call-complete", toolCallId: id, toolName: "send", args: {} });
+	const request = (id: string) => ({ type: "tool-approval-request", toolCallId: id, toolName: "send", args: {} });
+	const response = (id: string) => ({
+		type: "tool-approval-response",
+		toolCallId: id,
+		toolName: "send",
+		decision: "approved",
+		decidedBy: "ines",
+	});
+	const approval = { reason: "why", args: {}, asked_at: "2026-11-24T14:00:00Z", question: "approval", decision: null };
+	const read = (id: string) => ({ tool_call_id: id, step_index: 0, args: {}, planned_at: "2026-11-24T13:00:00Z", approval });
+	const waits = { tool_call_id: "d", step_index: 0, args: {}, result_expires_at: "2026-11-24T15:00:00Z" };
+	apply(start, begun("a"), begun("b"), begun("c"), begun("d"), complete(0), request("a"), request("b"), request("c"));
+	// The run is read; its answer comes after these events.
+	apply(
+		{ type: "tool-client-request", toolCallId: "d", toolName: "send", args: {}, expiresAt: "2026-11-24T15:00:00Z", stepIndex: 0 },
+		{ type: "tool-result", toolCallId: "d", toolName: "send", result: "1", isError: false },
+		response("a"),
+		response("b"),
+		{ type: "tool-result", toolCallId: "b", toolName: "send", result: "1", isError: false },
+	);
+	const since = steps()[0]?.calls[0]?.startedAt;
+	c.asked("r1", [read("a"), read("b"), read("c"), waits] as never);
+	expect(steps()[0]?.calls.map((c) => c.state)).toEqual(["running", "done", "asking", "done"]);
+	expect(steps()[0]?.calls[0]?.startedAt).toBe(since);
+	expect(questionsOf(c.view()).map((q) => q.call.id)).toEqual(["c"]);
+});
+
+test("an answer that comes before the run was read closes its question, and the call runs from then on", () => {
+	const called = { type: "tool-call", toolCallId: "a", toolName: "send", input: {} };
+	const answer = { id: "a0", role: "assistant", content: [called], created_at: "", run_id: "r1", tokens_in: null, tokens_out: null };
+	const { c, apply, steps } = conversation([answer], { id: "r1", state: "waiting", user_message_id: "u0", usage: {} });
+	apply({ type: "tool-approval-response", toolCallId: "a", toolName: "send", decision: "approved", decidedBy: "ines" });
+	const approval = { reason: "why", args: {}, asked_at: "2026-11-24T14:00:00Z", question: "approval" };
+	const call = { tool_call_id: "a", step_index: 0, args: {}, planned_at: "2026-11-24T13:00:00Z" };
+	c.asked("r1", [{ ...call, approval: { ...approval, decision: null } }] as never);
+	expect(questionsOf(c.view())).toEqual([]);
+	expect(steps()[0]?.calls).toMatchObject([{ state: "running", startedAt: 1001, ask: { decision: { by: "ines" } } }]);
+	const decided = { decision: "approved", decided_by: "ines", decided_at: "2026-11-24T14:10:00Z" };
+	c.asked("r1", [{ ...call, approval: { ...approval, ...decided } }] as never);
+	expect(steps()[0]?.calls).toMatchObject([
+		{ startedAt: Date.parse("2026-11-24T14:10:00Z"), ask: { reason: "why", decision: { at: "2026-11-24T14:10:00Z" } } },
+	]);
+});
+
 test("a stop that was refused leaves the run as it is by then", () => {
 	const { c, apply } = conversation();
 	apply(start, text("half"));

@@ -289,21 +289,28 @@ export class Conversation {
 		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step, planned_at: planned } of calls) {
 			if (approval?.decided_at && approval.decision !== "rule" && !until) this.#decided(run, step, id, approval);
 			if (active?.run !== run) continue; // it has ended since it was read
-			const began = approval?.decided_at ?? planned;
-			if (began) this.#call(id, (c) => (c.state === "running" ? { ...c, startedAt: Date.parse(began) } : c));
-			if (until) this.#call(id, (c) => ({ ...c, state: "client", args, until, step }));
+			// Events may have come since the run was read: a call that was answered or has ended stays so.
+			const open = (c: Call) => c.state === "asking" || (c.state === "running" && !c.ask?.decision);
+			const decided = approval?.decided_at ?? undefined;
+			const began = decided ?? planned;
+			if (began) this.#call(id, (c) => (c.state === "running" && (decided || open(c)) ? { ...c, startedAt: Date.parse(began) } : c));
+			if (until) this.#call(id, (c) => (c.state === "running" || c.state === "asking" ? { ...c, state: "client", args, until, step } : c));
 			else if (approval && !approval.decision)
-				this.#call(id, (c) => ({
-					...c,
-					state: "asking",
-					args: approval.args,
-					ask: {
-						reason: approval.reason,
-						expiresAt: approval.expires_at ?? undefined,
-						outcomeUnknown: approval.question === "outcome",
-						askedAt: approval.asked_at,
-					},
-				}));
+				this.#call(id, (c) =>
+					open(c)
+						? {
+								...c,
+								state: "asking",
+								args: approval.args,
+								ask: {
+									reason: approval.reason,
+									expiresAt: approval.expires_at ?? undefined,
+									outcomeUnknown: approval.question === "outcome",
+									askedAt: approval.asked_at,
+								},
+							}
+						: c,
+				);
 		}
 		this.#set({ ...this.#view, active });
 	}
@@ -415,11 +422,16 @@ export class Conversation {
 				this.#call(e.toolCallId, (c) => ({ ...c, state: "client", args: e.args, until: e.expiresAt, step: e.stepIndex }));
 				return;
 			case "tool-approval-response":
-				this.#call(e.toolCallId, (c) => ({
-					...c,
-					state: e.decision === "approved" || e.decision === "repeat" ? "running" : e.decision === "happened" ? "done" : "refused",
-					...(c.ask ? { ask: { ...c.ask, decision: { decision: e.decision, by: e.decidedBy, reason: e.reason } } } : {}),
-				}));
+				this.#call(e.toolCallId, (c) => {
+					const runs = e.decision === "approved" || e.decision === "repeat";
+					const ask = c.ask ?? { reason: "", outcomeUnknown: e.decision === "repeat" || e.decision === "happened" };
+					return {
+						...c,
+						state: runs ? "running" : e.decision === "happened" ? "done" : "refused",
+						...(runs ? { startedAt: now } : {}),
+						ask: { ...ask, decision: { decision: e.decision, by: e.decidedBy, reason: e.reason } },
+					};
+				});
 				return;
 			case "tool-progress":
 				this.#call(e.toolCallId, (c) => ({ ...c, progress: { message: e.message, percent: e.percent } }));
