@@ -29,7 +29,9 @@ test("today's cost is told as far as it is known", () => {
 	expect(costToday([budget("member", 2_000_000, 5), budget("workspace", 8_000_000, 1_230_000)], today)).toBe("$1.23 of $8.00 today");
 	expect(costToday([budget("workspace", 8_000_000, 0)], undefined)).toBe("$0.00 of $8.00 today");
 	expect(costToday([budget("workspace", null, 5)], today)).toBe("$1.20 today");
-	expect(costToday(undefined, [{ ...group("2026-11-24", 1_200_000), unpriced_calls: 1 }])).toBe("at least $1.20 today");
+	const unpriced = [{ ...group("2026-11-24", 1_200_000), unpriced_calls: 1 }];
+	expect(costToday(undefined, unpriced)).toBe("at least $1.20 today");
+	expect(costToday([budget("workspace", 8_000_000, 1_230_000)], unpriced)).toBe("at least $1.23 of $8.00 today");
 	expect(costToday([], [{ ...group("2026-11-24", 0), unpriced_calls: 1 }])).toBeUndefined();
 	expect(costToday([], [])).toBeUndefined();
 	expect(costToday([], undefined)).toBeUndefined();

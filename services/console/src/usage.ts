@@ -19,11 +19,13 @@ export const said: Record<Measure, (n: number) => string> = { cost: money, token
  */
 export function costToday(budgets: readonly Schemas["Budget"][] | undefined, today: readonly Group[] | undefined): string | undefined {
 	const budget = budgets?.find((b) => b.scope === "workspace" && b.cost_micros !== null);
-	if (budget?.used && budget.cost_micros !== null) return `${money(budget.used.cost_micros)} of ${money(budget.cost_micros)} today`;
+	const atLeast = today?.some((g) => g.unpriced_calls > 0) ? "at least " : "";
+	if (budget?.used && budget.cost_micros !== null)
+		return `${atLeast}${money(budget.used.cost_micros)} of ${money(budget.cost_micros)} today`;
 	if (!today) return;
 	const cost = today.reduce((n, g) => n + g.cost_micros, 0);
 	if (cost === 0) return;
-	return `${today.some((g) => g.unpriced_calls > 0) ? "at least " : ""}${money(cost)} today`;
+	return `${atLeast}${money(cost)} today`;
 }
 
 /** The days of a period, the last one today, as the server keys them: 2026-11-24, in UTC. */
