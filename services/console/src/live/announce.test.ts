@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { asked, happened } from "./announce.ts";
+import { announcer, asked, happened } from "./announce.ts";
 import type { Call, Line, Question, Step, View } from "./conversation.ts";
 
 const call = (tool: string, state: Call["state"] = "running"): Call => ({ id: tool, tool, state, received: 0 });
@@ -28,9 +28,24 @@ test("an answer is announced as it begins, calls tools and ends", () => {
 	);
 });
 
+test("only a run that was seen active is announced", () => {
+	const old = step(0, { text: "Tea is old.", state: "done" });
+	const say = announcer();
+	expect(say(view(false, old))).toBe("");
+	expect(say(view(false, { ...old }))).toBe(""); // such as after a reconnect
+	const answer = step(0, { run: "r2", key: "b", text: "Ink is older." });
+	const now = (active: boolean, ...lines: Line[]) => ({ ...view(false, ...lines), active: active ? { run: "r2" } : null }) as View;
+	expect(say(now(true, old, answer))).toBe("Answer began");
+	const done: Step = { ...answer, state: "done" };
+	expect(say(now(false, old, done))).toBe("Answer finished, 3 words");
+	expect(say(now(false, old, { ...done }))).toBe("Answer finished, 3 words"); // not said again: the sentence is the same
+	expect(say(view(false, old))).toBe(""); // another version
+	expect(say(now(false, done))).toBe("");
+});
+
 test("a tool without a sentence of its own is named, and notes are said whole", () => {
 	expect(happened(view(true, step(2, { calls: [call("mcp__tracker__create_issue"), call("mcp__tracker__create_issue")] })))).toBe(
-		"Uses Create issue, tracker two times",
+		"Uses Create issue of tracker two times",
 	);
 	expect(
 		happened(view(false, { kind: "note", key: "n", tone: "stop", title: "The run stopped.", text: "It is too long.", run: "r" })),

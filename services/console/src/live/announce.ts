@@ -2,6 +2,20 @@
 import { count, toolWords } from "../words.ts";
 import { answerEndingAt, type Call, type Question, type View } from "./conversation.ts";
 
+/**
+ * Returns a function that says the newest thing that happened, given each view in turn. It says nothing
+ * of a run that it has not seen active, such as that of another version or what was there already.
+ */
+export function announcer(): (v: View) => string {
+	let seen = new Set<string>();
+	return (v) => {
+		const run = v.lines.at(-1)?.run ?? "";
+		if (v.active) seen.add(v.active.run);
+		else seen = new Set([...seen].filter((r) => r === run));
+		return seen.has(run) ? happened(v) : "";
+	};
+}
+
 /** The newest thing that happened; empty if nothing did that is worth a sentence. */
 export function happened({ lines, active }: View): string {
 	const last = lines.at(-1);
@@ -47,7 +61,8 @@ function callWords(calls: readonly Call[]): string {
 	const times = new Map<string, number>();
 	for (const c of calls) times.set(c.tool, (times.get(c.tool) ?? 0) + 1);
 	const said = [...times].map(([tool, n]) => {
-		const [one, several] = verbs[tool] ?? [`Uses ${toolWords(tool)}`, `Uses ${toolWords(tool)} # times`];
+		const name = toolWords(tool).replace(", ", " of "); // a server's tool has its server behind a comma, as lists have here
+		const [one, several] = verbs[tool] ?? [`Uses ${name}`, `Uses ${name} # times`];
 		return n === 1 ? one : several.replace("#", numbers[n] ?? String(n));
 	});
 	return said.map((s, i) => (i === 0 ? s : s.charAt(0).toLowerCase() + s.slice(1))).join(", ");
