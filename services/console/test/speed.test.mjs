@@ -1,5 +1,5 @@
-// The console stays quick with long sessions and runs. What decides is counted, or compared with a short one
-// on the same machine; times are only printed.
+// The console stays quick with long sessions and runs. What decides is counted, or is the ratio of what a long
+// one costs to what a short one does in the same run of the test; times by themselves are only printed.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { people, say } from "./people.mjs";
