@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, clock, decisionWords, money, since, tellingArgument, timeOfDay, tokens, toolWords, until } from "./words.ts";
+import { ago, clock, decisionWords, money, since, tellingArgument, timeOfDay, timeOn, tokens, toolWords, until } from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
@@ -35,9 +35,12 @@ test("figures", () => {
 
 test("who answered, and what", () => {
 	const at = new Date(2026, 10, 24, 14, 43).toISOString();
+	const [today, later] = [24, 25].map((day) => new Date(2026, 10, day, 20).getTime());
 	const time = timeOfDay(at);
-	expect(decisionWords({ decision: "approved", at }, "Ines")).toBe(`Approved by Ines, ${time}`);
-	expect(decisionWords({ decision: "refused", at, reason: "not yet" }, "You")).toBe(`Refused by you, ${time}: not yet`);
+	expect(decisionWords({ decision: "approved", at }, "Ines", today)).toBe(`Approved by Ines, ${time}`);
+	expect(decisionWords({ decision: "refused", at, reason: "not yet" }, "You", today)).toBe(`Refused by you, ${time}: not yet`);
+	expect(decisionWords({ decision: "approved", at }, "Ines", later)).toBe(`Approved by Ines, ${timeOn(at, later)}`);
+	expect(timeOn(at, later)).toMatch(/ on .*24/);
 	expect(decisionWords({ decision: "expired" }, "Signalbox")).toBe("Refused: nobody answered in time");
 	expect(decisionWords({ decision: "happened" }, "You")).toBe("You said that it happened");
 });

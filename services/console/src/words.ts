@@ -140,6 +140,7 @@ export function dayOf(at: string, now = Date.now()): string {
 export function decisionWords(
 	{ decision, at, reason }: { decision: string; at?: string | undefined; reason?: string | undefined },
 	who: string,
+	now = Date.now(),
 ): string {
 	const by = who === "You" ? "you" : who;
 	const said =
@@ -150,7 +151,7 @@ export function decisionWords(
 			happened: `${who} said that it happened`,
 			repeat: `${who} had it done again`,
 		}[decision] ?? decision;
-	return `${said}${at ? `, ${timeOfDay(at)}` : ""}${reason ? `: ${reason}` : ""}`;
+	return `${said}${at ? `, ${timeOn(at, now)}` : ""}${reason ? `: ${reason}` : ""}`;
 }
 
 /** What a session does now; empty if nothing. */

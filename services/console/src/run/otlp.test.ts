@@ -47,10 +47,12 @@ const trace = {
 	truncated: false,
 };
 
+const spansOf = (made: object) =>
+	(made as { resourceSpans: { scopeSpans: { spans: Record<string, unknown>[] }[] }[] }).resourceSpans[0]?.scopeSpans[0]?.spans ?? [];
+
 test("a run is a trace: steps, attempts and calls, with exact times and what failed", () => {
 	const fall = waterfall(details, trace, Date.parse(at(60)));
-	const made = otlp(details, fall) as { resourceSpans: { scopeSpans: { spans: Record<string, unknown>[] }[] }[] };
-	const spans = made.resourceSpans[0]?.scopeSpans[0]?.spans ?? [];
+	const spans = spansOf(otlp(details, fall));
 	expect(spans.map((s) => [s.name, s.spanId, s.parentSpanId, s.status])).toEqual([
 		["run 3", "0000000000000001", undefined, { code: 2, message: "It broke." }],
 		["step 1", "0000000100000000", "0000000000000001", {}],
@@ -65,4 +67,17 @@ test("a run is a trace: steps, attempts and calls, with exact times and what fai
 	expect(of(3)).toMatchObject({ "gen_ai.usage.input_tokens": { intValue: "10" }, "signalbox.cost_micros": { intValue: "1000" } });
 	expect(of(2)).not.toHaveProperty("gen_ai.usage.input_tokens"); // an attempt that broke off has no known tokens
 	expect(of(0)).not.toHaveProperty("signalbox.cost_micros"); // unknown, which is not 0
+});
+
+test("what has not ended has no end", () => {
+	const [call] = details.tool_calls;
+	const parked = { ...call, phase: "parked", state: "running", result_expires_at: at(90), done_at: null, duration_ms: null };
+	const running = {
+		...details,
+		run: { ...details.run, state: "running", error: null, ended_at: null },
+		tool_calls: [parked],
+	} as unknown as Details;
+	const spans = spansOf(otlp(running, waterfall(running, trace, Date.parse(at(60)))));
+	expect(spans.filter((s) => !s.endTimeUnixNano).map((s) => s.name)).toEqual(["run 3", "step 1", "execute_tool doc_read"]);
+	expect(spans).toHaveLength(5);
 });

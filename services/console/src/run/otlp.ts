@@ -27,7 +27,8 @@ export function otlp({ run }: Details, fall: Waterfall): object {
 		name: string;
 		kind: 1 | 3; // internal, client
 		from: number;
-		to: number;
+		/** Undefined for what has not ended. */
+		to: number | undefined;
 		failed: string | boolean;
 		attributes: Attribute[];
 	}) => ({
@@ -37,10 +38,12 @@ export function otlp({ run }: Details, fall: Waterfall): object {
 		name: of.name,
 		kind: of.kind,
 		startTimeUnixNano: nanos(of.from),
-		endTimeUnixNano: nanos(of.to),
+		...(of.to === undefined ? {} : { endTimeUnixNano: nanos(of.to) }),
 		attributes: of.attributes,
 		status: of.failed ? { code: 2, ...(typeof of.failed === "string" ? { message: of.failed } : {}) } : {},
 	});
+	const open = fall.rows.filter((r) => r.signal === "running" || r.signal === "waiting" || r.signal === "parked");
+	const goesOn = (row: Row) => open.some((r) => r === row || (row.of.kind === "step" && r.step === row.step));
 	const model = { "gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model };
 	const spans = [
 		span({
@@ -48,7 +51,7 @@ export function otlp({ run }: Details, fall: Waterfall): object {
 			name: `run ${run.ordinal}`,
 			kind: 1,
 			from: 0,
-			to: fall.length,
+			to: run.ended_at ? fall.length : undefined,
 			failed: run.error ? run.error.message || run.error.code || true : false,
 			attributes: attributes({
 				"gen_ai.operation.name": "invoke_agent",
@@ -73,7 +76,7 @@ export function otlp({ run }: Details, fall: Waterfall): object {
 				name: of.kind === "step" ? `step ${row.step + 1}` : of.kind === "call" ? `execute_tool ${of.call.tool_name}` : `chat ${run.model}`,
 				kind: of.kind === "attempt" ? 3 : 1,
 				from: Math.min(...row.spans.map((s) => s.from)),
-				to: Math.max(...row.spans.map((s) => s.to)),
+				to: goesOn(row) ? undefined : Math.max(...row.spans.map((s) => s.to)),
 				failed: of.kind === "call" ? row.signal === "failed" && (of.call.error_type ?? true) : broken,
 				attributes: attributes({
 					"signalbox.step": row.step,
