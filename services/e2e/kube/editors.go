@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,8 +34,10 @@ type editors struct {
 	world         *world.World
 	owner, viewer world.Member
 	rooms         []*room
+	stay          context.CancelFunc // ends the coming and going
 	write         context.CancelFunc // ends the writing
 	connect       context.CancelFunc // disconnects everybody
+	coming        sync.WaitGroup
 	writing       sync.WaitGroup
 	connected     sync.WaitGroup
 	changes       atomic.Int64
@@ -68,9 +71,10 @@ func (s *suite) edit(ctx context.Context) (*editors, error) {
 		}
 		e.rooms = append(e.rooms, &room{document: made.Document.ID})
 	}
-	var writing context.Context
+	var coming, writing context.Context
 	ctx, e.connect = context.WithCancel(ctx)
 	writing, e.write = context.WithCancel(ctx)
+	coming, e.stay = context.WithCancel(ctx)
 	for _, r := range e.rooms {
 		r.reader = e.open(ctx, r, "a reader", e.viewer, 0)
 		for n := range writers {
@@ -78,7 +82,7 @@ func (s *suite) edit(ctx context.Context) (*editors, error) {
 			r.writers = append(r.writers, w)
 			e.writing.Go(func() { e.keepTyping(writing, w) })
 		}
-		e.writing.Go(func() { e.comeAndGo(ctx, writing, r) })
+		e.coming.Go(func() { e.comeAndGo(ctx, coming, r) })
 	}
 	return e, nil
 }
@@ -112,11 +116,11 @@ func (e *editors) keepTyping(ctx context.Context, w *editing.Editor) {
 }
 
 // comeAndGo takes the writers of a document offline again and again, and checks that nothing is lost.
-func (e *editors) comeAndGo(ctx, writing context.Context, r *room) {
-	for sleep(writing, online) == nil {
+func (e *editors) comeAndGo(ctx, coming context.Context, r *room) {
+	for sleep(coming, online) == nil {
 		r.cut(true)
 		seen := r.reader.Seen()
-		_ = sleep(writing, offline) // the check is made even then
+		_ = sleep(coming, offline) // the check is made even then
 		if fresh := e.fresh(ctx, r); fresh != nil {
 			e.holds(fresh, seen)
 		}
@@ -165,54 +169,70 @@ func (e *editors) until(ctx context.Context, ok func() bool) bool {
 	return true
 }
 
-// settle ends the writing, and checks that every replica of a document becomes equal and has each
-// writer's changes. Then, with all clients gone, it kills the pods that hold the documents: a new
-// client must find the same.
+// settle kills the pods that hold the documents, with every writer cut off in the middle of writing: a
+// new client must find what readers have seen. Then writers come back, and every replica of a
+// document has to become equal, and have each writer's changes.
 func (s *suite) settle(ctx context.Context, e *editors, r *result) error {
-	e.write()
-	e.writing.Wait()
-	states := make([][]byte, len(e.rooms))
-	own := make([]yjs.StateVector, len(e.rooms))
-	for i, place := range e.rooms {
-		if !e.until(ctx, func() bool {
-			states[i] = e.state(place.reader)
-			for _, w := range place.writers {
-				if states[i] == nil || !bytes.Equal(e.state(w), states[i]) {
-					return false
-				}
-			}
-			return true
-		}) {
-			e.complain("the replicas of document %s did not become equal within %s", place.document, patience)
-		}
-		own[i] = yjs.StateVector{}
-		for _, w := range place.writers {
-			own[i][w.ClientID()] = w.Seen()[w.ClientID()]
-		}
-	}
-	e.connect()
-	e.connected.Wait()
 	pods, err := s.pods(ctx, "app.kubernetes.io/component=document-sync")
-	for _, pod := range pods {
-		err = errors.Join(err, s.killPod(ctx, pod))
-	}
 	if err != nil {
 		return err
 	}
-	for i, place := range e.rooms {
-		fresh := e.fresh(ctx, place)
-		if fresh == nil {
-			continue
-		}
-		e.holds(fresh, own[i])
-		if state, _, err := fresh.State(); err != nil || !bytes.Equal(state, states[i]) {
-			e.complain("%s got another state than all had at the end (%v)", fresh.Name, err)
-		}
+	e.stay()
+	e.coming.Wait()
+	// They write on while they are offline. Before, readers shall see something new.
+	if err := sleep(ctx, offline); err != nil {
+		return err
 	}
+	seen := make([]yjs.StateVector, len(e.rooms))
+	for i, place := range e.rooms {
+		place.cut(true)
+		seen[i] = place.reader.Seen()
+	}
+	// Soon: a snapshot, two seconds after the last change, has everything, stored before or not.
+	var killing sync.WaitGroup
+	errs := make([]error, len(pods))
+	for i, pod := range pods {
+		killing.Go(func() { errs[i] = s.killPod(ctx, pod) })
+	}
+	killing.Wait()
+	e.write()
+	e.writing.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, place := range e.rooms {
+		if fresh := e.fresh(ctx, place); fresh != nil {
+			e.holds(fresh, seen[i])
+		}
+		place.cut(false)
+	}
+	for _, place := range e.rooms {
+		e.same(ctx, place)
+	}
+	e.connect()
 	e.connected.Wait()
 	r.Figures = append(r.Figures, figure{"changes of documents", float64(e.changes.Load()), "made"})
 	r.Broken = append(r.Broken, e.broken...)
 	return s.ready(ctx)
+}
+
+// same checks that all replicas of a document become equal, and have each writer's changes.
+func (e *editors) same(ctx context.Context, r *room) {
+	equal := func() bool {
+		state := e.state(r.reader)
+		return state != nil && !slices.ContainsFunc(r.writers, func(w *editing.Editor) bool { return !bytes.Equal(e.state(w), state) })
+	}
+	if !e.until(ctx, equal) {
+		e.complain("the replicas of document %s did not become equal within %s", r.document, patience)
+	}
+	own := yjs.StateVector{}
+	for _, w := range r.writers {
+		own[w.ClientID()] = w.Seen()[w.ClientID()]
+	}
+	e.holds(r.reader, own)
+	if fresh := e.fresh(ctx, r); fresh != nil {
+		e.holds(fresh, own)
+	}
 }
 
 // state returns a client's state, or nil while it is not synced.
