@@ -142,12 +142,18 @@ func TestCheckFindsFaults(t *testing.T) {
 		plant func(*transcript)
 		want  []sort
 	}{
-		"none":                            {func(*transcript) {}, nil},
-		"lost event":                      {func(t *transcript) { drop(t.views[0], 4) }, []sort{hole}},
-		"event twice":                     {func(t *transcript) { t.views[1].sights = slices.Insert(t.views[1].sights, 4, t.views[1].sights[3]) }, []sort{twice}},
-		"late event":                      {func(t *transcript) { swap(t.views[1], 4, 5) }, []sort{hole, twice, differs}},
-		"two orders":                      {func(t *transcript) { swapRuns(t.views[1]) }, []sort{differs}},
-		"other bytes":                     {func(t *transcript) { t.note(t.views[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
+		"none":                             {func(*transcript) {}, nil},
+		"lost event":                       {func(t *transcript) { drop(t.views[0], 4) }, []sort{hole}},
+		"event twice":                      {func(t *transcript) { t.views[1].sights = slices.Insert(t.views[1].sights, 4, t.views[1].sights[3]) }, []sort{twice}},
+		"late event":                       {func(t *transcript) { swap(t.views[1], 4, 5) }, []sort{hole, twice, differs}},
+		"two orders":                       {func(t *transcript) { swapRuns(t.views[1]) }, []sort{differs}},
+		"other bytes":                      {func(t *transcript) { t.note(t.views[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "") }, []sort{twice, differs}},
+		"one more member":                  {more, []sort{differs}},
+		"one more member in a new version": {func(t *transcript) { t.versions = true; more(t) }, nil},
+		"other bytes of a new version": {func(t *transcript) {
+			t.versions = true
+			t.note(t.views[0], "text-delta", "1-4", []byte(`{"delta":"x"}`), "")
+		}, []sort{twice, differs}},
 		"snapshot":                        {func(t *transcript) { snapshotAt(t.views[0], place{1, 4}) }, nil},
 		"hole behind":                     {func(t *transcript) { snapshotAt(t.views[0], place{1, 3}) }, []sort{hole}},
 		"hole in a run after a snapshot":  {func(t *transcript) { snapshotAt(t.views[0], place{1, 4}); drop(t.views[0], 9) }, []sort{hole}},
@@ -269,6 +275,14 @@ func change(t *transcript, run string, f func(*world.Run)) {
 	r := t.runs[run]
 	f(&r)
 	t.runs[run] = r
+}
+
+// more lets a view see an event with a member more than the other.
+func more(t *transcript) {
+	known := t.events[place{1, 4}]
+	first := t.views[0]
+	t.note(first, known.kind, "1-4", append([]byte(`{"at":1,`), known.data[1:]...), "")
+	first.sights = first.sights[:len(first.sights)-1]
 }
 
 func recount(t *transcript, note string, effects int) {

@@ -38,6 +38,9 @@ type Config struct {
 	// Disturb breaks things, instead of the killer, and returns when the system is whole again.
 	// It calls Died when it breaks something.
 	Disturb func(ctx context.Context, died Died) error
+	// Versions is true if gateways of several versions run. Events from a newer one may have
+	// members that the others do not know.
+	Versions bool
 	// Loads changes the load while Disturb runs; nil if it stays as it begins, at Rate.
 	Loads <-chan Load
 	// Out gets progress reports.

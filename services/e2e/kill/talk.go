@@ -43,6 +43,7 @@ func (k *talker) converse(ctx context.Context, name string) {
 		return
 	}
 	k.t = newTranscript(session)
+	k.t.versions = k.cfg.Versions
 	watching, leave := context.WithCancel(ctx)
 	defer leave()
 	var wg sync.WaitGroup

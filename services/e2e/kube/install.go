@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"signalbox.dev/pkg/pg"
 	"signalbox.dev/services/e2e/world"
 )
 
@@ -49,17 +52,17 @@ func (s *suite) prepare(ctx context.Context) error {
 }
 
 // trial installs the chart as a trial, measures the time until the first answer, upgrades it, rolls
-// it back to its first revision, and removes it.
+// it back to its first revision, as if the database had been migrated meanwhile, and removes it.
 func trial(ctx context.Context, s *suite, r *result) error {
 	if err := errors.Join(s.prepare(ctx), s.loadImages(ctx, "*-next.tar")); err != nil {
 		return err
 	}
 	begun := time.Now()
-	chart := func(verb, tag string) error {
-		return s.helm(ctx, verb, "signalbox", "deploy/helm/signalbox", "-f", "deploy/helm/signalbox/values-local.yaml", "--wait", "--timeout", patience.String(),
+	chart := func(verb, tag string, timeout time.Duration) error {
+		return s.helm(ctx, verb, "signalbox", "deploy/helm/signalbox", "-f", "deploy/helm/signalbox/values-local.yaml", "--wait", "--timeout", timeout.String(),
 			"--set", "image.tag="+tag+",image.pullPolicy=Never,local.storage.enabled=false,local.postgres.image=localhost/postgres:1,local.postgres.user=65532,local.nats.image=localhost/nats:1")
 	}
-	if err := chart("install", "dev"); err != nil {
+	if err := chart("install", "dev", patience); err != nil {
 		return err
 	}
 	ready := time.Since(begun)
@@ -82,18 +85,39 @@ func trial(ctx context.Context, s *suite, r *result) error {
 	if total > time.Minute {
 		r.Broken = append(r.Broken, fmt.Sprintf("the first answer came after %s; the goal is 60 s", total.Round(time.Second)))
 	}
-	if err := errors.Join(chart("upgrade", "next"), s.answer(ctx)); err != nil {
+	if err := errors.Join(chart("upgrade", "next", patience), s.answer(ctx)); err != nil {
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	// The Job of the installation runs again.
+	// As if the newer version had migrated the database. The Job of the installation runs again, and
+	// must not mind; an installation or upgrade must.
+	if err := s.pretendNewer(ctx); err != nil {
+		return err
+	}
 	err = errors.Join(s.helm(ctx, "rollback", "signalbox", "1", "--wait", "--wait-for-jobs", "--timeout", patience.String()), s.answer(ctx))
 	if err != nil {
 		return fmt.Errorf("rollback to the first revision: %w", err)
+	}
+	if err := chart("upgrade", "dev", time.Minute); err == nil {
+		r.Broken = append(r.Broken, "an older version was installed over the database of a newer one")
+	}
+	if err := s.answer(ctx); err != nil {
+		return fmt.Errorf("after an upgrade that was refused: %w", err)
 	}
 	if err := s.helm(ctx, "uninstall", "signalbox", "--wait", "--timeout", patience.String()); err != nil {
 		return err
 	}
 	_, err = s.do(ctx, "", "kubectl", "delete", "namespace", namespace, "--timeout", patience.String())
+	return err
+}
+
+// pretendNewer records a migration that no version has.
+func (s *suite) pretendNewer(ctx context.Context) error {
+	db, err := pgx.Connect(ctx, s.world.Database)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close(ctx) }() // nothing is left to write
+	_, err = db.Exec(ctx, "INSERT INTO gateway."+pg.VersionTable+" (version_id, is_applied) VALUES (99999, true)")
 	return err
 }
 

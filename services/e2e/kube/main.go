@@ -136,6 +136,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // each of them.
 func (s *suite) load(ctx context.Context, r *result, cfg kill.Config) error {
 	cfg.World, cfg.FarEnd, cfg.Dir, cfg.Seed, cfg.Talkers, cfg.Out = s.world, farEnd, s.dir, s.rnd.Uint64N(1_000_000), s.talkers, s.out
+	cfg.Versions = s.from != ""
 	people, err := s.edit(ctx)
 	if err != nil {
 		return err
@@ -145,15 +146,12 @@ func (s *suite) load(ctx context.Context, r *result, cfg kill.Config) error {
 	if err != nil {
 		return err
 	}
-	if err := s.settle(ctx, people, r); err != nil {
-		return err
-	}
 	r.Load = report
 	report.Write(s.out)
 	if !report.OK() {
 		r.Broken = append(r.Broken, fmt.Sprintf("conversations: %v", report.Problems))
 	}
-	return nil
+	return s.settle(ctx, people, r)
 }
 
 // write prints the figures as a table, and writes them as JSON.
