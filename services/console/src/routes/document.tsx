@@ -51,7 +51,7 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 				<Link to="/w/$slug/documents" params={{ slug }} aria-label="All documents" title="All documents">
 					<Icon of={ChevronLeft} />
 				</Link>
-				<h1 className="cut flex-1 font-mid">{name.data ?? ""}</h1>
+				<h1 className="cut flex-1 font-mid">{name.data ?? "Document"}</h1>
 				{workspace.role !== "viewer" && (
 					<Button small icon={SquareArrowOutUpRight} onClick={() => setSharing(true)}>
 						Share

@@ -128,7 +128,7 @@ function Beside({ id, conversation, doc }: { id: string; conversation: Conversat
 }
 
 function DocumentName({ id }: { id: string }) {
-	return <h2 className="cut flex-1 font-mid">{useDocumentName(id).data ?? ""}</h2>;
+	return <h2 className="cut flex-1 font-mid">{useDocumentName(id).data ?? "Document"}</h2>;
 }
 
 /**

@@ -38,7 +38,7 @@ export function SharedPage({ share }: { share: string }) {
 		<main className={css.page}>
 			<header className={css.top}>
 				<Mark />
-				<h1 className="cut flex-1 font-mid">{shown?.name ?? ""}</h1>
+				<h1 className="cut flex-1 font-mid">{shown?.name ?? "Document"}</h1>
 				{shown && (
 					<>
 						<time className="n text-small text-ink-3" dateTime={shown.updated_at} title={new Date(shown.updated_at).toLocaleString()}>
