@@ -134,9 +134,20 @@ func (c *cluster) pods(ctx context.Context, selector string) ([]string, error) {
 	return strings.Fields(out), err
 }
 
-// killPod ends a pod like the loss of its machine: without warning and without a drain.
+// killPod ends a pod like the loss of its machine: without warning and without a drain. The kubelet
+// alone would give its processes a second, also of a pod that is deleted without a grace period.
 func (c *cluster) killPod(ctx context.Context, pod string) error {
-	_, err := c.kubectl(ctx, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+	ids, err := c.kubectl(ctx, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[*].containerID}")
+	if err != nil {
+		return err
+	}
+	for id := range strings.FieldsSeq(ids) {
+		// One that is not running needs no kill.
+		if _, err := c.node(ctx, "ctr", "tasks", "kill", "-s", "SIGKILL", strings.TrimPrefix(id, "containerd://")); err != nil && !strings.Contains(err.Error(), "not found") {
+			return err
+		}
+	}
+	_, err = c.kubectl(ctx, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
 	return err
 }
 
