@@ -1,5 +1,6 @@
 import { type Client, createClient, type Schemas, SignalboxError } from "@signalbox/client";
 import { createContext, use } from "react";
+import { noteServerDate } from "./live/servertime.ts";
 
 export type Workspace = Schemas["Workspace"];
 
@@ -25,6 +26,7 @@ export async function unwrap<T>(request: Promise<{ data?: T; error?: unknown; re
 	const { data, error, response } = await request.catch(() => {
 		throw new SignalboxError("No connection: the server could not be reached.", 0);
 	});
+	noteServerDate(response.headers.get("Date"));
 	if (response.status === 401) signedOut.tell();
 	if (!response.ok) throw SignalboxError.of(error, response);
 	return data as T;

@@ -8,6 +8,7 @@
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
 import { noteOfEnd, noteOfError, noteOfRetry, runnerLost, tookOver } from "./notes.ts";
+import { serverNow } from "./servertime.ts";
 
 export interface File {
 	url: string;
@@ -371,7 +372,8 @@ export class Conversation {
 		this.#set({ ...this.#view, session });
 	}
 
-	apply(id: string, e: SignalboxEvent, now = Date.now()): void {
+	/** Applies an event that came at `now`, by the server's clock. */
+	apply(id: string, e: SignalboxEvent, now = serverNow()): void {
 		if (id) this.lastEvent = id;
 		switch (e.type) {
 			case "snapshot":

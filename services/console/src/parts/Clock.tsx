@@ -1,11 +1,12 @@
 import { useEffect, useState } from "react";
+import { serverNow } from "../live/servertime.ts";
 import { clock } from "../words.ts";
 
-/** The time now, once a second. */
+/** The time now by the server's clock, once a second. */
 export function useNow(): number {
-	const [now, setNow] = useState(Date.now());
+	const [now, setNow] = useState(serverNow());
 	useEffect(() => {
-		const t = setInterval(() => setNow(Date.now()), 1000);
+		const t = setInterval(() => setNow(serverNow()), 1000);
 		return () => clearInterval(t);
 	}, []);
 	return now;

@@ -1,10 +1,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Square } from "lucide-react";
-import { useEffect, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import type { Active } from "../live/conversation.ts";
 import { clock, money, tokens } from "../words.ts";
+import { useNow } from "./Clock.tsx";
 import { Button } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 import css from "./Strip.module.css";
@@ -44,11 +44,7 @@ export function Strip({
 }) {
 	const { workspace } = useWorkspace();
 	const cost = useCost(session, active);
-	const [now, setNow] = useState(Date.now());
-	useEffect(() => {
-		const t = setInterval(() => setNow(Date.now()), 1000);
-		return () => clearInterval(t);
-	}, []);
+	const now = useNow();
 	return (
 		<div className={css.strip}>
 			<Signal name={active.stopping ? "stopped" : signals[active.state]} />

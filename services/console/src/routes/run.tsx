@@ -5,6 +5,7 @@ import { Braces, ChevronLeft, Link2, MessageSquare, Terminal, Waypoints } from "
 import { type ReactNode, useEffect, useMemo, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
+import { serverNow } from "../live/servertime.ts";
 import { Icon, IconButton, Notice, Segments, Tag } from "../parts/controls.tsx";
 import { Markdown } from "../parts/Markdown.tsx";
 import { Signal, type SignalName } from "../parts/Signal.tsx";
@@ -49,7 +50,7 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 				unwrap(client.api.GET("/api/runs/{id}", path)),
 				unwrap(client.api.GET("/api/runs/{id}/trace", path)).catch(() => undefined), // of a server of an earlier release
 			]);
-			return { details, trace, at: Date.now() };
+			return { details, trace, at: serverNow() };
 		},
 		// The trace is a moment behind the run's end.
 		refetchInterval: (q) => {
