@@ -4,7 +4,7 @@ import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search } from "lucide-react";
 import { lazy, Suspense, useEffect, useMemo, useState } from "react";
 import { useActions } from "./actions.ts";
-import { slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
+import { perPage, slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
 import { timed } from "./live/delay.ts";
 import { useLine } from "./live/line.ts";
@@ -39,7 +39,7 @@ export function useSessions(search: { q?: string; archived?: boolean; state?: "r
 			),
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
 		select: (d) => d.pages.flatMap((p) => p.sessions as Schemas["Session"][]),
-		refetchInterval: 15_000,
+		refetchInterval: perPage(15_000),
 		refetchIntervalInBackground: noticeOn("waits") || noticeOn("ends"),
 	});
 }
@@ -54,7 +54,7 @@ export function useApprovals() {
 			timed(unwrap(client.api.GET("/api/approvals", { params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}) } } }))),
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
 		select: (d) => d.pages.flatMap((p) => p.approvals as Schemas["Approval"][]),
-		refetchInterval: 5_000,
+		refetchInterval: perPage(5_000),
 		refetchIntervalInBackground: noticeOn("waits"),
 	});
 }

@@ -1,5 +1,12 @@
 import { expect, test, vi } from "vitest";
-import { allPages } from "./client.ts";
+import { allPages, perPage } from "./client.ts";
+
+test("a list is not read more often for having more pages", () => {
+	const every = perPage(15_000);
+	expect([undefined, { pages: [] }, { pages: [1] }, { pages: [1, 2, 3] }].map((data) => every({ state: { data } }))).toEqual([
+		15_000, 15_000, 15_000, 45_000,
+	]);
+});
 
 test("all pages of a list are read, with the signal, until it is aborted", async () => {
 	const read = vi.fn(async ({ cursor }: { cursor?: string }, _: AbortSignal) => ({

@@ -54,6 +54,15 @@ export async function allPages<P extends { next_cursor: string | null }>(
 	return pages;
 }
 
+/**
+ * The refetchInterval of a list that is read page by page: ms for its first page. All loaded pages are read
+ * again at once, so that the interval grows with them.
+ */
+export const perPage =
+	(ms: number) =>
+	(query: { state: { data?: { pages: readonly unknown[] } | undefined } }): number =>
+		ms * Math.max(1, query.state.data?.pages.length ?? 1);
+
 /** The workspace's name in a path: readable, and unambiguous by the end of its id. */
 export function slugOf(w: Workspace): string {
 	const words = w.name
