@@ -10,6 +10,7 @@ import { timed } from "./live/delay.ts";
 import { useLine } from "./live/line.ts";
 import { noticeOn, useCount, useNotices } from "./notices.tsx";
 import { Caps, Icon } from "./parts/controls.tsx";
+import { later } from "./parts/later.tsx";
 import { Mark, Signal } from "./parts/Signal.tsx";
 import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
@@ -19,7 +20,7 @@ import { toggleTheme } from "./theme.ts";
 const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
 
 /** It can wait until the page's work is on screen. */
-const Foot = lazy(() => import("./Foot.tsx").then((f) => ({ default: f.Foot })));
+const Foot = later(() => import("./Foot.tsx").then((f) => f.Foot), NoFoot);
 
 const overlays = () => import("./parts/overlays.tsx");
 const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
@@ -182,7 +183,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				)}
 				<Outlet />
 			</main>
-			<Suspense fallback={<footer className={css.foot} />}>
+			<Suspense fallback={<NoFoot />}>
 				<Foot
 					workspaces={workspaces}
 					running={running}
@@ -206,6 +207,10 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 			</Suspense>
 		</div>
 	);
+}
+
+function NoFoot() {
+	return <footer className={css.foot} />;
 }
 
 interface PlaceProps {

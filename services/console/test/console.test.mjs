@@ -393,6 +393,25 @@ test("a person approves in the inbox", async (t) => {
 	await page.getByText(/^Approved by Member [0-9a-f]{4}, \d/).waitFor();
 });
 
+test("code that cannot be fetched is missing by itself, and the conversation stays", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about locks");
+	await page.getByText("Done. I wrote Locks").waitFor();
+	await page.route(/\/assets\/(Announcer|CallDetails|Foot)-/, (route) => route.abort());
+	await page.reload();
+	await page.getByRole("button", { name: /Done Create document/ }).click();
+	await page.getByText("This part of the page could not be fetched.").waitFor();
+	await page.getByLabel("Message", { exact: true }).fill("a draft");
+	await page.getByText("Done. I wrote Locks").waitFor();
+	assert.equal(await page.getByRole("contentinfo").innerText(), "");
+	await page.unroute(/\/assets\/(Announcer|CallDetails|Foot)-/);
+	await page.getByRole("button", { name: "Reload" }).click();
+	await page.getByText(/^Line clear/).waitFor();
+	// The code of rows is there before one is opened.
+	await page.waitForFunction(() => performance.getEntriesByType("resource").some((r) => r.name.includes("/CallDetails-")));
+	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "a draft");
+});
+
 test("a person gives the result of a client's tool, also after a reload", async (t) => {
 	const page = await person(t);
 	const { token, workspace_id } = await signalbox.newToken();

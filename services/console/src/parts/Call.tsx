@@ -1,5 +1,5 @@
 import { ChevronRight } from "lucide-react";
-import { lazy, memo, Suspense, useState } from "react";
+import { memo, Suspense, useEffect, useState } from "react";
 import { type Ask as AskData, asks, type Call as CallData, type CallState, errorOf } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
 import { took } from "../run/figures.ts";
@@ -7,13 +7,15 @@ import { count, decisionWords, tellingArgument, toolWords } from "../words.ts";
 import css from "./Call.module.css";
 import { Elapsed } from "./Clock.tsx";
 import { Icon } from "./controls.tsx";
+import { later } from "./later.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 
-/** Fetched when a row is opened. */
-const CallDetails = lazy(() => import("./CallDetails.tsx").then((m) => ({ default: m.CallDetails })));
+const details = () => import("./CallDetails.tsx").then((m) => m.CallDetails);
+/** Fetched soon after the first row is there, to be there when one is opened. */
+const CallDetails = later(details);
 /** Fetched when there is a question. */
-const Ask = lazy(() => import("./Ask.tsx").then((m) => ({ default: m.Ask })));
-const ClientCall = lazy(() => import("./ClientCall.tsx").then((m) => ({ default: m.ClientCall })));
+const Ask = later(() => import("./Ask.tsx").then((m) => m.Ask));
+const ClientCall = later(() => import("./ClientCall.tsx").then((m) => m.ClientCall));
 
 const signals: Record<CallState, SignalName> = {
 	arriving: "queued",
@@ -39,6 +41,10 @@ export function Calls({ calls, session, run }: { calls: readonly CallData[]; ses
 	const active = hidden.filter((c) => c.state === "running").length;
 	const asking = calls.filter(asks);
 	const placeOf = (c: CallData) => (asks(c) && asking.length > 1 ? `${asking.indexOf(c) + 1} of ${asking.length}` : "");
+	useEffect(() => {
+		const idle = setTimeout(() => void details().catch(() => undefined), 500); // opening a row tries again
+		return () => clearTimeout(idle);
+	}, []);
 	return (
 		<div className={css.calls}>
 			{shown.map((c) => (

@@ -2,7 +2,7 @@ import { type Schemas, SignalboxError } from "@signalbox/client";
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square, SquareArrowOutUpRight, X } from "lucide-react";
-import { type CSSProperties, lazy, type ReactNode, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type CSSProperties, type ReactNode, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { DocumentPane } from "../document/Pane.tsx";
@@ -19,6 +19,7 @@ import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
 import { Divider, useSplit } from "../parts/Divider.tsx";
 import { Lines } from "../parts/Lines.tsx";
 import { Signal } from "../parts/Signal.tsx";
+import { later } from "../parts/later.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { type Deeds, DeedsContext } from "../parts/Turn.tsx";
@@ -28,7 +29,10 @@ import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
 
 /** Fetched when the conversation is there. */
-const Announcer = lazy(() => import("../parts/Announcer.tsx").then((m) => ({ default: m.Announcer })));
+const Announcer = later(
+	() => import("../parts/Announcer.tsx").then((m) => m.Announcer),
+	() => null,
+);
 
 /** A conversation, live. */
 export function SessionPage({ id, doc }: { id: string; doc?: string }) {
