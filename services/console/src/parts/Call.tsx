@@ -36,7 +36,8 @@ const urgent: readonly CallState[] = ["asking", "client", "failed", "unavailable
 /** The calls of one step: a card with a branch of the line to each. */
 export function Calls({ calls, session, run }: { calls: readonly CallData[]; session: string; run: string }) {
 	const [all, setAll] = useState(false);
-	const shown = all ? calls : calls.filter((c, i) => i < folded || urgent.includes(c.state));
+	// A call that a person was asked about stays where its card was.
+	const shown = all ? calls : calls.filter((c, i) => i < folded || urgent.includes(c.state) || c.ask);
 	const hidden = calls.filter((c) => !shown.includes(c));
 	const active = hidden.filter((c) => c.state === "running").length;
 	const asking = calls.filter(asks);
@@ -84,7 +85,7 @@ const Call = memo(function Call({ call, session, run, place }: { call: CallData;
 			<button type="button" className={css.row} aria-expanded={open} title={call.tool} onClick={() => setTouched(!open)}>
 				<Signal name={signals[call.state]} />
 				<span className={css.name}>{toolWords(call.tool)}</span>
-				<span className={`${css.argument} cut`}>{failed && !open ? errorOf(call.result) : summary(call)}</span>
+				<span className={`${css.argument} cut`}>{(failed && !open && errorOf(call.result)) || summary(call)}</span>
 				<span className={`${css.took} n`}>
 					{call.state === "running" && call.startedAt ? <Elapsed since={call.startedAt} /> : timeOf(call)}
 				</span>
