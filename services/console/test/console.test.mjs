@@ -412,6 +412,46 @@ test("code that cannot be fetched is missing by itself, and the conversation sta
 	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "a draft");
 });
 
+test("another model goes on once, and what a failed call said keeps its lines", async (t) => {
+	const page = await person(t);
+	await say(page, "hello");
+	await page.getByText("Hello!").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await page.route(/\/api\/models(\?|$)/, async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const other = { ...body.models[0], id: "house/large", name: "Large", provider: "house", simulated: false, default: false };
+		await route.fulfill({ response, json: { ...body, models: [...body.models, other], problems: [] } });
+	});
+	const said = "no such file:\n  a.txt\n  b.txt";
+	await page.route(/\/api\/sessions\/[^/?]+(\?|$)/, async (route) => {
+		if (route.request().method() === "PATCH") {
+			await new Promise((resolve) => setTimeout(resolve, 500));
+			const { session } = await (await route.fetch({ method: "GET", postData: "" })).json();
+			return route.fulfill({ json: { session } });
+		}
+		const response = await route.fetch();
+		const body = await response.json();
+		const last = body.messages.at(-1);
+		const failed = { type: "tool-result", toolCallId: "f", output: { type: "error-json", value: { error: said } } };
+		last.content = [{ type: "tool-call", toolCallId: "f", toolName: "read_files", input: {} }, failed];
+		const error = { code: "MODEL_RATE_LIMIT", message: "Too many requests." };
+		const stopped = { run_id: last.run_id, state: "failed", error, finish_reason: "error", finish_detail: "", steps: 1 };
+		await route.fulfill({ response, json: { ...body, stopped_runs: [stopped] } });
+	});
+	await page.reload();
+	const result = page.getByRole("group", { name: "Result" });
+	assert.match(await result.innerText(), /no such file:\n {2}a\.txt\n {2}b\.txt/);
+	await result.getByRole("button", { name: "Copy" }).waitFor();
+	let sent = 0;
+	page.on("request", (r) => r.method() === "POST" && r.url().endsWith("/messages") && sent++);
+	await page.getByRole("button", { name: "Go on with Large" }).dblclick();
+	await page.getByRole("button", { name: "Go on with Large" }).waitFor({ state: "detached" });
+	await page.getByText("Go on.", { exact: true }).waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	assert.equal(sent, 1);
+});
+
 test("a person gives the result of a client's tool, also after a reload", async (t) => {
 	const page = await person(t);
 	const { token, workspace_id } = await signalbox.newToken();

@@ -1,7 +1,7 @@
 import { Link } from "@tanstack/react-router";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
-import type { Call } from "../live/conversation.ts";
+import { type Call, errorOf } from "../live/conversation.ts";
 import { type Failure, failureOf } from "../live/failure.ts";
 import css from "./Call.module.css";
 import { CopyButton } from "./CopyButton.tsx";
@@ -10,11 +10,18 @@ import { Button, Notice } from "./controls.tsx";
 /** What an open row shows of a call: why it failed, its arguments and its result. */
 export function CallDetails({ call }: { call: Call }) {
 	const failure = call.state === "failed" || call.state === "unavailable" ? failureOf(call.result) : undefined;
+	const said = errorOf(call.result);
+	const unknown = failure !== undefined && failure.text === said; // the tool's own words, in whatever form they have
 	return (
 		<>
-			{failure && <Failed of={failure} />}
+			{failure && <Failed of={unknown ? { ...failure, text: "" } : failure} />}
 			<dl className={css.more}>
 				{call.args !== undefined && <Json name="Arguments" value={call.args} />}
+				{unknown && (
+					<Value name="Result" copied={said}>
+						<pre className={css.json}>{said}</pre>
+					</Value>
+				)}
 				{call.result !== undefined && !failure && <Json name="Result" value={call.result} />}
 			</dl>
 		</>
@@ -50,22 +57,37 @@ function Json({ name, value }: { name: string; value: unknown }) {
 	const compact = JSON.stringify(shown) ?? "";
 	const text = compact.length < 60 ? compact : JSON.stringify(shown, null, 2);
 	return (
+		<Value
+			name={name}
+			copied={JSON.stringify(value, null, 2)}
+			tools={
+				rows && (
+					<Button small look="quiet" onClick={() => setAsTable(!asTable)}>
+						{asTable ? "As JSON" : "As table"}
+					</Button>
+				)
+			}
+		>
+			{rows && asTable ? <Rows rows={rows} /> : <pre className={css.json}>{text}</pre>}
+			{pictures.map((p) => (
+				<img key={p.slice(0, 80) + p.length} className={css.picture} src={p} alt={`In the ${name.toLowerCase()}`} />
+			))}
+		</Value>
+	);
+}
+
+/** A part of a call by its name, in a box with its own scroll, and what can be done with it. */
+function Value({ name, copied, tools, children }: { name: string; copied: string; tools?: ReactNode; children: ReactNode }) {
+	return (
 		<>
 			<dt className="micro">{name}</dt>
 			<dd className="min-w-0">
 				<div className={css.value} tabIndex={0} role="group" aria-label={name}>
 					<span className={css.tools}>
-						{rows && (
-							<Button small look="quiet" onClick={() => setAsTable(!asTable)}>
-								{asTable ? "As JSON" : "As table"}
-							</Button>
-						)}
-						<CopyButton look="quiet" text={JSON.stringify(value, null, 2)} />
+						{tools}
+						<CopyButton look="quiet" text={copied} />
 					</span>
-					{rows && asTable ? <Rows rows={rows} /> : <pre className={css.json}>{text}</pre>}
-					{pictures.map((p) => (
-						<img key={p.slice(0, 80) + p.length} className={css.picture} src={p} alt={`In the ${name.toLowerCase()}`} />
-					))}
+					{children}
 				</div>
 			</dd>
 		</>

@@ -187,7 +187,7 @@ function AnswerFoot({ step, first, figures, copy }: { step: Step; first: Step; f
 					className={`n ml-2 ${css.took}`}
 					title="Open the run"
 				>
-					{took}
+					{took || "Run"}
 				</Link>
 			) : (
 				<span className="n ml-2">{took}</span>
@@ -294,8 +294,8 @@ export interface Deeds {
 	show: (id: string) => void;
 	/** Makes a session of the messages up to one. */
 	fork: (id: string) => void;
-	/** Has another model go on. */
-	goOnWith: (model: ModelChoice) => void;
+	/** Has another model go on; false if that was refused. */
+	goOnWith: (model: ModelChoice) => Promise<boolean>;
 	session: Schemas["Session"];
 }
 
@@ -345,9 +345,14 @@ function GoOnFor({ session }: { session: Schemas["Session"] }) {
 /** Goes on with the first model of another provider that the workspace can call. */
 function OtherModel({ deeds }: { deeds: Deeds }) {
 	const found = otherModel(useModels().data, deeds.session);
+	const [busy, setBusy] = useState(false);
 	if (!found) return null;
+	const goOn = async () => {
+		setBusy(true); // until the message is there: a second one would be another run
+		if (!(await deeds.goOnWith({ model: found.id, provider: found.provider }))) setBusy(false);
+	};
 	return (
-		<Button small onClick={() => deeds.goOnWith({ model: found.id, provider: found.provider })}>
+		<Button small busy={busy} onClick={() => void goOn()}>
 			Go on with {found.name}
 		</Button>
 	);

@@ -362,7 +362,9 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					})
 					.catch(complain),
 			goOnWith: async (model) => {
-				if (await change(model)) sendText("Go on.");
+				const changed = await change(model);
+				if (changed) sendText("Go on.");
+				return changed;
 			},
 			session,
 		};
