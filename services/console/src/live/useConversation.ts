@@ -2,6 +2,7 @@ import { type Connection, SignalboxError } from "@signalbox/client";
 import { useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useState, useSyncExternalStore } from "react";
 import { unwrap, useClient, useWorkspace } from "../client.ts";
+import { takeovers } from "../run/takeovers.ts";
 import { Conversation, type View } from "./conversation.ts";
 import { line } from "./line.ts";
 import { runnerLost } from "./notes.ts";
@@ -41,7 +42,6 @@ export function useConversation(id: string): Loaded {
 				const tookOver = async (run: string) => {
 					const params = { path: { id: run } };
 					const trace = (await client.api.GET("/api/runs/{id}/trace", { params, signal: stop.signal }).catch(() => undefined))?.data;
-					const { takeovers } = await import("../run/takeovers.ts");
 					const repeated = takeovers(trace).filter((t) => t.again !== undefined);
 					conversation.tookOver(
 						run,

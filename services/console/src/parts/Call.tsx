@@ -41,11 +41,11 @@ export function Calls({ calls, session, run }: { calls: readonly CallData[]; ses
 	const hidden = calls.filter((c) => !shown.includes(c));
 	const active = hidden.filter((c) => c.state === "running").length;
 	const asking = calls.filter(asks);
-	const placeOf = (c: CallData) => (asks(c) && asking.length > 1 ? `${asking.indexOf(c) + 1} of ${asking.length}` : "");
 	useEffect(() => {
 		const idle = setTimeout(() => void details().catch(() => undefined), 500); // opening a row tries again
 		return () => clearTimeout(idle);
 	}, []);
+	const placeOf = (c: CallData) => (asks(c) && asking.length > 1 ? `${asking.indexOf(c) + 1} of ${asking.length}` : "");
 	return (
 		<div className={css.calls}>
 			{shown.map((c) => (

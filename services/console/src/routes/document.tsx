@@ -1,9 +1,9 @@
 import { SignalboxError } from "@signalbox/client";
-import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ChevronLeft, History as HistoryIcon, SquareArrowOutUpRight } from "lucide-react";
 import { lazy, Suspense, useEffect, useState } from "react";
-import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { slugOf, useWorkspace } from "../client.ts";
+import { useDocumentName } from "../document/name.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { Button, Icon, IconButton } from "../parts/controls.tsx";
 import { Failed } from "./failed.tsx";
@@ -18,16 +18,6 @@ export interface DocumentSearch {
 	history?: boolean;
 	/** The version that is compared with the one before it. */
 	v?: number;
-}
-
-/** A document's name, without its text, which the editor gets by itself. */
-export function useDocumentName(id: string) {
-	const { client, workspace } = useWorkspace();
-	return useQuery({
-		queryKey: [workspace.id, "document", id],
-		queryFn: () =>
-			unwrap(client.api.GET("/api/documents/{id}", { params: { path: { id }, query: { content: false } } })).then((b) => b.document.name),
-	});
 }
 
 /** A document by itself, and its history. */

@@ -5,6 +5,7 @@ import { ArrowDown, Check, ChevronLeft, CornerUpRight, FileText, Pencil, Square,
 import { type CSSProperties, type ReactNode, Suspense, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { useDocumentName } from "../document/name.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
 import { decide, giveAnswer, isAnswered, questionId, useAnswers } from "../live/answers.ts";
@@ -18,13 +19,12 @@ import { ModelMenu, ToolsMenu, useSuggest } from "../parts/choices.tsx";
 import { Button, Icon, IconButton, Segments } from "../parts/controls.tsx";
 import { Divider, useSplit } from "../parts/Divider.tsx";
 import { Lines } from "../parts/Lines.tsx";
-import { Signal } from "../parts/Signal.tsx";
 import { later } from "../parts/later.tsx";
+import { Signal } from "../parts/Signal.tsx";
 import { Strip } from "../parts/Strip.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { type Deeds, DeedsContext } from "../parts/Turn.tsx";
 import { usePeople } from "../people.ts";
-import { useDocumentName } from "./document.tsx";
 import { Failed } from "./failed.tsx";
 import css from "./session.module.css";
 
