@@ -58,7 +58,10 @@ test("questions are announced in words", () => {
 		call: call(tool, "asking"),
 		ask: { reason: "", outcomeUnknown },
 	});
-	expect(asked([])).toBe("");
-	expect(asked([question("doc_delete"), question("calendar_create_event")])).toBe("Approval wanted: Delete document, Create event");
-	expect(asked([question("send_mail", true)])).toBe("Did it happen? The worker died meanwhile: Send mail");
+	expect(asked([], true)).toBe("");
+	const both = [question("doc_delete"), question("calendar_create_event")];
+	expect(asked(both, false)).toBe("Approval wanted: Delete document, Create event");
+	expect(asked(both, true)).toBe("Approval wanted: Delete document, Create event. A message that you begin now refuses all of them");
+	expect(asked(both.slice(1), true)).toBe("Approval wanted: Create event. A message that you begin now refuses it");
+	expect(asked([question("send_mail", true)], true)).toBe("Did it happen? The worker died meanwhile: Send mail");
 });

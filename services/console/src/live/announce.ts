@@ -30,13 +30,14 @@ export function happened({ lines, active }: View): string {
 	return `Answer finished, ${count(words)} ${words === 1 ? "word" : "words"}`;
 }
 
-/** The questions that wait for a person. */
-export function asked(questions: readonly Question[]): string {
+/** The questions that wait for a person, and to one who may answer what a message does then. */
+export function asked(questions: readonly Question[], answers: boolean): string {
 	const about = (unknown: boolean) => questions.filter((q) => q.ask.outcomeUnknown === unknown).map((q) => toolWords(q.call.tool));
 	const approvals = about(false);
 	const unknown = about(true);
 	return [
 		approvals.length > 0 ? `Approval wanted: ${approvals.join(", ")}` : "",
+		approvals.length > 0 && answers ? `A message that you begin now refuses ${approvals.length === 1 ? "it" : "all of them"}` : "",
 		unknown.length > 0 ? `Did it happen? The worker died meanwhile: ${unknown.join(", ")}` : "",
 	]
 		.filter(Boolean)

@@ -3,7 +3,7 @@ import { announcer, asked } from "../live/announce.ts";
 import type { Question, View } from "../live/conversation.ts";
 
 /** Says what happens since the page was opened, and what is asked. */
-export function Announcer({ view, questions }: { view: View; questions: readonly Question[] }) {
+export function Announcer({ view, questions, answers }: { view: View; questions: readonly Question[]; answers: boolean }) {
 	const [say] = useState(announcer);
 	return (
 		<>
@@ -11,7 +11,7 @@ export function Announcer({ view, questions }: { view: View; questions: readonly
 				{say(view)}
 			</p>
 			<p className="sr" aria-live="assertive">
-				{asked(questions)}
+				{asked(questions, answers)}
 			</p>
 		</>
 	);

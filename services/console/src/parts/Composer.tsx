@@ -73,8 +73,8 @@ const longestReason = 1000;
 /**
  * Where a person writes. Its text is its own state, so that typing renders nothing else.
  *
- * While calls wait for approval, Return refuses them with the text: all of them, because the text says
- * to none in particular what should be different. A text that was begun before the question, and one
+ * While calls wait for approval, Return refuses them with the text: all of them, because the text does not
+ * say which of them it is about. A text that was begun before the question, and one
  * with files, which a refusal cannot carry, is a message as ever.
  */
 export function Composer(props: Props) {
@@ -295,6 +295,7 @@ export function Composer(props: Props) {
 					{tools}
 					<span className="flex-1" />
 					{running && !refusing && (
+					aria-describedby="say-hint"
 						<Segments
 							label="When to deliver"
 							value={mode}
@@ -315,7 +316,7 @@ export function Composer(props: Props) {
 				</div>
 			</div>
 			<div className={css.under}>
-				<span>{blocked ?? <Hint {...{ running, refusing, tooLong, keepsQuestion: mayRefuse }} />}</span>
+				<span id="say-hint">{blocked ?? <Hint {...{ running, refusing, tooLong, keepsQuestion: mayRefuse }} />}</span>
 				<span className={css.keys}>
 					{refusing && (
 						<>
@@ -332,7 +333,7 @@ export function Composer(props: Props) {
 /** What becomes of the text. */
 function Hint(p: { running: boolean; refusing: boolean; tooLong: boolean; keepsQuestion: boolean }) {
 	if (p.tooLong) return `A refusal has at most ${longestReason} characters.`;
-	if (p.refusing) return "The agent reads why, and goes on.";
+	if (p.refusing) return "Return refuses. The agent reads why, and goes on.";
 	if (p.keepsQuestion) return "This is a message, and leaves the question open.";
 	if (!p.running) return "Tools that change things outside ask you first.";
 	return (

@@ -442,7 +442,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 				/>
 			)}
 			<Suspense>
-				<Announcer view={view} questions={questions} />
+				<Announcer view={view} questions={questions} answers={workspace.role !== "viewer"} />
 			</Suspense>
 		</section>
 	);
