@@ -452,6 +452,74 @@ test("another model goes on once, and what a failed call said keeps its lines", 
 	assert.equal(sent, 1);
 });
 
+test("a refusal from the composer is taken back as one, comes back if it does not arrive, and is sent when the page closes", async (t) => {
+	const page = await person(t);
+	await say(page, "create a document about lamps");
+	await page.getByText("Done. I wrote Lamps").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	// As if the step had two questions at its end, with calls before them; and the browser's clock is an hour fast.
+	const call = (toolCallId, toolName) => ({ type: "tool-call", toolCallId, toolName, input: {} });
+	const moreCalls = async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const content = body.messages.at(-1).content;
+		const at = content.findIndex?.((p) => p.toolName === "doc_delete");
+		if (at >= 0) content.splice(at, 0, ...Array.from({ length: 6 }, (_, i) => call(`c${i}`, "doc_read")), call("other", "doc_delete"));
+		await route.fulfill({ response, json: body });
+	};
+	await page.route(/\/api\/sessions\/[^/?]+(\?|$)/, moreCalls);
+	await page.route(/\/api\/runs\/[^/?]+$/, async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const real = body.tool_calls.find((c) => c.tool_name === "doc_delete");
+		if (real && !real.approval.decision) body.tool_calls.push({ ...real, tool_call_id: "other" });
+		await route.fulfill({ response, json: body });
+	});
+	await say(page, "delete it");
+	const cards = page.getByRole("region", { name: "Approval wanted: Delete document" });
+	await cards.waitFor();
+	await page.clock.install({ time: Date.now() + 3_600_000 });
+	await page.reload();
+	await page.getByPlaceholder("this refuses all 2 calls").waitFor();
+	await page.getByText(/^0?\d:\d\d$/).waitFor(); // the strip's clock
+	await page.clock.pauseAt((await page.evaluate(() => Date.now())) + 1000);
+	const field = page.getByLabel("Message", { exact: true });
+	const told = (id) =>
+		page.evaluate((id) => document.getElementById(document.getElementById(id).getAttribute("aria-describedby")).textContent, id);
+	assert.match(await told("say"), /^Return refuses\./);
+	const refusals = page.getByText("Refused. Sent in 5 s.");
+	const refuse = async () => {
+		await page.keyboard.press("Enter");
+		await refusals.nth(1).waitFor();
+		assert.equal(await field.inputValue(), "");
+	};
+	await field.fill("keep both");
+	await refuse();
+	await page.keyboard.press("ControlOrMeta+z");
+	await refusals.first().waitFor({ state: "detached" });
+	assert.equal(await field.inputValue(), "keep both");
+	await page.route(/\/approvals\/[^/]+$/, (route) => route.abort());
+	await refuse();
+	await page.clock.runFor(5_000);
+	await cards.getByRole("alert").nth(1).waitFor();
+	assert.equal(await field.inputValue(), "keep both");
+	await page.unrouteAll(); // a request that outlives its page is not to wait for this test
+	await refuse();
+	await page.reload();
+	await page.clock.resume();
+	await page.getByText("That did not work.").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	assert.equal(await field.inputValue(), "");
+	// What was answered stays where its card was, also among many calls.
+	await say(page, "delete it");
+	await cards.waitFor();
+	await page.route(/\/api\/sessions\/[^/?]+(\?|$)/, moreCalls);
+	await page.reload();
+	await cards.getByRole("button", { name: "Approve" }).click();
+	await page.getByText(/^Approved by you/).waitFor();
+	await page.getByRole("button", { name: "1 more" }).waitFor();
+});
+
 test("a person gives the result of a client's tool, also after a reload", async (t) => {
 	const page = await person(t);
 	const { token, workspace_id } = await signalbox.newToken();

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { type Answer, answersGiven, giveAnswer, questionId, sendAnswer, takeBackAnswer } from "./answers.ts";
+import { type Answer, answersGiven, forgetFailure, giveAnswer, questionId, sendAnswer, takeBackAnswer } from "./answers.ts";
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
@@ -22,7 +22,7 @@ test("an answer is sent once, after a while in which it can be taken back", asyn
 	const s = server();
 	const give = (name: string, a: Answer) => giveAnswer(name, a, (x) => s.deliver(x));
 	give("taken back", { approved: true });
-	takeBackAnswer("taken back");
+	expect(takeBackAnswer("taken back")).toBe(true);
 	give("late", { approved: true });
 	give("late", { approved: false });
 	give("at once", { approved: false, reason: "no" });
@@ -32,16 +32,30 @@ test("an answer is sent once, after a while in which it can be taken back", asyn
 	expect(s.got).toEqual([{ approved: false, reason: "no" }, { approved: true }]);
 	expect(answersGiven().get("taken back")).toBeUndefined();
 	expect(answersGiven().get("late")?.state).toBe("sent");
-	takeBackAnswer("late");
+	expect(takeBackAnswer("late")).toBe(false);
+	forgetFailure("late");
 	expect(answersGiven().get("late")?.state).toBe("sent");
 });
 
 test("an answer that was not accepted leaves the question open", async () => {
 	const s = server();
 	s.refuse = "Ines has answered.";
-	giveAnswer("q", { approved: true }, (a) => s.deliver(a));
+	const failed: unknown[] = [];
+	const give = () =>
+		giveAnswer(
+			"q",
+			{ approved: true },
+			(a) => s.deliver(a),
+			() => failed.push(answersGiven().get("q")?.state),
+		);
+	give();
 	await vi.advanceTimersByTimeAsync(5000);
 	expect(answersGiven().get("q")).toMatchObject({ state: "failed", error: "Ines has answered." });
+	expect(failed).toEqual(["failed"]);
+	forgetFailure("q");
+	expect(answersGiven().get("q")).toBeUndefined();
+	give();
+	await vi.advanceTimersByTimeAsync(5000);
 	s.refuse = "";
 	giveAnswer("q", { approved: false }, (a) => s.deliver(a));
 	await vi.advanceTimersByTimeAsync(5000);

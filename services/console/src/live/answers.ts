@@ -41,14 +41,25 @@ function put(name: string, g: Given | undefined): void {
 	for (const f of listeners) f();
 }
 
-/** Gives an answer; `deliver` sends it. Without effect if the question has one already. */
-export function giveAnswer(name: string, answer: Answer, deliver: (answer: Answer) => Promise<unknown>): void {
+/**
+ * Gives an answer; `deliver` sends it, and `onFailed` is called once it is noted that this failed. Without
+ * effect if the question has one already.
+ */
+export function giveAnswer(
+	name: string,
+	answer: Answer,
+	deliver: (answer: Answer) => Promise<unknown>,
+	onFailed?: (e: unknown) => void,
+): void {
 	if (isAnswered(given.get(name))) return;
 	const send = () => {
 		put(name, { answer, state: "sending" });
 		deliver(answer).then(
 			() => put(name, { answer, state: "sent" }),
-			(e) => put(name, { answer, state: "failed", error: e instanceof Error ? e.message : String(e) }),
+			(e) => {
+				put(name, { answer, state: "failed", error: e instanceof Error ? e.message : String(e) });
+				onFailed?.(e);
+			},
 		);
 	};
 	waiting.set(name, { timer: setTimeout(() => sendAnswer(name), grace), send });
@@ -61,10 +72,22 @@ export function sendAnswer(name: string): void {
 	w?.send();
 }
 
-/** Takes back an answer that waits. */
-export function takeBackAnswer(name: string): void {
-	if (stopWaiting(name)) put(name, undefined);
+/** Takes back an answer that waits; false if none does. */
+export function takeBackAnswer(name: string): boolean {
+	if (!stopWaiting(name)) return false;
+	put(name, undefined);
+	return true;
 }
+
+/** Forgets an answer that was not accepted, once it was shown. */
+export function forgetFailure(name: string): void {
+	if (given.get(name)?.state === "failed") put(name, undefined);
+}
+
+// A page that closes sends what waits.
+globalThis.addEventListener?.("pagehide", () => {
+	for (const name of waiting.keys()) sendAnswer(name);
+});
 
 function stopWaiting(name: string) {
 	const w = waiting.get(name);
@@ -85,11 +108,12 @@ const subscribe = (f: () => void) => {
 /** The answers that were given on this page, by the names of their questions. */
 export const useAnswers = (): ReadonlyMap<string, Given> => useSyncExternalStore(subscribe, answersGiven);
 
-/** Sends an answer to the server. */
+/** Sends an answer to the server, also if the page closes meanwhile. */
 export const decide = ({ api }: Client, session: string, { run, call, ask }: Question, answer: Answer) =>
 	unwrap(
 		api.POST("/api/sessions/{id}/approvals/{tool_call_id}", {
 			params: { path: { id: session, tool_call_id: call.id } },
+			keepalive: true,
 			body: { ...answer, ...(run ? { run_id: run } : {}), ...(ask.askedAt ? { asked_at: ask.askedAt } : {}) },
 		}),
 	);

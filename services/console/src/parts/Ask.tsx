@@ -2,7 +2,17 @@ import { useEffect, useLayoutEffect, useState, useSyncExternalStore } from "reac
 import { createPortal } from "react-dom";
 import { mac, useActions } from "../actions.ts";
 import { useWorkspace } from "../client.ts";
-import { type Answer, decide, giveAnswer, isAnswered, questionId, sendAnswer, takeBackAnswer, useAnswers } from "../live/answers.ts";
+import {
+	type Answer,
+	decide,
+	forgetFailure,
+	giveAnswer,
+	isAnswered,
+	questionId,
+	sendAnswer,
+	takeBackAnswer,
+	useAnswers,
+} from "../live/answers.ts";
 import type { Ask as AskData, Call, Question } from "../live/conversation.ts";
 import { useTools } from "../tools.ts";
 import { toolWords, until } from "../words.ts";
@@ -53,17 +63,25 @@ export function Ask({
 }) {
 	const { client, workspace } = useWorkspace();
 	const watching = workspace.role === "viewer";
-	const [refusing, setRefusing] = useState(false);
-	const [reason, setReason] = useState("");
-	const [remember, setRemember] = useState<Remember | "">("");
 	const question: Question = { run, call, ask };
 	const id = questionId(question);
 	const given = useAnswers().get(id);
+	// A refusal that was sent when the card left the page, and was not accepted.
+	const kept = given?.state === "failed" && given.answer.approved === false;
+	const [refusing, setRefusing] = useState(kept);
+	const [reason, setReason] = useState(kept ? (given.answer.reason ?? "") : "");
+	const [remember, setRemember] = useState<Remember | "">("");
 	const give = (a: Answer) =>
 		giveAnswer(id, { ...a, ...(remember && a.approved !== undefined ? { remember } : {}) }, (sent) =>
 			decide(client, session, question, sent).then(onAnswered),
 		);
-	useEffect(() => () => sendAnswer(id), [id]);
+	useEffect(
+		() => () => {
+			sendAnswer(id);
+			forgetFailure(id);
+		},
+		[id],
+	);
 	const undo = () => {
 		takeBackAnswer(id);
 		if (given?.answer.approved !== false) return;
@@ -88,7 +106,7 @@ export function Ask({
 	const isNarrow = useSyncExternalStore(onNarrow, () => narrow.matches);
 	const belongsThere = keys && isNarrow && !watching;
 	const [slot, setSlot] = useState<HTMLElement | null>(null);
-	// After the page has changed: while it is rendered, the place of the page before is still there.
+	// Looked up after the change of pages: during the render, #answers may still be the old page's, which is removed.
 	useLayoutEffect(() => setSlot(belongsThere ? document.getElementById("answers") : null), [belongsThere]);
 	const footer = watching ? (
 		<p className={`${css.footer} text-small text-ink-2`}>An editor or an owner answers.</p>

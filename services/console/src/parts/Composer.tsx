@@ -10,7 +10,7 @@ import {
 	useState,
 	useSyncExternalStore,
 } from "react";
-import { composes, mac } from "../actions.ts";
+import { composes, keyOf, mac } from "../actions.ts";
 import type { File as Attached } from "../live/conversation.ts";
 import { readFiles } from "../live/files.ts";
 import { hasUnsaved, onUnsaved, storage } from "../storage.ts";
@@ -31,8 +31,14 @@ export const drafts = {
 		drafts.write(key, text);
 		for (const f of composers) f(key, text, files);
 	},
+	/** Gives the reason of a refusal back that was not delivered, unless something else has been written. */
+	giveBack(key: string, reason: string) {
+		if (drafts.read(key)) return;
+		drafts.write(key, reason);
+		for (const f of composers) f(key, reason, [], true);
+	},
 };
-const composers = new Set<(key: string, text: string, files: readonly Attached[]) => void>();
+const composers = new Set<(key: string, text: string, files: readonly Attached[], refuses?: boolean) => void>();
 
 export interface Suggestion {
 	text: string;
@@ -59,6 +65,8 @@ interface Props {
 	onSend: (text: string, mode: Mode, files: readonly Attached[]) => void;
 	/** Refuses the calls, for a reason. */
 	onRefuse?: (reason: string) => void;
+	/** Takes the last refusal back; true if it was not sent yet. */
+	onTakeBack?: () => boolean;
 	/** What a word that begins with @ or / can become, given its letters. */
 	suggest?: (sign: "@" | "/", letters: string) => Promise<Suggestion[]>;
 	/** Arrow up in an empty composer; true if it did something. */
@@ -78,7 +86,21 @@ const longestReason = 1000;
  * with files, which a refusal cannot carry, is a message as ever.
  */
 export function Composer(props: Props) {
-	const { draft, running, refuses = 0, placeholder, tools, blocked, autoFocus, editing, onSend, onRefuse, onRecall, suggest } = props;
+	const {
+		draft,
+		running,
+		refuses = 0,
+		placeholder,
+		tools,
+		blocked,
+		autoFocus,
+		editing,
+		onSend,
+		onRefuse,
+		onTakeBack,
+		onRecall,
+		suggest,
+	} = props;
 	const [text, setText] = useState(() => drafts.read(draft));
 	const [mode, setMode] = useState<Mode>("queue");
 	const area = useRef<HTMLTextAreaElement>(null);
@@ -90,8 +112,8 @@ export function Composer(props: Props) {
 	const unkept = useSyncExternalStore(onUnsaved, hasUnsaved);
 	const [begunBefore, setBegunBefore] = useState(true);
 	useEffect(() => {
-		if (refuses === 0) setBegunBefore(true);
-	}, [refuses]);
+		if (refuses === 0 && !begunBefore) setBegunBefore(true);
+	}, [refuses, begunBefore]);
 	const mayRefuse = refuses > 0 && !editing;
 	const refusing = mayRefuse && files.length === 0 && !(begunBefore && text !== "");
 	const tooLong = refusing && [...text.trim()].length > longestReason;
@@ -118,11 +140,12 @@ export function Composer(props: Props) {
 
 	useEffect(() => {
 		setText(drafts.read(draft));
-		const replace = (key: string, replaced: string, carried: readonly Attached[]) => {
+		const replace = (key: string, replaced: string, carried: readonly Attached[], refusal = false) => {
 			if (key !== draft) return;
 			setText(replaced);
 			setFiles(carried);
-			area.current?.focus();
+			if (refusal) setBegunBefore(false);
+			else area.current?.focus(); // a refusal may come back while the person is elsewhere
 		};
 		composers.add(replace);
 		return () => void composers.delete(replace);
@@ -177,6 +200,8 @@ export function Composer(props: Props) {
 		} else if (e.key === "Enter" && !e.shiftKey && !touch()) {
 			e.preventDefault();
 			go();
+		} else if (keyOf(e.nativeEvent) === "mod+z" && text === "") {
+			if (onTakeBack?.()) e.preventDefault();
 		} else if (e.key === "ArrowUp" && !e.altKey && !e.metaKey && text === "") {
 			if (onRecall?.()) e.preventDefault();
 		} else if (e.key === "Escape" && editing) {
@@ -270,6 +295,7 @@ export function Composer(props: Props) {
 								? "Add to the queue, or steer the next step"
 								: (placeholder ?? "Say what comes next")
 					}
+					aria-describedby="say-hint"
 					aria-controls={offers.found.length ? "say-offers" : undefined}
 					aria-activedescendant={offers.found.length ? `say-${offers.at}` : undefined}
 					onChange={(e) => {
@@ -295,7 +321,6 @@ export function Composer(props: Props) {
 					{tools}
 					<span className="flex-1" />
 					{running && !refusing && (
-					aria-describedby="say-hint"
 						<Segments
 							label="When to deliver"
 							value={mode}

@@ -8,7 +8,7 @@ import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { useDocumentName } from "../document/name.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { newKey } from "../insecure.ts";
-import { decide, giveAnswer, isAnswered, questionId, useAnswers } from "../live/answers.ts";
+import { decide, giveAnswer, isAnswered, questionId, takeBackAnswer, useAnswers } from "../live/answers.ts";
 import { type File as Attached, type Conversation, questionsOf, type Said, type View } from "../live/conversation.ts";
 import { contentFor, uploading } from "../live/files.ts";
 import { useLine } from "../live/line.ts";
@@ -373,14 +373,25 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 	const questions = questionsOf(view).filter((q) => !isAnswered(given.get(questionId(q))));
 	// What may have happened cannot be refused.
 	const refusable = questions.filter((q) => !q.ask.outcomeUnknown);
+	const refused = useRef<{ questions: readonly string[]; reason: string }>(undefined);
 	const refuse = (reason: string) => {
+		refused.current = { questions: refusable.map(questionId), reason };
 		for (const q of refusable)
-			giveAnswer(questionId(q), { approved: false, reason }, (answer) =>
-				decide(client, id, q, answer).catch((e) => {
+			giveAnswer(
+				questionId(q),
+				{ approved: false, reason },
+				(answer) => decide(client, id, q, answer),
+				(e) => {
 					complain(e); // its card may not be on the page
-					throw e;
-				}),
+					drafts.giveBack(id, reason);
+				},
 			);
+	};
+	const takeBackRefusal = (): boolean => {
+		const { questions = [], reason = "" } = refused.current ?? {};
+		if (questions.filter(takeBackAnswer).length === 0) return false;
+		drafts.giveBack(id, reason);
+		return true;
 	};
 	const recall = () => {
 		const waits = view.queue.findLast((q) => q.state === "sent" && q.by === me && q.run !== view.active?.run);
@@ -429,6 +440,7 @@ function Ready({ id, conversation, pages }: { id: string; conversation: Conversa
 					running={view.active !== null}
 					refuses={refusable.length}
 					onRefuse={refuse}
+					onTakeBack={takeBackRefusal}
 					onSend={(text, mode, files) => (editing ? void resend(editing, text, files) : send(text, mode, files))}
 					suggest={suggest}
 					tools={
