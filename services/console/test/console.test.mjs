@@ -7,7 +7,7 @@ import path from "node:path";
 import { after, before, test } from "node:test";
 import { freePort, startCompany } from "./company.mjs";
 import { checkTypes, installClient, servePage } from "./examples.mjs";
-import { people, say, violations } from "./people.mjs";
+import { people, say, stopClock, violations } from "./people.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
@@ -336,8 +336,10 @@ test("a person approves in the inbox", async (t) => {
 	});
 	await say(page, "delete it");
 	await page.getByPlaceholder("this refuses the call").waitFor();
+	await stopClock(page);
 	await say(page, "keep it until Friday");
 	await page.getByText("Refused. Sent in 5 s.").waitFor();
+	await page.clock.resume();
 	await page.getByText(/^Refused by you, \d.*: keep it until Friday$/).waitFor();
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
 	await say(page, "delete it");
@@ -383,10 +385,12 @@ test("a person approves in the inbox", async (t) => {
 	await other.getByRole("button", { name: "Approve" }).waitFor();
 	await other.getByText("Runs again, and takes effect once.").waitFor();
 	assert.ok(!(await remembered(other)).includes("in the workspace"));
+	await stopClock(other);
 	await other.keyboard.press("a");
 	await other.getByText("Approved. Sent in 5 s.").waitFor();
 	await other.keyboard.press("ControlOrMeta+z");
 	await other.getByRole("button", { name: "Approve" }).click();
+	await other.clock.resume();
 	await other.getByText("Nothing waits for you").waitFor();
 	assert.equal(await other.title(), "Inbox · Signalbox");
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();

@@ -3,6 +3,7 @@
 // says "kill" in the middle of an answer, and goes on when the next line has come.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
+import { stopClock } from "./people.mjs";
 import { startBrowser } from "./signalbox.mjs";
 
 const [url, otherURL] = process.argv.slice(2);
@@ -44,9 +45,11 @@ try {
 	await other.getByRole("link", { name: /Inbox/ }).first().click();
 	await other.getByRole("button", { name: "Refuse and say why" }).click();
 	await other.keyboard.type("keep it");
+	await stopClock(other);
 	await other.keyboard.press("Enter");
 	await other.getByText("Refused. Sent in 5 s.").waitFor();
 	await other.getByRole("link", { name: "Sessions" }).first().click(); // sends it at once
+	await other.clock.resume();
 	await page.getByText(/^Refused by Member [0-9a-f]{4}, \d.*: keep it$/).waitFor();
 	await idle();
 	await write(" Before.");

@@ -37,6 +37,12 @@ export const say = async (page, text) => {
 	await page.keyboard.press("Enter");
 };
 
+/** Stops the page's clock, and with it the 5 s in which an answer can be taken back, until page.clock.resume() or runFor(). */
+export async function stopClock(page) {
+	await page.clock.install({ time: await page.evaluate(() => Date.now()) });
+	await page.clock.pauseAt((await page.evaluate(() => Date.now())) + 1000);
+}
+
 /** What axe, with additional options, finds in a page without frames. It is loaded once a page, which takes a fraction of the time. */
 export async function violations(page, options = {}) {
 	if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe.source);
