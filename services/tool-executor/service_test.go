@@ -152,6 +152,12 @@ func TestAvailability(t *testing.T) {
 		t.Errorf("while nobody knows: %v, want it available", got)
 	}
 	w.broker.Down(false)
+	codes := map[credentialv1.ConnectionState]string{
+		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED: `"code":"UNAVAILABLE","reason":"Google is not set up: the test says so"}`,
+		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED:  `"code":"NOT_CONNECTED","service":"google"}`,
+		credentialv1.ConnectionState_CONNECTION_STATE_REAUTHORIZE:    `"code":"CONNECTION_REFUSED","service":"google","reason":"the test says so"}`,
+		credentialv1.ConnectionState_CONNECTION_STATE_DISABLED:       `"code":"CONNECTION_DISABLED","service":"google"}`,
+	}
 	for state, want := range map[credentialv1.ConnectionState]*toolv1.Tool{
 		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED: {UnavailableReason: "Google is not set up: the test says so"},
 		credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED:  {UnavailableReason: "Google is not connected", ConnectUrl: "/api/connections"},
@@ -176,7 +182,7 @@ func TestAvailability(t *testing.T) {
 		if !all["notion_search"].GetAvailable() || !all["doc_list"].GetAvailable() {
 			t.Errorf("%v of Google: Notion and documents are not available", state)
 		}
-		if o := w.do(t, "tasks_list", map[string]any{}); (o.GetState() == ok) != want.GetAvailable() || !want.GetAvailable() && !strings.Contains(o.GetResultJson(), want.GetUnavailableReason()) {
+		if o := w.do(t, "tasks_list", map[string]any{}); (o.GetState() == ok) != want.GetAvailable() || !want.GetAvailable() && !strings.Contains(o.GetResultJson(), want.GetUnavailableReason()) || !strings.Contains(o.GetResultJson(), codes[state]) {
 			t.Errorf("%v: tasks_list = %v", state, o)
 		}
 	}

@@ -36,6 +36,12 @@ export function toolWords(name: string): string {
 	return words.charAt(0).toUpperCase() + words.slice(1) + (mcp ? `, ${mcp[1]}` : "");
 }
 
+/** A text, such as the server's error, as a sentence. */
+export function sentence(text: string): string {
+	const t = text.trim();
+	return t ? t.charAt(0).toUpperCase() + t.slice(1) + (/[.!?…]$/.test(t) ? "" : ".") : "";
+}
+
 /** A provider's name as it writes it. */
 export function providerName(provider: string): string {
 	const known: Record<string, string> = {

@@ -148,7 +148,22 @@ test("a turn shows its code in colours, and of a call how long it took, why it f
 	const call = (toolCallId, toolName, input = {}) => ({ type: "tool-call", toolCallId, toolName, input });
 	const result = (toolCallId, value, type = "json") => ({ type: "tool-result", toolCallId, output: { type, value } });
 	const more = Array.from({ length: 6 }, (_, i) => `c${i}`);
-	const withdrawn = "Notion no longer accepts the connection: API token is invalid.; a person connects it again at /api/connections";
+	const withdrawn = {
+		error: "Notion no longer accepts the connection: API token is invalid.; a person connects it again at /api/connections",
+		code: "CONNECTION_REFUSED",
+		service: "notion",
+		reason: "API token is invalid.",
+	};
+	const notion = {
+		provider: "notion",
+		title: "Notion",
+		state: "reauthorize",
+		reason: "API token is invalid.",
+		connect_url: "/api/connections",
+	};
+	await page.route(/\/api\/connections$/, (route) =>
+		route.request().method() === "GET" ? route.fulfill({ json: { connections: [notion] } }) : route.continue(),
+	);
 	await showTurns(page, {
 		messages: [
 			["user", 0, "Look them up"],
@@ -173,7 +188,7 @@ test("a turn shows its code in colours, and of a call how long it took, why it f
 						],
 					}),
 					...more.map((id) => result(id, "read")),
-					result("notion", { error: withdrawn }, "error-json"),
+					result("notion", withdrawn, "error-json"),
 				],
 			],
 		],
@@ -192,8 +207,17 @@ test("a turn shows its code in colours, and of a call how long it took, why it f
 	await page.getByRole("group", { name: "Result" }).getByRole("button", { name: "As table" }).click();
 	await page.getByRole("cell", { name: "Harbour Street" }).waitFor();
 	assert.deepEqual(await violations(page), []);
-	await page.getByRole("link", { name: "Connect Notion again" }).click();
-	await page.getByRole("heading", { name: "Connections", level: 1 }).waitFor();
+	// It is connected where one is.
+	await page.getByRole("button", { name: "Connect Notion again" }).click();
+	const dialog = page.getByRole("dialog", { name: "Connect Notion" });
+	await dialog.getByRole("button", { name: "Cancel" }).click();
+	await dialog.waitFor({ state: "detached" });
+	// Nobody can who only reads.
+	await makeRole(page, "viewer");
+	await page.reload();
+	await page.getByText("Notion no longer accepts our sign-in.").waitFor();
+	await row.waitFor();
+	assert.equal(await page.getByRole("button", { name: /Connect/ }).count(), 0);
 });
 
 test("a page that was reloaded in the middle of an answer shows all of it, and a stop keeps what was said", async (t) => {

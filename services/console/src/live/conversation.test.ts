@@ -576,17 +576,12 @@ test("a message that is moved stays in the queue when its old run ends, before o
 	}
 });
 
-test("a call whose tool cannot be used says why, and whether a person can do something", () => {
+test("a call whose tool cannot be used is told from one that failed", () => {
 	const { apply, steps } = conversation();
-	const call = (id: string, error: string) => [
+	const call = (id: string, code?: string) => [
 		{ type: "tool-call-complete", toolCallId: id, toolName: "notion_read", args: {} },
-		{ type: "tool-result", toolCallId: id, toolName: "notion_read", result: JSON.stringify({ error }), isError: true },
+		{ type: "tool-result", toolCallId: id, toolName: "notion_read", result: JSON.stringify({ error: "no", code }), isError: true },
 	];
-	apply(
-		start,
-		...call("a", "notion_read cannot be used: Notion is not connected (a person can connect it at https://s.example/connections)"),
-		...call("b", "notion_read cannot be used: Notion is not set up: no client id"),
-		...call("c", "notion_read did not end in time"),
-	);
-	expect(steps()[0]?.calls.map((c) => c.state)).toEqual(["unavailable", "unavailable", "failed"]);
+	apply(start, ...call("a", "NOT_CONNECTED"), ...call("b", "UNAVAILABLE"), ...call("c", "RATE_LIMITED"), ...call("d"));
+	expect(steps()[0]?.calls.map((c) => c.state)).toEqual(["unavailable", "unavailable", "failed", "failed"]);
 });

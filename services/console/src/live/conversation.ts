@@ -765,8 +765,23 @@ function settle(lines: Line[], p: Part): void {
 function ended(c: Call, result: unknown, isError: boolean): Call {
 	const decision = c.ask?.decision?.decision;
 	const refused = decision === "refused" || decision === "expired";
-	const failed = isError && /^\S+ cannot be used: /.test(errorOf(result)) ? "unavailable" : "failed";
+	const failed = unavailable.has(causeOf(result).code ?? "") ? "unavailable" : "failed";
 	return { ...c, state: refused ? "refused" : isError ? failed : "done", result };
+}
+
+/** The codes of calls whose tool could not be used. */
+const unavailable: ReadonlySet<string> = new Set([
+	"UNAVAILABLE",
+	"NOT_CONNECTED",
+	"CONNECTION_DISABLED",
+	"SERVER_UNAVAILABLE",
+	"DEFINITION_CHANGED",
+]);
+
+/** What an error result tells programs; docs/api.md has the codes. */
+export function causeOf(result: unknown): { code?: string; service?: string; server?: string; reason?: string } {
+	if (typeof result !== "object" || result === null) return {};
+	return Object.fromEntries(Object.entries(result).filter(([, v]) => typeof v === "string"));
 }
 
 /** The error that a result is; empty if it is none. */

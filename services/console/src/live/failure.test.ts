@@ -1,67 +1,82 @@
 import { expect, test } from "vitest";
 import { failureOf } from "./failure.ts";
 
+const wentOn = "The agent went on without it.";
+
 test.each([
 	[
-		"notion_read cannot be used: Notion is not connected (a person can connect it at /api/connections)",
-		{ title: "Notion is not connected.", remedy: { to: "connections", label: "Connect Notion", owners: false } },
-	],
-	["Notion is not connected: a person connects it at /api/connections", { title: "Notion is not connected." }],
-	[
-		"notion_read cannot be used: Notion has to be connected again: the sign-in was withdrawn (a person can connect it at /api/connections)",
+		{ code: "NOT_CONNECTED", service: "notion" },
 		{
-			title: "Notion has to be connected again.",
-			text: "The sign-in was withdrawn. The agent went on without it.",
-			remedy: { to: "connections", label: "Connect Notion again", owners: false },
+			title: "Notion is not connected.",
+			text: wentOn,
+			remedy: { does: "connect", provider: "notion", again: false, label: "Connect Notion" },
 		},
 	],
 	[
-		"Notion no longer accepts the connection: API token is invalid.; a person connects it again at /api/connections",
+		{ code: "CONNECTION_REFUSED", service: "notion", reason: "API token is invalid." },
 		{
 			title: "Notion no longer accepts our sign-in.",
-			text: "API token is invalid. The agent went on without it.",
-			remedy: { to: "connections", label: "Connect Notion again", owners: false },
+			text: `API token is invalid. ${wentOn}`,
+			remedy: { does: "connect", provider: "notion", again: true, label: "Connect Notion again" },
 		},
 	],
-	["Notion no longer accepts the connection; a person connects it again at /api/connections", { text: "The agent went on without it." }],
 	[
-		"calendar_list_events cannot be used: an owner has disabled the connection to Google Calendar",
+		{ code: "CONNECTION_DISABLED", service: "google" },
 		{
-			title: "An owner has disabled the connection to Google Calendar.",
-			remedy: { to: "accounts", label: "See accounts", owners: true },
+			title: "An owner has disabled the connection to Google.",
+			text: wentOn,
+			remedy: { does: "accounts", label: "See accounts" },
 		},
 	],
 	[
-		"Notion takes no more requests for now: slow down; try again in 30s",
+		{ code: "RATE_LIMITED", service: "notion", reason: "slow down; try again in 30s" },
 		{
 			title: "Notion takes no more requests for now.",
 			text: "Slow down; try again in 30s.",
-			remedy: { to: "accounts", label: "See accounts", owners: true },
+			remedy: { does: "accounts", label: "See accounts" },
 		},
 	],
 	[
-		"the MCP server tracker refuses the call: an owner has to sign in to it; do without it",
+		{ code: "NEEDS_SIGN_IN", server: "tracker", reason: "an owner has to sign in to it" },
 		{
 			title: "The MCP server tracker wants a sign-in.",
-			text: "An owner has to sign in to it. The agent went on without it.",
-			remedy: { to: "connections", label: "Sign in to tracker", owners: true },
+			text: `An owner has to sign in to it. ${wentOn}`,
+			remedy: { does: "server", server: "tracker", label: "Sign in to tracker", owners: true },
 		},
 	],
 	[
-		"mcp__tracker__list cannot be used: the MCP server tracker cannot be used: it timed out",
+		{ code: "SERVER_UNAVAILABLE", server: "tracker", reason: "it does not answer in time" },
 		{
-			title: "The MCP server tracker cannot be used: it timed out.",
-			remedy: { to: "connections", label: "See MCP servers", owners: false },
+			title: "The MCP server tracker cannot be used.",
+			text: `It does not answer in time. ${wentOn}`,
+			remedy: { does: "server", server: "tracker", label: "Open tracker", owners: false },
 		},
 	],
-	["the MCP server tracker refuses the call: no such issue", { title: "It failed." }],
 	[
-		"notion_read cannot be used: Notion is not set up: no client id",
-		{ title: "It cannot be used.", text: "Notion is not set up: no client id. The agent went on without it." },
+		{ code: "DEFINITION_CHANGED", server: "tracker" },
+		{
+			title: "The MCP server tracker has changed this tool.",
+			text: `It cannot be used until somebody has approved what it says now. ${wentOn}`,
+			remedy: { does: "server", server: "tracker", label: "Open tracker", owners: false },
+		},
 	],
-	["notion_read did not end in time", { title: "It failed.", text: "notion_read did not end in time" }],
-])("%s", (error, want) => {
-	expect(failureOf({ error })).toMatchObject(want);
+	[
+		{ code: "UNAVAILABLE", reason: "Notion is not set up: no client id" },
+		{ title: "It cannot be used.", text: `Notion is not set up: no client id. ${wentOn}` },
+	],
+	[{ code: "OF_A_LATER_VERSION" }, { title: "It failed.", text: "the sentence for the model" }],
+])("%j", (cause, want) => {
+	expect(failureOf({ error: "the sentence for the model", ...cause })).toEqual(want);
+});
+
+test("an error that was stored without a code is shown as it is", () => {
+	const error = "Notion is not connected: a person connects it at /api/connections";
+	expect(failureOf({ error })).toEqual({ title: "It failed.", text: error });
+});
+
+test("a result of another form with a code is understood", () => {
+	const result = { ok: false, error_type: "api_error", message: "Failed to read file", code: "NOT_CONNECTED", service: "github" };
+	expect(failureOf(result)?.title).toBe("GitHub is not connected.");
 });
 
 test("a result that is no error has no failure", () => {

@@ -4,13 +4,13 @@ import { type FormEvent, useEffect, useRef, useState } from "react";
 import { type Account, keyProblem, useAccounts, useRefreshAccounts } from "../accounts.ts";
 import { unwrap, useWorkspace } from "../client.ts";
 import { newKey } from "../insecure.ts";
-import { providerName } from "../words.ts";
+import { providerName, sentence } from "../words.ts";
 import css from "./AddAccount.module.css";
 import { CopyButton } from "./CopyButton.tsx";
 import { Button, Notice, Segments } from "./controls.tsx";
 import { Dialog } from "./Dialog.tsx";
 import { Outside, Waiting } from "./Elsewhere.tsx";
-import { Field, Loaded, Refused, sentence } from "./page.tsx";
+import { Field, Loaded, Refused } from "./page.tsx";
 
 type Kind = Schemas["CreateLogin"]["kind"];
 type Way = "key" | Kind;

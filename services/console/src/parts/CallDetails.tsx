@@ -1,11 +1,13 @@
-import { Link } from "@tanstack/react-router";
-import { type ReactNode, useState } from "react";
-import { slugOf, useWorkspace } from "../client.ts";
+import { type ReactNode, Suspense, useState } from "react";
 import { type Call, errorOf } from "../live/conversation.ts";
 import { type Failure, failureOf } from "../live/failure.ts";
 import css from "./Call.module.css";
 import { CopyButton } from "./CopyButton.tsx";
 import { Button, Notice } from "./controls.tsx";
+import { later } from "./later.tsx";
+
+/** Fetched when there is something to do about a failure. */
+const Remedy = later(() => import("./Remedy.tsx").then((m) => m.Remedy));
 
 /** What an open row shows of a call: why it failed, its arguments and its result. */
 export function CallDetails({ call }: { call: Call }) {
@@ -28,20 +30,16 @@ export function CallDetails({ call }: { call: Call }) {
 	);
 }
 
-/** Why a call failed, and where a person does something about it. */
+/** Why a call failed, and what a person does about it. */
 function Failed({ of: { title, text, remedy } }: { of: Failure }) {
-	const { workspace } = useWorkspace();
-	const may = remedy && (remedy.owners ? workspace.role === "owner" : workspace.role !== "viewer");
 	return (
 		<div className={css.failure}>
 			<Notice tone="stop">
 				<b className="font-bold">{title}</b> {text}
-				{may && (
-					<p className="mt-1">
-						<Link to={`/w/$slug/${remedy.to}`} params={{ slug: slugOf(workspace) }}>
-							{remedy.label}
-						</Link>
-					</p>
+				{remedy && (
+					<Suspense fallback={null}>
+						<Remedy of={remedy} />
+					</Suspense>
 				)}
 			</Notice>
 		</div>

@@ -4,6 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { type ReactNode, useEffect, useId } from "react";
 import { slugOf, useWorkspace, type Workspace } from "../client.ts";
 import { Failed } from "../routes/failed.tsx";
+import { sentence } from "../words.ts";
 import { Blank, Notice } from "./controls.tsx";
 import css from "./page.module.css";
 
@@ -91,12 +92,6 @@ export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; child
 			))}
 		</div>
 	);
-}
-
-/** The server's error as a sentence. */
-export function sentence(text: string): string {
-	const t = text.trim();
-	return t ? t.charAt(0).toUpperCase() + t.slice(1) + (/[.!?]$/.test(t) ? "" : ".") : "";
 }
 
 /** A table that scrolls by itself where it is wider than the page. `head` has a right-aligned column as ["", "right"]. */

@@ -7,9 +7,9 @@ import { AddAccount } from "../parts/AddAccount.tsx";
 import { Countdown, Ring, useNow } from "../parts/Clock.tsx";
 import { Blank, Button, Icon, IconButton, Segments, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
-import { Bar, Loaded, Page, pageCss, Refused, sentence, Table } from "../parts/page.tsx";
+import { Bar, Loaded, Page, pageCss, Refused, Table } from "../parts/page.tsx";
 import { Signal } from "../parts/Signal.tsx";
-import { ago, count, money, providerName, until } from "../words.ts";
+import { ago, count, money, providerName, sentence, until } from "../words.ts";
 import css from "./accounts.module.css";
 
 type Data = NonNullable<ReturnType<typeof useAccounts>["data"]>;

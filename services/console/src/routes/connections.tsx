@@ -1,31 +1,24 @@
-import type { Schemas } from "@signalbox/client";
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { ChevronRight, Plus } from "lucide-react";
-import { type FormEvent, useEffect, useRef, useState } from "react";
+import { type FormEvent, useRef, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { newKey } from "../insecure.ts";
+import { abouts, Connect, type Connection, useConnections } from "../parts/Connect.tsx";
 import { Button, Icon, Tag } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
-import { Outside, Waiting } from "../parts/Elsewhere.tsx";
-import { Field, Loaded, Page, pageCss, Refused, sentence, Table } from "../parts/page.tsx";
+import { Field, Loaded, Page, pageCss, Refused, Table } from "../parts/page.tsx";
+import { type Server, ServerDialog, ServerState, useServers } from "../parts/Server.tsx";
 import { usePeople } from "../people.ts";
 import { useTools } from "../tools.ts";
-import { ago, providerName, since, toolWords } from "../words.ts";
+import { ago, providerName, sentence, since, toolWords } from "../words.ts";
 import css from "./connections.module.css";
-
-type Connection = Schemas["Connection"];
-type Server = Schemas["McpServer"];
 
 /** What tools may reach on the workspace's behalf. */
 export function ConnectionsPage() {
 	const { client, workspace } = useWorkspace();
-	const connections = useConnections();
-	const servers = useQuery({
-		queryKey: [workspace.id, "mcp"],
-		queryFn: () => unwrap(client.api.GET("/api/mcp-servers")).then((b) => b.mcp_servers as Server[]),
-		refetchInterval: 15_000,
-	});
+	const connections = useConnections(15_000);
+	const servers = useServers(15_000);
 	const [connecting, setConnecting] = useState<Connection>();
 	const [leaving, setLeaving] = useState<Connection>();
 	const [adding, setAdding] = useState(false);
@@ -104,21 +97,6 @@ export function ConnectionsPage() {
 	);
 }
 
-function useConnections() {
-	const { client, workspace } = useWorkspace();
-	return useQuery({
-		queryKey: [workspace.id, "connections"],
-		queryFn: () => unwrap(client.api.GET("/api/connections")).then((b) => b.connections as Connection[]),
-		refetchInterval: 15_000,
-	});
-}
-
-const abouts: Record<string, string> = {
-	google: "Calendar and tasks: agents read them, and change them after approval.",
-	notion: "Pages: agents search and read them, and append to them after approval.",
-	github: "One research repository, which agents look things up in. They only read.",
-};
-
 function Card({ connection: c, onConnect, onLeave }: { connection: Connection; onConnect: () => void; onLeave: () => void }) {
 	const { workspace } = useWorkspace();
 	const { me, nameOf } = usePeople();
@@ -195,82 +173,6 @@ function ConnectionState({ connection: c }: { connection: Connection }) {
 		default:
 			return <Tag>Not connected</Tag>;
 	}
-}
-
-/** Starts a sign-in at a provider, which goes on in another tab, and notices when it is done. */
-function Connect({ connection, onClose }: { connection: Connection; onClose: () => void }) {
-	const { client, workspace } = useWorkspace();
-	const queries = useQueryClient();
-	const connections = useConnections();
-	const { refetch } = connections;
-	const start = useMutation({
-		mutationFn: () => unwrap(client.api.POST("/api/connections", { body: { provider: connection.provider } })),
-	});
-	const waiting = start.data !== undefined;
-	useEffect(() => {
-		if (!waiting) return;
-		const t = setInterval(() => void refetch(), 2000);
-		return () => clearInterval(t);
-	}, [waiting, refetch]);
-	const now = connections.data?.find((c) => c.provider === connection.provider);
-	const done = now?.state === "connected" && now.origin === "member" && now.connected_at !== connection.connected_at;
-	useEffect(() => {
-		if (!done) return;
-		void queries.invalidateQueries({ queryKey: [workspace.id, "tools"] });
-		onClose();
-	}, [done, onClose, queries, workspace.id]);
-	return (
-		<Dialog title={`Connect ${connection.title}`} onClose={onClose}>
-			<p className="text-ink-2">{abouts[connection.provider] ?? "Its tools act in the name of the person who connects it."}</p>
-			{start.data ? (
-				<>
-					<p>
-						<Outside href={start.data.url}>{`Go on at ${connection.title}`}</Outside>
-					</p>
-					<p className="text-ink-2">It opens in a new tab. This page notices when you are done there.</p>
-					<Waiting until={start.data.expires_at} text="Waiting for you there." />
-				</>
-			) : (
-				<>
-					<Refused error={start.error} />
-					<div className="flex justify-end gap-2">
-						<Button onClick={onClose}>Cancel</Button>
-						<Button look="primary" busy={start.isPending} onClick={() => start.mutate()}>
-							Connect
-						</Button>
-					</div>
-				</>
-			)}
-		</Dialog>
-	);
-}
-
-const changed = (s: Server) => s.tools.filter((t) => t.changed);
-
-function ServerState({ server: s }: { server: Server }) {
-	if (s.needs_sign_in)
-		return (
-			<Tag tone="wait" signal="waiting">
-				Sign in
-			</Tag>
-		);
-	if (s.failure)
-		return (
-			<Tag tone="stop" signal="failed">
-				Down{s.down_since && ` ${since(s.down_since)}`}
-			</Tag>
-		);
-	if (changed(s).length > 0)
-		return (
-			<Tag tone="wait" signal="waiting">
-				{changed(s).length} changed
-			</Tag>
-		);
-	return (
-		<Tag tone="live" signal="done">
-			Up
-		</Tag>
-	);
 }
 
 function ServerRow({ server: s, onOpen }: { server: Server; onOpen: () => void }) {
@@ -379,135 +281,6 @@ function AddServer({ onClose, onAdded }: { onClose: () => void; onAdded: (s: Ser
 				</label>
 				<Refused error={add.error} />
 			</form>
-		</Dialog>
-	);
-}
-
-/** A server's tools, and what can be done about it. */
-function ServerDialog({ server: s, onClose }: { server: Server; onClose: () => void }) {
-	const { client, workspace } = useWorkspace();
-	const queries = useQueryClient();
-	const [removing, setRemoving] = useState(false);
-	const owner = workspace.role === "owner";
-	const params = { params: { path: { id: s.id } } };
-	const refresh = async () => {
-		void queries.invalidateQueries({ queryKey: [workspace.id, "tools"] });
-		await queries.invalidateQueries({ queryKey: [workspace.id, "mcp"] });
-	};
-	const test = useMutation({ mutationFn: () => unwrap(client.api.POST("/api/mcp-servers/{id}/test", params)), onSettled: refresh });
-	const approve = useMutation({
-		mutationFn: (hashes: string[]) => unwrap(client.api.POST("/api/mcp-servers/{id}/approve", { ...params, body: { hashes } })),
-		onSettled: refresh,
-	});
-	const signIn = useMutation({
-		mutationFn: () => unwrap(client.api.POST("/api/mcp-servers/{id}/sign-in", { ...params, body: {} })).then((b) => b.login),
-	});
-	const asked = signIn.data !== undefined && s.needs_sign_in;
-	useEffect(() => {
-		if (!asked) return;
-		const t = setInterval(() => void queries.invalidateQueries({ queryKey: [workspace.id, "mcp"] }), 2000);
-		return () => clearInterval(t);
-	}, [asked, queries, workspace.id]);
-	if (removing)
-		return (
-			<Confirm
-				title={`Remove ${s.name}?`}
-				action="Remove"
-				onClose={() => setRemoving(false)}
-				onConfirm={async () => {
-					await unwrap(client.api.DELETE("/api/mcp-servers/{id}", params));
-					onClose();
-					await refresh();
-				}}
-			>
-				Its {s.tools.length} tools are gone for all sessions, also in runs that are going on.
-				{s.credential && " Its account stays, and is removed under Accounts."}
-			</Confirm>
-		);
-	const anew = changed(s);
-	return (
-		<Dialog
-			title={s.name}
-			width={640}
-			onClose={onClose}
-			footer={
-				<>
-					<Button small busy={test.isPending} onClick={() => test.mutate()}>
-						Ask it now
-					</Button>
-					{owner && !s.operator && (
-						<Button small look="danger" onClick={() => setRemoving(true)}>
-							Remove
-						</Button>
-					)}
-				</>
-			}
-		>
-			<p className="flex flex-wrap items-center gap-2 text-small text-ink-2">
-				<ServerState server={s} />
-				<span>{s.url || "Offered by the operator"}</span>
-				<span className="n text-ink-3">{s.checked_at ? `asked ${ago(s.checked_at)}` : "not asked yet"}</span>
-			</p>
-			{s.failure && <p className="text-stop">{sentence(s.failure)}</p>}
-			<Refused error={test.error ?? approve.error ?? signIn.error} />
-			{s.needs_sign_in &&
-				(asked && signIn.data ? (
-					<>
-						<p>
-							<Outside href={signIn.data.url}>{`Go on at ${new URL(signIn.data.url).host}`}</Outside>
-						</p>
-						<Waiting until={signIn.data.expires_at} text="Waiting for you there." />
-					</>
-				) : owner ? (
-					<div>
-						<Button look="primary" busy={signIn.isPending} onClick={() => signIn.mutate()}>
-							Sign in to {s.name}
-						</Button>
-					</div>
-				) : (
-					<p className="text-ink-2">An owner has to sign in to it.</p>
-				))}
-			{anew.length > 0 && (
-				<div className={css.changed}>
-					<p className="flex-1">
-						<b className="font-mid">{anew.length === 1 ? "One definition" : `${anew.length} definitions`} changed since approval.</b> Read
-						what they say now; agents cannot use them until you approve.
-					</p>
-					<Button small look="primary" busy={approve.isPending} onClick={() => approve.mutate(anew.map((t) => t.hash))}>
-						Approve {anew.length === 1 ? "it" : `all ${anew.length}`}
-					</Button>
-				</div>
-			)}
-			{s.tools.length === 0 ? (
-				<p className="text-ink-2">No tool is known of it yet.</p>
-			) : (
-				<ul className={css.tools} tabIndex={0} aria-label={`Tools of ${s.name}`}>
-					{[...anew, ...s.tools.filter((t) => !t.changed)].map((t) => (
-						<li key={t.name}>
-							<p className="flex flex-wrap items-center gap-2">
-								<span className="font-mid" title={t.name}>
-									{t.original_name}
-								</span>
-								{t.changed ? (
-									<>
-										<Tag tone="wait" signal="waiting">
-											Changed
-										</Tag>
-										<span className="flex-1" />
-										<Button small disabled={approve.isPending} onClick={() => approve.mutate([t.hash])}>
-											Approve<span className="sr"> {t.original_name}</span>
-										</Button>
-									</>
-								) : (
-									t.unavailable_reason && <Tag>Unavailable</Tag>
-								)}
-							</p>
-							<p className="text-small text-ink-2">{t.description || "It says nothing about itself."}</p>
-							{t.unavailable_reason && !t.changed && <p className="text-small text-ink-3">{sentence(t.unavailable_reason)}</p>}
-						</li>
-					))}
-				</ul>
-			)}
 		</Dialog>
 	);
 }

@@ -57,11 +57,20 @@ func (c *Client) Available(ctx context.Context, provider string) tool.Availabili
 	case credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONFIGURED:
 		return tool.Availability{Reason: name + " is not set up: " + con.GetReason()}
 	case credentialv1.ConnectionState_CONNECTION_STATE_NOT_CONNECTED:
-		return tool.Availability{Reason: name + " is not connected", ConnectURL: ConnectURL}
+		return tool.Availability{
+			Reason: name + " is not connected", ConnectURL: ConnectURL,
+			Cause: &tool.Cause{Code: tool.NotConnected, Service: provider},
+		}
 	case credentialv1.ConnectionState_CONNECTION_STATE_REAUTHORIZE:
-		return tool.Availability{Reason: name + " has to be connected again: " + con.GetReason(), ConnectURL: ConnectURL}
+		return tool.Availability{
+			Reason: name + " has to be connected again: " + con.GetReason(), ConnectURL: ConnectURL,
+			Cause: &tool.Cause{Code: tool.ConnectionRefused, Service: provider, Reason: con.GetReason()},
+		}
 	case credentialv1.ConnectionState_CONNECTION_STATE_DISABLED:
-		return tool.Availability{Reason: "an owner has disabled the connection to " + name}
+		return tool.Availability{
+			Reason: "an owner has disabled the connection to " + name,
+			Cause:  &tool.Cause{Code: tool.ConnectionDisabled, Service: provider},
+		}
 	}
 	return tool.Availability{Available: true}
 }

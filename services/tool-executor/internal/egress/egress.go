@@ -26,6 +26,7 @@ import (
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/subject"
 	"signalbox.dev/proto/signalbox/credential/v1/credentialv1connect"
+	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
 const (
@@ -87,7 +88,7 @@ func (c *Client) Do(ctx context.Context, r Request, out any) (Reply, error) {
 	for attempt := 1; ; attempt++ {
 		reply, err := c.once(ctx, r, out)
 		f, ok := errors.AsType[*fault.Error](err)
-		if !ok || f.Code != codeLimited || f.RetryAfter > longestWait || attempt == attempts {
+		if !ok || f.Code != tool.RateLimited || f.RetryAfter > longestWait || attempt == attempts {
 			return reply, err
 		}
 		select {
@@ -174,34 +175,39 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 	return req, nil
 }
 
-// Codes of faults; the error type of a result is the code in lower case.
-const (
-	codeLimited      = "RATE_LIMITED"
-	codeNotConnected = "NOT_CONNECTED"
-	codeReconnect    = "CONNECTION_REFUSED"
-)
+// caused is fault.Coded with the code of a cause, which it carries. The error type of the result is
+// the code in lower case.
+func caused(k fault.Kind, cause *tool.Cause, format string, args ...any) *fault.Error {
+	f := fault.Coded(k, cause.Code, format, args...)
+	f.Err = cause
+	return f
+}
 
-// refusal returns the fault for an answer that is no success. The console recognizes the words about
-// connections and limits.
+// refusal returns the fault for an answer that is no success.
 func refusal(provider string, res *http.Response, body []byte) error {
 	name, e := title(provider), readError(body)
+	reason := clip(e.message)
 	said := ""
-	if e.message != "" {
-		said = ": " + clip(e.message)
+	if reason != "" {
+		said = ": " + reason
 	}
 	wait := retryAfter(res.Header.Get("Retry-After"))
 	switch {
 	case e.is("no_credential"):
-		return fault.Coded(fault.Conflict, codeNotConnected, "%s is not connected: a person connects it at %s", name, ConnectURL)
+		return caused(fault.Conflict, &tool.Cause{Code: tool.NotConnected, Service: provider}, "%s is not connected: a person connects it at %s", name, ConnectURL)
 	case e.is("accounts_exhausted", "busy", "shutting_down", "rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "dailyLimitExceeded"),
 		res.StatusCode == http.StatusTooManyRequests, res.Header.Get("X-RateLimit-Remaining") == "0":
-		f := fault.Coded(fault.Conflict, codeLimited, "%s takes no more requests for now%s", name, said)
+		cause := &tool.Cause{Code: tool.RateLimited, Service: provider, Reason: reason}
+		f := caused(fault.Conflict, cause, "%s takes no more requests for now%s", name, said)
 		if f.RetryAfter = wait; wait > 0 {
-			f.Message += fmt.Sprintf("; try again in %s", wait)
+			again := fmt.Sprintf("try again in %s", wait)
+			f.Message += "; " + again
+			cause.Reason = strings.TrimPrefix(reason+"; "+again, "; ")
 		}
 		return f
 	case res.StatusCode == http.StatusUnauthorized, e.is("account_unavailable") && res.StatusCode == http.StatusConflict:
-		return fault.Coded(fault.Forbidden, codeReconnect, "%s no longer accepts the connection%s; a person connects it again at %s", name, said, ConnectURL)
+		return caused(fault.Forbidden, &tool.Cause{Code: tool.ConnectionRefused, Service: provider, Reason: reason},
+			"%s no longer accepts the connection%s; a person connects it again at %s", name, said, ConnectURL)
 	case res.StatusCode == http.StatusForbidden:
 		return fault.New(fault.Forbidden, "%s does not allow this%s", name, said)
 	case res.StatusCode == http.StatusNotFound:

@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,16 @@ func failed(errorType, format string, args ...any) ending {
 		state:  toolv1.OutcomeState_OUTCOME_STATE_ERROR,
 		result: tool.Errorf(clip(errorType, maxErrorType), "%s", clip(fmt.Sprintf(format, args...), maxMessage)),
 	}
+}
+
+// because adds a cause, which may be nil.
+func (e ending) because(c *tool.Cause) ending {
+	if c != nil {
+		short := *c
+		short.Reason = clip(c.Reason, maxMessage)
+		e.result = e.result.WithCause(&short)
+	}
+	return e
 }
 
 // advice tells the model what to do after an ending that leaves the effect open.
@@ -84,16 +95,17 @@ func (j *job) cancelled() ending {
 	return j.orUnknown(e)
 }
 
-// notAvailable returns the ending of a call whose tool cannot be used. The console recognizes its words.
+// notAvailable returns the ending of a call whose tool cannot be used.
 func (j *job) notAvailable(a tool.Availability) ending {
-	reason := a.Reason
-	if reason == "" {
-		reason = "it is not available now"
+	reason := cmp.Or(a.Reason, "it is not available now")
+	cause := a.Cause
+	if cause == nil {
+		cause = &tool.Cause{Code: tool.Unavailable, Reason: reason}
 	}
 	if a.ConnectURL != "" {
 		reason += " (a person can connect it at " + a.ConnectURL + ")"
 	}
-	return failed("unavailable", "%s cannot be used: %s", j.entry.Spec.Name, reason)
+	return failed("unavailable", "%s cannot be used: %s", j.entry.Spec.Name, reason).because(cause)
 }
 
 // fromFault returns the ending for a tool's error. otherwise is the error type if the fault
@@ -106,7 +118,8 @@ func (j *job) fromFault(err error, otherwise string) ending {
 	if f.Code != "" {
 		otherwise = strings.ToLower(f.Code)
 	}
-	return failed(otherwise, "%s", f.Message)
+	cause, _ := errors.AsType[*tool.Cause](err)
+	return failed(otherwise, "%s", f.Message).because(cause)
 }
 
 // endingOf returns the ending for a tool's answer. A result counts even if the context has

@@ -96,8 +96,15 @@ func TestEndsWithoutARun(t *testing.T) {
 		return tool.Object("done"), nil
 	})
 	away := newFake("away", pure, act.run)
-	away.available = tool.Availability{Reason: "Calendar is not connected", ConnectURL: "https://example.com/connect"}
-	w := newWorld(t, act, away)
+	away.available = tool.Availability{Reason: "Calendar is not connected", ConnectURL: "https://example.com/connect", Cause: &tool.Cause{Code: tool.NotConnected, Service: "google"}}
+	broken := newFake("broken", pure, act.run)
+	broken.available = tool.Availability{Reason: "no browser"}
+	refused := newFake("refused", pure, func(context.Context, tool.Call) (tool.Result, error) {
+		f := fault.Coded(fault.Conflict, tool.RateLimited, "Google is busy")
+		f.Err = &tool.Cause{Code: tool.RateLimited, Service: "google"}
+		return tool.Result{}, f
+	})
+	w := newWorld(t, act, away, broken, refused)
 	e := w.start(t, nil)
 	for name, tt := range map[string]struct {
 		call      func() *toolv1.Call
@@ -105,13 +112,19 @@ func TestEndsWithoutARun(t *testing.T) {
 		errorType string
 		says      string
 	}{
-		"unknown tool": {func() *toolv1.Call { return w.call("nothing", `{}`) }, failed, "unknown_tool", `there is no tool \"nothing\"`},
-		"odd name":     {func() *toolv1.Call { return w.call("a\x00\"b", `{}`) }, failed, "unknown_tool", "there is no tool"},
-		"wrong args":   {func() *toolv1.Call { return w.call("act", `{"n":"x"}`) }, failed, "invalid_arguments", "arguments.n: must be integer, not string"},
-		"no object":    {func() *toolv1.Call { return w.call("act", `[]`) }, failed, "invalid_arguments", "must be a JSON object"},
-		"no JSON":      {func() *toolv1.Call { return w.call("act", `{"n":`) }, failed, "invalid_arguments", "not valid JSON"},
-		"too large":    {func() *toolv1.Call { return w.call("act", strings.Repeat(" ", 1<<20)+"{}") }, failed, "invalid_arguments", "at most 1048576"},
-		"unavailable":  {func() *toolv1.Call { return w.call("away", `{}`) }, failed, "unavailable", "https://example.com/connect"},
+		"unknown tool":              {func() *toolv1.Call { return w.call("nothing", `{}`) }, failed, "unknown_tool", `there is no tool \"nothing\"`},
+		"odd name":                  {func() *toolv1.Call { return w.call("a\x00\"b", `{}`) }, failed, "unknown_tool", "there is no tool"},
+		"wrong args":                {func() *toolv1.Call { return w.call("act", `{"n":"x"}`) }, failed, "invalid_arguments", "arguments.n: must be integer, not string"},
+		"no object":                 {func() *toolv1.Call { return w.call("act", `[]`) }, failed, "invalid_arguments", "must be a JSON object"},
+		"no JSON":                   {func() *toolv1.Call { return w.call("act", `{"n":`) }, failed, "invalid_arguments", "not valid JSON"},
+		"too large":                 {func() *toolv1.Call { return w.call("act", strings.Repeat(" ", 1<<20)+"{}") }, failed, "invalid_arguments", "at most 1048576"},
+		"unavailable":               {func() *toolv1.Call { return w.call("away", `{}`) }, failed, "unavailable", "https://example.com/connect"},
+		"unavailable, for programs": {func() *toolv1.Call { return w.call("away", `{}`) }, failed, "unavailable", `,"code":"NOT_CONNECTED","service":"google"}`},
+		"refused, for programs":     {func() *toolv1.Call { return w.call("refused", `{}`) }, failed, "rate_limited", `{"error":"Google is busy","code":"RATE_LIMITED","service":"google"}`},
+		"unavailable without a cause": {
+			func() *toolv1.Call { return w.call("broken", `{}`) }, failed, "unavailable",
+			`{"error":"broken cannot be used: no browser","code":"UNAVAILABLE","reason":"no browser"}`,
+		},
 		"too late": {func() *toolv1.Call {
 			c := w.call("act", `{}`)
 			c.Deadline = timestamppb.New(time.Now().Add(-time.Second))

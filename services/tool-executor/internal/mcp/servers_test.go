@@ -360,7 +360,8 @@ func TestDown(t *testing.T) {
 		t.Errorf("a second failure: failing since %v, checked at %v, %v, want it to have failed since %v", s.FailingSince, s.CheckedAt, err, since)
 	}
 	all := w.tools(t)
-	if a := all["mcp__good__echo"].Tool.Available(t.Context()); a.Available || !strings.Contains(a.Reason, "cannot be reached") {
+	if a := all["mcp__good__echo"].Tool.Available(t.Context()); a.Available || !strings.Contains(a.Reason, "cannot be reached") ||
+		a.Cause.Code != tool.ServerUnavailable || a.Cause.Server != "good" || !strings.Contains(a.Cause.Reason, "cannot be reached") {
 		t.Errorf("a tool of a server that is down is available: %+v", a)
 	}
 	if got := call(t, all["mcp__other__echo"], `{"text":"a"}`); !strings.Contains(got, "result") {

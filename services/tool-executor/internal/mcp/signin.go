@@ -147,8 +147,7 @@ func (c *challenge) why() string {
 	return "an owner has to sign in to it"
 }
 
-// unauthorized is the result of a call that a server has refused for want of a sign-in. The console
-// recognizes its words.
+// unauthorized is the result of a call that a server has refused for want of a sign-in.
 func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (result tool.Result, ok bool) {
 	c, ok := errors.AsType[*challenge](err)
 	if !ok {
@@ -157,7 +156,8 @@ func (s *Servers) unauthorized(ctx context.Context, row Server, err error) (resu
 	if storing := s.challenged(ctx, row, err); storing != nil {
 		s.cfg.Log.WarnContext(ctx, "challenge of an MCP server not stored", "workspace", row.Workspace, "server", row.ID, "error", storing)
 	}
-	return tool.Errorf("needs_sign_in", "the MCP server %s refuses the call: %s; do without it", row.Name, c.why()), true
+	return tool.Errorf("needs_sign_in", "the MCP server %s refuses the call: %s; do without it", row.Name, c.why()).
+		WithCause(&tool.Cause{Code: tool.NeedsSignIn, Server: row.Name, Reason: c.why()}), true
 }
 
 // challenged stores that somebody has to sign in to a server. A part of the challenge that is

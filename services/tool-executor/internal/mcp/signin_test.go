@@ -84,7 +84,7 @@ func TestSignIn(t *testing.T) {
 		w.Header().Set("WWW-Authenticate", `Bearer error="insufficient_scope", scope="read write"`)
 		w.WriteHeader(http.StatusForbidden)
 	})
-	if got := call(t, echo, `{"text":"a"}`); !strings.Contains(got, "more permissions") {
+	if got := call(t, echo, `{"text":"a"}`); !strings.Contains(got, "more permissions") || !strings.Contains(got, `"code":"NEEDS_SIGN_IN","server":"locked","reason":"it wants more`) {
 		t.Errorf("echo = %s, want that it needs more permissions", got)
 	}
 	l.answer.Store((func(http.ResponseWriter))(nil))

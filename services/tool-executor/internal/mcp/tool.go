@@ -43,17 +43,24 @@ func (s Server) wantsHeaders(name string) bool {
 	})
 }
 
-// unavailable returns why a tool cannot be used; empty if it can.
-func (s Server) unavailable(d Definition) string {
+// available says whether a tool can be used.
+func (s Server) available(d Definition) tool.Availability {
 	switch {
 	case d.Problem != "":
-		return d.Problem
+		return tool.Availability{Reason: d.Problem}
 	case !s.approved(d):
-		return "the MCP server " + s.Name + " has changed this tool's definition since it was approved: an editor looks at it and approves it again"
+		return tool.Availability{
+			Reason: "the MCP server " + s.Name + " has changed this tool's definition since it was approved: an editor looks at it and approves it again",
+			Cause:  &tool.Cause{Code: tool.DefinitionChanged, Server: s.Name},
+		}
 	case s.Failure != "":
-		return "the MCP server " + s.Name + " cannot be used: " + s.Failure
+		cause := &tool.Cause{Code: tool.ServerUnavailable, Server: s.Name, Reason: s.Failure}
+		if s.SignIn == SignInRequired {
+			cause.Code = tool.NeedsSignIn
+		}
+		return tool.Availability{Reason: "the MCP server " + s.Name + " cannot be used: " + s.Failure, Cause: cause}
 	}
-	return ""
+	return tool.Availability{Available: true}
 }
 
 // entries returns a server's tools for the catalogue. A definition that cannot be used is
@@ -68,11 +75,14 @@ func (s Server) entries(c *client, guard *netguard.Guard) []tool.Entry {
 			continue // a name that is listed twice means the first one
 		}
 		taken[name] = true
-		reason := s.unavailable(d)
-		e, err := s.entry(c, name, d, private, reason)
+		available := s.available(d)
+		e, err := s.entry(c, name, d, private, available)
 		if err != nil {
 			d.InputSchema = nil
-			e, err = s.entry(c, name, d, private, cmp.Or(reason, "its input schema is not valid: "+clip(visible.Text(err.Error()), maxSaid)))
+			if available.Available {
+				available = tool.Availability{Reason: "its input schema is not valid: " + clip(visible.Text(err.Error()), maxSaid)}
+			}
+			e, err = s.entry(c, name, d, private, available)
 		}
 		if err == nil {
 			all = append(all, e)
@@ -95,7 +105,7 @@ func mayHaveSecret(u *url.URL) bool {
 	return u.User != nil || u.RawQuery != "" || slices.ContainsFunc(strings.Split(u.Path, "/"), func(part string) bool { return len(part) >= minKey })
 }
 
-func (s Server) entry(c *client, name string, d Definition, private bool, unavailable string) (tool.Entry, error) {
+func (s Server) entry(c *client, name string, d Definition, private bool, available tool.Availability) (tool.Entry, error) {
 	effect := toolv1.Effect_EFFECT_UNSAFE
 	switch {
 	case d.ReadOnly:
@@ -104,7 +114,7 @@ func (s Server) entry(c *client, name string, d Definition, private bool, unavai
 		effect = toolv1.Effect_EFFECT_KEYED // a second run has no further effect
 	}
 	t := &serverTool{
-		client: c, server: s, name: d.Name, kind: d.Kind, available: tool.Availability{Available: unavailable == "", Reason: unavailable},
+		client: c, server: s, name: d.Name, kind: d.Kind, available: available,
 		spec: tool.Spec{
 			Name: name, Description: cmp.Or(clip(visible.Text(d.Description), maxDescription), "A tool of the MCP server "+s.Name+"."), InputSchema: d.InputSchema, Source: s.Name,
 			Effect: effect, Deadline: callTimeout, Longest: longestCall, Less: "ask for less, if the tool's arguments allow that",
@@ -119,7 +129,7 @@ func (s Server) entry(c *client, name string, d Definition, private bool, unavai
 	case isComplex(d.InputSchema):
 		checks = json.RawMessage(anyObject) // the server checks them
 	}
-	if unavailable != "" { // an unapproved text does not go into the model's context
+	if !available.Available { // an unapproved text does not go into the model's context
 		t.spec.Description = "A tool of the MCP server " + s.Name + "."
 		t.spec.InputSchema = json.RawMessage(anyObject)
 	}
@@ -154,7 +164,8 @@ func (t *serverTool) Run(ctx context.Context, c tool.Call) (tool.Result, error) 
 	case errors.Is(err, errSent) && t.spec.Effect != toolv1.Effect_EFFECT_PURE:
 		return tool.Result{}, fault.Wrap(withoutPaths(err), fault.Unavailable, "the MCP server "+t.server.Name+" broke off: "+why(err))
 	}
-	return tool.Errorf("unavailable", "the MCP server %s cannot be used: %s; do without it", t.server.Name, why(err)), nil
+	return tool.Errorf("unavailable", "the MCP server %s cannot be used: %s; do without it", t.server.Name, why(err)).
+		WithCause(&tool.Cause{Code: tool.ServerUnavailable, Server: t.server.Name, Reason: why(err)}), nil
 }
 
 // Listed is a tool of a server for people.
@@ -170,7 +181,7 @@ func (s Server) Listed() []Listed {
 	var all []Listed
 	for _, d := range s.Tools {
 		d.Description = clip(visible.Text(d.Description), maxDescription)
-		all = append(all, Listed{toolName(s.Name, d.Name), d, !s.approved(d), s.unavailable(d)})
+		all = append(all, Listed{toolName(s.Name, d.Name), d, !s.approved(d), s.available(d).Reason})
 	}
 	return all
 }

@@ -51,6 +51,41 @@ func Errorf(errorType, format string, args ...any) Result {
 	return Result{json: string(b), errorType: errorType, isError: true}
 }
 
+// Codes of causes; docs/api.md describes them.
+const (
+	Unavailable        = "UNAVAILABLE"
+	NotConnected       = "NOT_CONNECTED"
+	ConnectionRefused  = "CONNECTION_REFUSED"
+	ConnectionDisabled = "CONNECTION_DISABLED"
+	RateLimited        = "RATE_LIMITED"
+	NeedsSignIn        = "NEEDS_SIGN_IN"
+	ServerUnavailable  = "SERVER_UNAVAILABLE"
+	DefinitionChanged  = "DEFINITION_CHANGED"
+)
+
+// Cause tells programs why a call failed, where somebody can do something about it. It is an error
+// so that it can be the cause of a fault.
+type Cause struct {
+	Code    string `json:"code"`
+	Service string `json:"service,omitempty"` // the provider of a connection, such as notion
+	Server  string `json:"server,omitempty"`  // the name of an MCP server
+	Reason  string `json:"reason,omitempty"`  // for people: what the other side said, or what is known
+}
+
+// Error implements error.
+func (c *Cause) Error() string { return c.Code }
+
+// WithCause returns the error result with the members of a cause, which may be nil.
+func (r Result) WithCause(c *Cause) Result {
+	b, err := marshal(c)
+	rest, ok := strings.CutSuffix(r.json, "}")
+	if c == nil || err != nil || !ok {
+		return r
+	}
+	r.json = rest + "," + strings.TrimPrefix(string(b), "{")
+	return r
+}
+
 // WithImage returns the result with a picture of at most MaxImage bytes as its member image, which
 // it must not have yet. The tool has Spec.MayReturnImage.
 func (r Result) WithImage(f File) Result {

@@ -95,6 +95,24 @@ func TestEnvelopeOfAnything(t *testing.T) {
 	})
 }
 
+func TestWithCause(t *testing.T) {
+	t.Parallel()
+	failed := tool.Errorf("not_connected", "connect it")
+	for _, tt := range []struct {
+		cause *tool.Cause
+		want  string
+	}{
+		{nil, `{"error":"connect it"}`},
+		{&tool.Cause{Code: tool.NotConnected, Service: "notion"}, `{"error":"connect it","code":"NOT_CONNECTED","service":"notion"}`},
+		{&tool.Cause{Code: tool.NeedsSignIn, Server: "a", Reason: "<\xff>"}, `{"error":"connect it","code":"NEEDS_SIGN_IN","server":"a","reason":"<\ufffd>"}`},
+	} {
+		r := failed.WithCause(tt.cause)
+		if r.JSON() != tt.want || !r.IsError() || r.ErrorType() != "not_connected" {
+			t.Errorf("WithCause(%v) = %s, want %s", tt.cause, r.JSON(), tt.want)
+		}
+	}
+}
+
 func TestObject(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -73,6 +73,7 @@ type Availability struct {
 	Available  bool
 	Reason     string // why not, and what to do
 	ConnectURL string // where a person connects a missing account
+	Cause      *Cause // for programs; nil means Unavailable with the reason
 }
 
 // Call is one call of a tool.

@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"signalbox.dev/pkg/id"
 	credentialv1 "signalbox.dev/proto/signalbox/credential/v1"
 	"signalbox.dev/services/simulator/apis"
+	"signalbox.dev/services/tool-executor/internal/tool"
 )
 
 // titles returns a field of every element of a list in a result.
@@ -199,13 +201,26 @@ func TestServiceErrors(t *testing.T) {
 		fault apis.Fault
 		kind  fault.Kind
 		says  string
+		cause *tool.Cause
 	}{
-		"rate limit":             {apis.Fault{Status: 403, Reason: "rateLimitExceeded", RetryAfter: "60"}, fault.Conflict, "no more requests for now: Rate Limit Exceeded; try again in 1m0s"},
-		"429":                    {apis.Fault{Status: 429, Reason: "rateLimitExceeded", RetryAfter: "60"}, fault.Conflict, "try again in 1m0s"},
-		"expired, not renewable": {apis.Fault{Status: 401, Reason: "authError"}, fault.Forbidden, "a person connects it again at /api/connections"},
-		"forbidden":              {apis.Fault{Status: 403, Reason: "forbidden"}, fault.Forbidden, "Google does not allow this: Forbidden"},
-		"failure":                {apis.Fault{Status: 500, Reason: "backendError"}, fault.Unavailable, "failed with status 500"},
-		"broken off":             {apis.Fault{Drop: true, Status: 500}, fault.Unavailable, "does not answer"},
+		"rate limit": {
+			apis.Fault{Status: 403, Reason: "rateLimitExceeded", RetryAfter: "60"},
+			fault.Conflict, "no more requests for now: Rate Limit Exceeded; try again in 1m0s",
+			&tool.Cause{Code: tool.RateLimited, Service: "google", Reason: "Rate Limit Exceeded; try again in 1m0s"},
+		},
+		"429": {
+			apis.Fault{Status: 429, Reason: "rateLimitExceeded", RetryAfter: "60"},
+			fault.Conflict, "try again in 1m0s",
+			&tool.Cause{Code: tool.RateLimited, Service: "google", Reason: "Rate Limit Exceeded; try again in 1m0s"},
+		},
+		"expired, not renewable": {
+			apis.Fault{Status: 401, Reason: "authError"},
+			fault.Forbidden, "a person connects it again at /api/connections",
+			&tool.Cause{Code: tool.ConnectionRefused, Service: "google", Reason: "Invalid Credentials"},
+		},
+		"forbidden":  {apis.Fault{Status: 403, Reason: "forbidden"}, fault.Forbidden, "Google does not allow this: Forbidden", nil},
+		"failure":    {apis.Fault{Status: 500, Reason: "backendError"}, fault.Unavailable, "failed with status 500", nil},
+		"broken off": {apis.Fault{Drop: true, Status: 500}, fault.Unavailable, "does not answer", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,6 +230,10 @@ func TestServiceErrors(t *testing.T) {
 			_, err := w.call(t.Context(), "calendar_list_events", "{}")
 			if f := fault.From(err); f.Kind != tt.kind || !strings.Contains(f.Message, tt.says) {
 				t.Errorf("error = %v, want %v %q", err, tt.kind, tt.says)
+			}
+			got, _ := errors.AsType[*tool.Cause](err)
+			if diff := cmp.Diff(tt.cause, got); diff != "" {
+				t.Errorf("its cause (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -110,7 +111,8 @@ func (d Deps) readFile(ctx context.Context, path, name string) tool.Result {
 	case f.Kind == fault.NotFound:
 		return researchError("file_not_found", "File not found: %s", name)
 	default:
-		return researchError("api_error", "Failed to read file: %s", f.Message)
+		cause, _ := errors.AsType[*tool.Cause](err)
+		return researchError("api_error", "Failed to read file: %s", f.Message).WithCause(cause)
 	}
 	switch {
 	case answer.Type != "file" || !strings.HasPrefix(answer.Path, researchRoot):

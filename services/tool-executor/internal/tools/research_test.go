@@ -121,7 +121,7 @@ func TestReadResearch(t *testing.T) {
 		}
 	}
 	w.apis.Fail(apis.Fault{Provider: "github", Status: 403, Reason: "rateLimitExceeded", RetryAfter: "30"}, apis.Fault{Provider: "github", Status: 502})
-	if got := read(w, "README.md"); got["message"] != "Failed to read file: GitHub takes no more requests for now: API rate limit exceeded for user ID 1.; try again in 30s" {
+	if got := read(w, "README.md"); got["message"] != "Failed to read file: GitHub takes no more requests for now: API rate limit exceeded for user ID 1.; try again in 30s" || got["code"] != "RATE_LIMITED" || got["service"] != "github" {
 		t.Errorf("over the rate limit: %v", got)
 	}
 	if got := read(w, "README.md"); got["error_type"] != "api_error" || !strings.HasPrefix(got["message"].(string), "Failed to read file: GitHub failed with status 502") {
