@@ -103,7 +103,7 @@ func cors(allowed []string, next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id, ETag, X-Session-Id, X-Vercel-AI-UI-Message-Stream, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index")
+		h.Set("Access-Control-Expose-Headers", "Retry-After, Preference-Applied, Location, X-Run-Id, X-Missed-Events, ETag, X-Session-Id, X-Vercel-AI-UI-Message-Stream, X-Workflow-Run-Id, X-Workflow-Stream-Tail-Index")
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
 			return

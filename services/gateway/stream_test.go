@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,9 @@ func testResumeAtEveryEvent(t *testing.T, w *world) {
 		}
 		for name, in := range map[string]*instance{"same gateway": a, "other gateway": b} {
 			s := in.open(t, w.owner, "GET", eventsOf(session), "", after(e.id))
+			if got := s.header.Get("X-Missed-Events"); got != strconv.Itoa(len(want)-i-1) {
+				t.Errorf("%s after %s: missed %s events, want %d", name, e.id, got, len(want)-i-1)
+			}
 			for range want[i+1:] {
 				s.next(t)
 			}

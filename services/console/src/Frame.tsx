@@ -16,6 +16,7 @@ import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
 import { storage } from "./storage.ts";
 import { toggleTheme } from "./theme.ts";
+import { backWords } from "./words.ts";
 
 const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
 
@@ -178,7 +179,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				{line.state === "lost" && <Offline retryAt={line.retryAt} />}
 				{line.state === "open" && line.away !== undefined && (
 					<p className={css.back} role="status">
-						Back on the line after {Math.round(line.away / 1000)} s. What happened meanwhile is here.
+						{backWords(line.away, line.missed)}
 					</p>
 				)}
 				<Outlet />

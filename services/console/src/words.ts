@@ -42,6 +42,14 @@ export function sentence(text: string): string {
 	return t ? t.charAt(0).toUpperCase() + t.slice(1) + (/[.!?…]$/.test(t) ? "" : ".") : "";
 }
 
+/** Says that the line is back: after so many ms, in which so many events came, if that is known. */
+export function backWords(away: number, missed: number | undefined): string {
+	const s = `${Math.round(away / 1000)} s`;
+	if (missed === undefined) return `Back on the line after ${s}. What happened meanwhile is here.`;
+	if (missed === 0) return `Back on the line after ${s}. You missed nothing.`;
+	return `Back on the line. You missed ${missed === 1 ? "one event" : `${count(missed)} events`} in ${s}; ${missed === 1 ? "it is" : "all of them are"} here.`;
+}
+
 /** A provider's name as it writes it. */
 export function providerName(provider: string): string {
 	const known: Record<string, string> = {

@@ -1310,7 +1310,9 @@ test("a page whose network is cut in the middle of an answer shows all of it whe
 		.waitFor();
 	await page.waitForTimeout(2100); // shorter losses are not worth a word
 	await page.context().setOffline(false);
-	await page.getByText(/^Back on the line after \d+ s/).waitFor();
+	const back = page.getByText(/^Back on the line\. You missed (\d+) events in \d+ s; all of them are here\.$/);
+	await back.waitFor();
+	assert.ok(Number(/\d+/.exec(await back.innerText())) > 1, "it missed some numbers");
 	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
 	const said = await page
 		.getByRole("log")

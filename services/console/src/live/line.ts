@@ -1,8 +1,11 @@
 import type { Connection } from "@signalbox/client";
 import { useSyncExternalStore } from "react";
 
-/** The page's connection to the server. Once it is back, `away` says for a while how many ms it was lost. */
-export type Line = { state: "open"; away?: number } | Extract<Connection, { state: "lost" }>;
+/**
+ * The page's connection to the server. Once it is back, `away` says for a while how many ms it was lost, and `missed` how
+ * many events came meanwhile, if that is known.
+ */
+export type Line = { state: "open"; away?: number; missed?: number } | Extract<Connection, { state: "lost" }>;
 
 /** Shorter losses, such as when a server hands over to another one, are not worth a word. */
 const worthSaying = 2_000;
@@ -27,8 +30,8 @@ export const line = {
 			put(c);
 		} else if (current.state === "lost") {
 			const away = Date.now() - lostAt;
-			put(away < worthSaying ? c : { ...c, away });
-			if (away >= worthSaying) silent = setTimeout(() => put(c), said);
+			put(away < worthSaying ? { state: "open" } : { ...c, away });
+			if (away >= worthSaying) silent = setTimeout(() => put({ state: "open" }), said);
 		}
 	},
 	/** The page follows nothing any more. */

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -36,6 +37,7 @@ type stream struct {
 	chunks  *chunks      // of a UI message stream, otherwise nil
 	headers http.Header  // of another dialect that is a fold, otherwise nil
 	left    func()       // called if the client leaves before the end; may be nil
+	missed  string       // how many events come first that were there before, if the client resumes and that is known
 	once    bool         // the client cannot ask for the answer again: left is called whatever the cause
 }
 
@@ -66,6 +68,9 @@ func (s *stream) serve(hc huma.Context) {
 	h.Set("X-Accel-Buffering", "no")
 	if s.run != nil {
 		h.Set("X-Run-Id", s.run.GetId())
+	}
+	if s.missed != "" {
+		h.Set("X-Missed-Events", s.missed)
 	}
 	opening := append(sse.AppendHeartbeat(sse.AppendRetry(nil, retryMS)), s.opening...)
 	if s.chunks != nil {
@@ -230,8 +235,14 @@ func (s *stream) resumeSession(session id.Session, cursor string) error {
 	c := feed.ContentsOf(res.GetLastEvent(), res.GetActiveRun())
 	if p, ok := feed.ParsePosition(cursor); ok && c.MayKnow(p) {
 		found, err := s.viewer.After(s.ctx, p)
-		if err != nil || found {
+		if err != nil {
 			return err
+		}
+		if found {
+			if n, ok := s.viewer.Missed(); ok {
+				s.missed = strconv.Itoa(n)
+			}
+			return nil
 		}
 		// The log no longer has the event, but nothing has happened since.
 		if c.Position() == p && res.GetActiveRun() == nil {

@@ -181,6 +181,28 @@ func (v *Viewer) MeetsHole() bool {
 	return false
 }
 
+// Missed returns how many events the viewer will be sent that were there before it came. ok is false
+// if that is not known: not all of them are loaded, or a snapshot comes in the place of some.
+func (v *Viewer) Missed() (n int, ok bool) {
+	t := v.topic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v.next < t.ring.first {
+		return 0, false
+	}
+	for _, frames := range [][]*frame{v.backlog, t.ring.frames[v.next-t.ring.first:]} {
+		for _, f := range frames {
+			switch {
+			case f.kind == hole, f.kind == switched:
+				return 0, false
+			case v.wants(f):
+				n++
+			}
+		}
+	}
+	return n, true
+}
+
 // Skim passes to the viewer's Reader what there is, without sending it.
 func (v *Viewer) Skim(ctx context.Context) error {
 	_, _, err := v.collect(ctx, nil)

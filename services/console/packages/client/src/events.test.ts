@@ -90,6 +90,23 @@ test("a busy server is asked again when it said, and the page is told", async ()
 	expect(told).toEqual(["lost", "open"]);
 });
 
+test("a page is told how much it missed, if that is known", async () => {
+	const { client } = await serve(
+		(res) => head(res).end(event(1)),
+		(res) => {
+			res.setHeader("X-Missed-Events", "2");
+			head(res).end(event(2) + event(3));
+		},
+		(res) => {
+			res.setHeader("X-Missed-Events", "0");
+			head(res).end(event(4, "done"));
+		},
+	);
+	const told: unknown[] = [];
+	for await (const _ of client.runEvents("r", { onConnection: (c) => c.state === "open" && told.push(c) }));
+	expect(told).toEqual([{ state: "open" }, { state: "open", missed: 2 }, { state: "open", missed: 0 }]);
+});
+
 test("aborting ends the stream without an error", async () => {
 	const { client } = await serve((res) => head(res).write(event(1)));
 	const stop = new AbortController();

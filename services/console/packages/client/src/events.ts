@@ -8,8 +8,11 @@ export interface StreamedEvent {
 	event: components["schemas"]["Event"];
 }
 
-/** What the stream's connection does now. */
-export type Connection = { state: "open" } | { state: "lost"; error: SignalboxError; retryAt: number };
+/**
+ * What the stream's connection does now. `missed` is how many events come at once that were there before, if it goes on
+ * after an event and that is known.
+ */
+export type Connection = { state: "open"; missed?: number } | { state: "lost"; error: SignalboxError; retryAt: number };
 
 export interface FollowOptions {
 	/** The id of the last event that you have. */
@@ -77,7 +80,8 @@ async function* connect(
 	try {
 		const response = await open(after, signal ? AbortSignal.any([signal, watchdog.signal]) : watchdog.signal);
 		if (!response.ok || !response.body) throw await SignalboxError.from(response);
-		onConnection?.({ state: "open" });
+		const missed = response.headers.get("X-Missed-Events");
+		onConnection?.({ state: "open", ...(missed ? { missed: Number(missed) } : {}) });
 		const found: StreamedEvent[] = [];
 		const parser = createParser({
 			onEvent: (m) => found.push({ id: m.id ?? "", event: JSON.parse(m.data) as StreamedEvent["event"] }),
