@@ -1295,6 +1295,7 @@ func TestDrain(t *testing.T) {
 	checkDense(t, events)
 	want := []string{
 		`1 user "go"`, "1 start", "1 tool-start one", "1 tool-delta {}", "1 call a one {}", `1 result a {"result":"1"} false`, "1 step 0 tool-calls 10/5",
+		"1 waiting 1 this runner shuts down, as in a deploy; another one continues",
 		"1 start", "1 text Done elsewhere.", "1 step 1 stop 10/5", `1 done stop "Done elsewhere." 2`,
 	}
 	if diff := cmp.Diff(want, lines(events)); diff != "" {

@@ -1632,7 +1632,7 @@ func (x *BranchSwitched) GetSwitchedBy() string {
 }
 
 // The model call will be retried, not before a time that the provider gave, or the run is
-// parked until a person or a client has answered.
+// parked until a person or a client has answered, or another runner continues it.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A sentence for people.
@@ -1642,7 +1642,10 @@ type Waiting struct {
 	// The run is parked until a ToolApprovalRequest is answered, and until that time at most.
 	ForPerson bool `protobuf:"varint,3,opt,name=for_person,json=forPerson,proto3" json:"for_person,omitempty"`
 	// The run is parked until a ToolClientRequest has its result, and until that time at most.
-	ForClient     bool `protobuf:"varint,4,opt,name=for_client,json=forClient,proto3" json:"for_client,omitempty"`
+	ForClient bool `protobuf:"varint,4,opt,name=for_client,json=forClient,proto3" json:"for_client,omitempty"`
+	// The run is parked between two steps because its runner shuts down, as in a deploy: another one
+	// continues it, which its RunStart says. Runners of an earlier version do not send this.
+	ForRunner     bool `protobuf:"varint,5,opt,name=for_runner,json=forRunner,proto3" json:"for_runner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1701,6 +1704,13 @@ func (x *Waiting) GetForPerson() bool {
 func (x *Waiting) GetForClient() bool {
 	if x != nil {
 		return x.ForClient
+	}
+	return false
+}
+
+func (x *Waiting) GetForRunner() bool {
+	if x != nil {
+		return x.ForRunner
 	}
 	return false
 }
@@ -2017,14 +2027,16 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\x05title\x18\x01 \x01(\tR\x05title\"1\n" +
 	"\x0eBranchSwitched\x12\x1f\n" +
 	"\vswitched_by\x18\x01 \x01(\tR\n" +
-	"switchedBy\"\x91\x01\n" +
+	"switchedBy\"\xb0\x01\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x120\n" +
 	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1d\n" +
 	"\n" +
 	"for_person\x18\x03 \x01(\bR\tforPerson\x12\x1d\n" +
 	"\n" +
-	"for_client\x18\x04 \x01(\bR\tforClient\"\xa8\x02\n" +
+	"for_client\x18\x04 \x01(\bR\tforClient\x12\x1d\n" +
+	"\n" +
+	"for_runner\x18\x05 \x01(\bR\tforRunner\"\xa8\x02\n" +
 	"\x04Done\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12&\n" +
 	"\x0ftotal_tokens_in\x18\x02 \x01(\x03R\rtotalTokensIn\x12(\n" +

@@ -142,7 +142,7 @@ func (t *trace) moment(e *runv1.Event, kind, detail, call string) {
 }
 
 // describe returns the kind of an event, what people want to know of it, and its tool call. An
-// event that says that the run is parked until somebody has answered has a kind of its own.
+// event that says that the run is parked has a kind of its own.
 func describe(e *runv1.Event) (kind, detail, call string) {
 	m := e.ProtoReflect()
 	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("body"))
@@ -162,7 +162,7 @@ func describe(e *runv1.Event) (kind, detail, call string) {
 			break
 		}
 	}
-	if w := e.GetWaiting(); w.GetForPerson() || w.GetForClient() {
+	if w := e.GetWaiting(); w.GetForPerson() || w.GetForClient() || w.GetForRunner() {
 		return "parked", detail, ""
 	}
 	return string(field.Name()), detail, text("tool_call_id")

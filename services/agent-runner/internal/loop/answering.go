@@ -387,7 +387,16 @@ func (a *answering) messageEvents(messages []run.Message) []*runv1.Event {
 	return out
 }
 
+// park gives the run back at a step border, for another runner. Viewers are told if this one shuts
+// down; otherwise the run goes on at once.
 func (a *answering) park(ctx context.Context) error {
+	select {
+	case <-a.draining:
+		if err := a.log.Append(ctx, leaves(a.claim.Run.Steps)); err != nil {
+			return err
+		}
+	default:
+	}
 	if err := a.log.Flush(ctx); err != nil {
 		return err
 	}

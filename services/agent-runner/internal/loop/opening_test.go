@@ -74,6 +74,32 @@ func TestOpeningEmitsJoinedMessages(t *testing.T) {
 	}
 }
 
+// A step is not void after a runner that shut down before it.
+func TestOpeningAfterAShutdown(t *testing.T) {
+	t.Parallel()
+	numbered := func(n int64, ev *runv1.Event) *runv1.Event {
+		ev.Number = n
+		return ev
+	}
+	complete := numbered(9, &runv1.Event{Body: &runv1.Event_StepComplete{}})
+	left, begun := numbered(10, leaves(1)), numbered(11, runStart(&run.Run{}))
+	for name, tc := range map[string]struct {
+		events []*runv1.Event
+		want   []string
+	}{
+		"left":                        {[]*runv1.Event{complete, left}, []string{"start"}},
+		"left twice":                  {[]*runv1.Event{complete, left, begun, numbered(12, leaves(1))}, []string{"start"}},
+		"left, and the next one died": {[]*runv1.Event{complete, left, begun}, []string{"start", "retry 1"}},
+	} {
+		c := &run.Claim{Run: run.Run{LastEvent: 9, Steps: 1}}
+		tail := runlog.Tail{Number: tc.events[len(tc.events)-1].GetNumber(), Events: tc.events}
+		got := opening(c, &runv1.Event_UserMessage{}, nil, &run.OpenStep{Index: 0, State: "complete"}, tail)
+		if diff := cmp.Diff(tc.want, names(got.Events)); diff != "" || got.From != tail.Number+1 {
+			t.Errorf("%s: opening begins at %d; events:\n%s", name, got.From, diff)
+		}
+	}
+}
+
 func names(events []*runv1.Event) []string {
 	var out []string
 	for _, ev := range events {

@@ -410,6 +410,18 @@ test("a takeover says how long it took, once that is known", () => {
 	]);
 });
 
+test("a run whose worker shuts down is paused until another one goes on", () => {
+	const { c, apply } = conversation();
+	apply(start, text("a"), complete(0), { type: "waiting", reason: "this runner shuts down", forRunner: true });
+	expect(c.view().active).toMatchObject({
+		state: "paused",
+		step: 1,
+		reason: "Paused between steps: a deploy is going on. Goes on by itself.",
+	});
+	apply(start);
+	expect(c.view().active).toMatchObject({ state: "running", step: 1 });
+});
+
 test("the questions of a step, and who answered them", () => {
 	const { c, apply, steps } = conversation();
 	const call = (id: string) => ({ type: "tool-call-start", toolCallId: id, toolName: "send" });

@@ -7,7 +7,7 @@
  * keeps its identity, so that only changed lines render again.
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
-import { noteOfEnd, noteOfError, noteOfRetry, runnerLost, tookOver } from "./notes.ts";
+import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, tookOver } from "./notes.ts";
 import { serverNow } from "./servertime.ts";
 
 export interface File {
@@ -126,7 +126,8 @@ export type Line = Said | Step | Note;
 /** The active run. */
 export interface Active {
 	run: string;
-	state: "queued" | "running" | "waiting";
+	/** paused: between two steps, until another worker goes on. */
+	state: "queued" | "running" | "waiting" | "paused";
 	/** A stop was asked for. */
 	stopping?: boolean;
 	step: number;
@@ -453,9 +454,12 @@ export class Conversation {
 			case "session-title":
 				this.renamed({ ...this.#view.session, title: e.title });
 				return;
-			case "waiting":
-				if (this.#view.active) this.#set({ ...this.#view, active: { ...this.#view.active, state: "waiting", reason: e.reason } });
+			case "waiting": {
+				const { active } = this.#view;
+				const waits = e.forRunner ? { state: "paused" as const, reason: paused } : { state: "waiting" as const, reason: e.reason };
+				if (active) this.#set({ ...this.#view, active: { ...active, ...waits } });
 				return;
+			}
 			case "done":
 				if (e.messageId) this.#named(e.runId, e.messageId);
 				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail, e.steps));

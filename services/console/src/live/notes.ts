@@ -6,6 +6,9 @@ import type { Note } from "./conversation.ts";
 /** The reason, in agent-runner's words, of a step that another worker repeats. */
 export const runnerLost = "the runner was lost: this step begins again";
 
+/** What is said of a run whose worker shuts down. */
+export const paused = "Paused between steps: a deploy is going on. Goes on by itself.";
+
 /** The note about a step that is repeated. */
 export function noteOfRetry(run: string, place: number, reason: string): Note {
 	const text =

@@ -9,7 +9,7 @@ import { Button } from "./controls.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 import css from "./Strip.module.css";
 
-const signals: Record<Active["state"], SignalName> = { queued: "queued", running: "running", waiting: "waiting" };
+const signals: Record<Active["state"], SignalName> = { queued: "queued", running: "running", waiting: "waiting", paused: "parked" };
 
 /** What a session's active run cost so far, read after each step and when it begins to wait. Undefined while it is unknown. */
 function useCost(session: string, active: Active): number | undefined {
@@ -64,7 +64,9 @@ export function Strip({
 					{cost === undefined ? "Run" : money(cost)}
 				</Link>
 			)}
-			{active.state === "waiting" && active.reason && <span className="cut text-small text-ink-3">{active.reason}</span>}
+			{(active.state === "waiting" || active.state === "paused") && active.reason && (
+				<span className="cut text-small text-ink-3">{active.reason}</span>
+			)}
 			<span className="flex-1" />
 			{onStop && (
 				<Button small icon={Square} onClick={onStop} disabled={active.stopping}>

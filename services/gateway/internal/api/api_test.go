@@ -85,7 +85,7 @@ func TestEventsAreDescribed(t *testing.T) {
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{}}}, &CompactionEvent{}},
 		{&runv1.Event{Body: &runv1.Event_SessionTitle{SessionTitle: &runv1.SessionTitle{}}}, &SessionTitleEvent{}},
-		{&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Until: &timestamppb.Timestamp{Nanos: 1}, ForPerson: true}}}, &WaitingEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Until: &timestamppb.Timestamp{Nanos: 1}, ForPerson: true, ForRunner: true}}}, &WaitingEvent{}},
 		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
 		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{MessageId: "m"}}}, &DoneEvent{}},

@@ -146,7 +146,7 @@ type SessionTitleEvent struct {
 	Title string `json:"title"`
 }
 
-// WaitingEvent announces that the model call will be retried later.
+// WaitingEvent announces that the model call will be retried later, or that the run is parked.
 type WaitingEvent struct {
 	Type   string     `json:"type" enum:"waiting"`
 	Reason string     `json:"reason" example:"The model provider's rate limit is reached."`
@@ -154,6 +154,7 @@ type WaitingEvent struct {
 
 	ForPerson bool `json:"forPerson,omitempty" doc:"The run is parked until a person answers a tool-approval-request, and until that time at most."`
 	ForClient bool `json:"forClient,omitempty" doc:"The run is parked until a tool-client-request has its result, and until that time at most."`
+	ForRunner bool `json:"forRunner,omitempty" doc:"The run is parked between two steps because its runner shuts down, as in a deploy: another one continues it, as its run-start says."`
 }
 
 // UserMessageEvent is a user message that another viewer sent.

@@ -134,6 +134,9 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		if body.Waiting.GetForClient() {
 			o = o.truth("forClient", true)
 		}
+		if body.Waiting.GetForRunner() {
+			o = o.truth("forRunner", true)
+		}
 		return "waiting", o.end()
 	}
 	return appendPlainBorder(b, e)

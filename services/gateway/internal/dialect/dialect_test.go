@@ -75,6 +75,11 @@ data: {"type":"waiting","reason":"r","forClient":true}
 id: 3-7
 
 `},
+		{"waiting for a runner", &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "r", ForRunner: true}}}, `event: waiting
+data: {"type":"waiting","reason":"r","forRunner":true}
+id: 3-7
+
+`},
 		{"approval", &runv1.Event{Body: &runv1.Event_ToolApprovalRequest{ToolApprovalRequest: &runv1.ToolApprovalRequest{ToolCallId: "c1", ToolName: "x", ArgsJson: "{}"}}}, `event: tool-approval-request
 data: {"type":"tool-approval-request","toolCallId":"c1","toolName":"x","args":{},"runId":""}
 id: 3-7

@@ -4124,6 +4124,8 @@ export interface components {
             forClient?: boolean;
             /** @description The run is parked until a person answers a tool-approval-request, and until that time at most. */
             forPerson?: boolean;
+            /** @description The run is parked between two steps because its runner shuts down, as in a deploy: another one continues it, as its run-start says. */
+            forRunner?: boolean;
             /** @example The model provider's rate limit is reached. */
             reason: string;
             /** @enum {string} */
