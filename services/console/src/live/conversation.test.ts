@@ -395,18 +395,22 @@ test("a run that did not end by itself says why", () => {
 	expect(c.view().lines.at(-1)).toMatchObject({ title: "Stopped after 20 steps.", text: "The agent had more in mind.", about: "steps" });
 });
 
-test("a takeover says how long it took, once that is known", () => {
+test("a takeover says who took over and how long it took, once that is known", () => {
 	const { c, apply } = conversation();
 	const retry = { type: "step-retry", stepIndex: 0, reason: "the runner was lost: this step begins again" };
 	apply(start, text("Hel"), retry, text("He"), { ...retry, reason: "The model provider had an internal error." }, text("H"), retry);
 	const notes = () => c.view().lines.flatMap((l) => (l.kind === "note" ? [l.text] : []));
 	const between = "This step is written again: The model provider had an internal error.";
 	expect(notes()).toEqual(["Another worker took over. Nothing was lost.", between, "Another worker took over. Nothing was lost."]);
-	c.tookOver("r1", [900, 4000, 1900]); // the first was before the page was opened
+	c.tookOver("r1", [
+		{ from: 1, claim: 2, ms: 900 }, // before the page was opened
+		{ from: 2, claim: 3, ms: 4000 },
+		{ from: 3, claim: 4, ms: 1900 },
+	]);
 	expect(notes()).toEqual([
-		"Another worker took over after 4.0 s. Nothing was lost.",
+		"Worker c took over from worker b after 4.0 s. Nothing was lost.",
 		between,
-		"Another worker took over after 1.9 s. Nothing was lost.",
+		"Worker d took over from worker c after 1.9 s. Nothing was lost.",
 	]);
 });
 

@@ -7,7 +7,7 @@
  * keeps its identity, so that only changed lines render again.
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
-import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, tookOver } from "./notes.ts";
+import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, type Taken, tookOver } from "./notes.ts";
 import { serverNow } from "./servertime.ts";
 
 export interface File {
@@ -358,12 +358,12 @@ export class Conversation {
 		this.#set({ ...this.#view, figures: new Map(this.#view.figures).set(run, figures) });
 	}
 
-	/** Says how long each takeover of a run took, of which the last may be shown, in ms. */
-	tookOver(run: string, lost: readonly number[]): void {
-		const times = [...lost];
+	/** Says who took a run over and how long that took, of all its takeovers. The last of them may be shown. */
+	tookOver(run: string, all: readonly Taken[]): void {
+		const left = [...all];
 		const lines = this.#view.lines.toReversed().map((l) => {
-			const ms = l.kind === "note" && l.run === run && l.code === runnerLost ? times.pop() : undefined;
-			return ms === undefined ? l : { ...(l as Note), text: tookOver(ms) };
+			const taken = l.kind === "note" && l.run === run && l.code === runnerLost ? left.pop() : undefined;
+			return taken ? { ...(l as Note), text: tookOver(taken) } : l;
 		});
 		this.#set({ ...this.#view, lines: lines.reverse() });
 	}

@@ -1,5 +1,5 @@
 /** The words of a conversation about what happened to a run. */
-import { took } from "../run/figures.ts";
+import { took, workerOf } from "../run/figures.ts";
 import { timeOn } from "../words.ts";
 import type { Note } from "./conversation.ts";
 
@@ -16,9 +16,16 @@ export function noteOfRetry(run: string, place: number, reason: string): Note {
 	return { kind: "note", key: `${run}/retry/${place}`, tone: "note", title: "", text, code: reason, run };
 }
 
-/** What is said of a takeover, with the time that it took, in ms, once that is known. */
-export const tookOver = (ms?: number): string =>
-	`Another worker took over${ms === undefined ? "" : ` after ${took(ms)}`}. Nothing was lost.`;
+/** A takeover: the claim that went on with the run, the one before, and the time between them in ms. */
+export interface Taken {
+	claim: number;
+	from: number;
+	ms: number;
+}
+
+/** What is said of a takeover; without it before it is known. */
+export const tookOver = (t?: Taken): string =>
+	`${t ? `Worker ${workerOf(t.claim)} took over from worker ${workerOf(t.from)} after ${took(t.ms)}` : "Another worker took over"}. Nothing was lost.`;
 
 /** Failures for which the account is to blame, by their codes, and by the words of credential-broker. */
 const accountCodes = new Set(["MODEL_RATE_LIMIT", "MODEL_QUOTA", "MODEL_AUTH"]);

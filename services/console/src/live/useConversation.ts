@@ -38,14 +38,14 @@ export function useConversation(id: string): Loaded {
 					const found = run && (await read(run));
 					if (found) conversation.asked(found.run.id, found.tool_calls);
 				};
-				/** Says how long takeovers took. The trace is a moment behind, and is read after the step that was repeated. */
+				/** Says who took the run over, and how long that took. The trace is a moment behind, and is read after the step that was repeated. */
 				const tookOver = async (run: string) => {
 					const params = { path: { id: run } };
 					const trace = (await client.api.GET("/api/runs/{id}/trace", { params, signal: stop.signal }).catch(() => undefined))?.data;
 					const repeated = takeovers(trace).filter((t) => t.again !== undefined);
 					conversation.tookOver(
 						run,
-						repeated.map((t) => Date.parse(t.back) - Date.parse(t.lost)),
+						repeated.map((t) => ({ claim: t.claim, from: t.from, ms: Date.parse(t.back) - Date.parse(t.lost) })),
 					);
 				};
 				let lost: string | undefined;

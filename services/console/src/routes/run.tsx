@@ -11,7 +11,7 @@ import { Markdown } from "../parts/Markdown.tsx";
 import { Signal, type SignalName } from "../parts/Signal.tsx";
 import { usePeople } from "../people.ts";
 import { Details, Moments, textOf, useMessages } from "../run/Details.tsx";
-import { took } from "../run/figures.ts";
+import { took, workerOf } from "../run/figures.ts";
 import { Lanes, type Part, Small } from "../run/Lanes.tsx";
 import { otlp } from "../run/otlp.ts";
 import css from "../run/run.module.css";
@@ -227,7 +227,7 @@ function Takeovers({ fall }: { fall: Waterfall }) {
 			{fall.takeovers.map((t) => (
 				<li key={t.claim}>
 					<span>
-						At {took(t.lost)} the worker was lost or gave the run away. Claim {t.claim} went on {took(t.back - t.lost)} later.
+						Worker {workerOf(t.claim)} took over from worker {workerOf(t.from)} at {took(t.lost)}, after {took(t.back - t.lost)}.
 						{t.again === undefined ? "" : ` Step ${t.again + 1} was said again from its start.`} Nothing was lost.
 					</span>
 				</li>

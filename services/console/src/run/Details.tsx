@@ -6,7 +6,7 @@ import { type ReactNode, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { IconButton } from "../parts/controls.tsx";
 import { count, timeOfDay, tokens, toolWords } from "../words.ts";
-import { took } from "./figures.ts";
+import { took, workerOf } from "./figures.ts";
 import css from "./run.module.css";
 import type { Row, Details as RunDetails, Trace, Waterfall } from "./waterfall.ts";
 
@@ -123,7 +123,7 @@ function Facts({ details, row, names }: { details: RunDetails; row: Row; names: 
 	} else {
 		const attempt = of.kind === "attempt" ? of.attempt : undefined;
 		facts.push(["Model", details.run.model], ["Provider", details.run.provider]);
-		if (attempt) facts.push(["Claim", String(attempt.claim)]);
+		if (attempt) facts.push(["Worker", workerOf(attempt.claim)]);
 		const first = attempt?.first_output_at ? Date.parse(attempt.first_output_at) - Date.parse(attempt.started_at) : undefined;
 		facts.push(["Took", `${took(to - from)}${first === undefined ? "" : `, first token ${took(first)}`}`]);
 		if (attempt?.void_reason) facts.push(["Void", attempt.void_reason]);
@@ -276,7 +276,7 @@ export function Moments({ trace, fall, row }: { trace: Trace | undefined; fall: 
 					<tr className="micro">
 						<th>At</th>
 						<th>Event</th>
-						<th>Claim</th>
+						<th>Worker</th>
 					</tr>
 				</thead>
 				<tbody>
@@ -288,7 +288,7 @@ export function Moments({ trace, fall, row }: { trace: Trace | undefined; fall: 
 								{m.count > 1 ? `, ${m.count} times` : ""}
 								{m.detail && <span className="text-ink-3"> {m.detail}</span>}
 							</td>
-							<td className="n">{m.claim || ""}</td>
+							<td className="n">{workerOf(m.claim)}</td>
 						</tr>
 					))}
 				</tbody>

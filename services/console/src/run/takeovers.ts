@@ -6,6 +6,8 @@ export interface TakenOver<Time> {
 	lost: Time;
 	back: Time;
 	claim: number;
+	/** The claim before. */
+	from: number;
 	/** The step that was said again, if one was. */
 	again: number | undefined;
 }
@@ -19,7 +21,7 @@ export function takeovers(trace: Pick<Schemas["RunTrace"], "moments"> | undefine
 		// A claim begins with what the log lacks, and says then what is void.
 		const said = moments.slice(i).find((x) => x.claim !== m.claim || x.kind === "step-retry" || x.kind.endsWith("-delta"));
 		const again = said?.claim === m.claim && said.kind === "step-retry" ? said.step_index : undefined;
-		found.push({ lost: last.until ?? last.time, back: m.time, claim: m.claim, again });
+		found.push({ lost: last.until ?? last.time, back: m.time, claim: m.claim, from: last.claim, again });
 	});
 	return found;
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { took } from "./figures.ts";
+import { took, workerOf } from "./figures.ts";
 import { type Details, type Trace, ticks, tickWords, waterfall } from "./waterfall.ts";
 
 const at = (s: number) => new Date(Date.UTC(2026, 0, 1) + s * 1000).toISOString();
@@ -66,7 +66,7 @@ test("a run with a question and a takeover", () => {
 	]);
 	const w = waterfall(details, trace, 0);
 	// A run that was parked for a person goes on under another claim, and nobody took it over.
-	expect(w.takeovers).toEqual([{ lost: 14_000, back: 16_000, claim: 3, again: 1 }]);
+	expect(w.takeovers).toEqual([{ lost: 14_000, back: 16_000, claim: 3, from: 2, again: 1 }]);
 	expect([w.length, w.waited]).toEqual([30_000, 8_000]);
 });
 
@@ -91,6 +91,12 @@ test("ticks are round and few", () => {
 		"2 min",
 	]);
 	for (const length of [1, 90, 61_000, 3_600_000, 90_000_000]) expect(ticks(0, length).length).toBeLessThanOrEqual(8);
+});
+
+test("workers have letters in the order of the claims", () => {
+	expect([0, 1, 2, 26, 27, 52, 53, 703].map(workerOf)).toEqual(["", "a", "b", "z", "aa", "az", "ba", "aaa"]);
+	const names = waterfall(details, trace, 0).rows.map((r) => r.name);
+	expect(names.filter((n) => n.startsWith("Attempt"))).toEqual(["Attempt 1, worker b", "Attempt 2, worker c"]);
 });
 
 test("durations", () => {

@@ -1,7 +1,7 @@
 /** A run as the rows of a waterfall: steps, the attempts of their model calls, and tool calls. */
 import type { Schemas } from "@signalbox/client";
 import type { SignalName } from "../parts/Signal.tsx";
-import { took } from "./figures.ts";
+import { took, workerOf } from "./figures.ts";
 import { type TakenOver, takeovers } from "./takeovers.ts";
 
 export type Details = Schemas["RunDetails"];
@@ -99,7 +99,7 @@ export function waterfall({ run, steps, tool_calls: calls }: Details, trace: Tra
 				key: `${index}.a${i + 1}`,
 				step: index,
 				signal: broken ? "failed" : a.ended_at || over ? "done" : "running",
-				name: tried.length > 1 ? `Attempt ${i + 1}, claim ${a.claim}` : run.model,
+				name: tried.length > 1 ? `Attempt ${i + 1}, worker ${workerOf(a.claim)}` : run.model,
 				spans,
 				note: broken
 					? `void: ${a.void_reason}`
