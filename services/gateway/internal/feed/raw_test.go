@@ -333,13 +333,13 @@ func TestCutBeforeAttach(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		v, err := w.view(r)
 		if err != nil {
-			t.Error(err)
+			ended <- err
 			return
 		}
 		v.Cut(why)
 		c, err := feed.Hijack(rw, r, time.Second)
 		if err != nil {
-			t.Error(err)
+			ended <- err
 			return
 		}
 		v.Attach(c, nil, func(err error) { ended <- err })

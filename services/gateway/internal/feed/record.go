@@ -34,7 +34,7 @@ func (t *topic) readRecord(ctx context.Context, w wanted) record {
 			begin = append(begin, n)
 		}
 	}
-	if w.known { // this event may have been lost before it was recorded, but later ones recorded
+	if w.need == needLater { // this event may have been lost before it was recorded, but later ones recorded
 		begin = append(begin, w.from.Number+1)
 	}
 	for i, n := range begin {

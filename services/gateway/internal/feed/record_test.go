@@ -72,6 +72,11 @@ func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 		v.Close()
 		return false, nil
 	}
+	return true, w.serve(v)
+}
+
+// serve sends the run's events to a viewer, and closes it; the result waits for the run's end.
+func (w *world) serve(v *feed.Viewer) (wait func() []string) {
 	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: w.ordinal}, feed.Follow{})
 	b := &buffer{}
 	done := make(chan error, 1)
@@ -79,7 +84,7 @@ func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 		defer v.Close()
 		done <- v.Serve(w.ctx, b, nil)
 	}()
-	return true, func() []string {
+	return func() []string {
 		w.t.Helper()
 		select {
 		case err := <-done:
@@ -87,7 +92,7 @@ func (w *world) resume(p feed.Position) (found bool, wait func() []string) {
 				w.t.Errorf("Serve() = %v, want nil", err)
 			}
 		case <-time.After(timeout):
-			w.t.Errorf("stream after %s did not end; so far %v", p, b.ids(w.t))
+			w.t.Errorf("a stream did not end; so far %v", b.ids(w.t))
 		}
 		return b.ids(w.t)
 	}
@@ -259,19 +264,77 @@ func TestRestartWhileRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer v.Close()
 	if err := v.Restart(w.ctx, feed.Snapshot{}); err != nil {
 		t.Fatal(err)
 	}
-	v.FollowRun(&agentv1.Run{Id: w.run.String(), Ordinal: w.ordinal}, feed.Follow{})
+	wait := w.serve(v)
 	w.end()
-	b := &buffer{}
-	if err := v.Serve(w.ctx, b, nil); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(idsOf(1, 2), b.ids(t)); diff != "" {
+	if diff := cmp.Diff(idsOf(1, 2), wait()); diff != "" {
 		t.Errorf("events differ (-want +got):\n%s", diff)
 	}
+}
+
+// TestRestartBesideAnother checks that a viewer that has nothing yet misses no event when another one,
+// which knows the first event, reads the log at the same time: that read may begin after the event.
+func TestRestartBesideAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil, undisturbed)
+	w.say("a")
+	w.say("b")
+	w.rows.behind = 2
+	var viewers [2]*feed.Viewer
+	for i := range viewers {
+		var err error
+		if viewers[i], err = w.feed.Open(w.ctx, w.session); err != nil {
+			t.Fatal(err)
+		}
+	}
+	knows, empty := viewers[0], viewers[1]
+	loading, restarted := make(chan struct{}), make(chan error, 1)
+	reads := 0
+	w.rows.before = func() {
+		switch reads++; reads {
+		case 1: // for the one that knows the event; the other one waits for it
+			go func() {
+				restarted <- empty.Restart(&noticed{w.ctx, sync.OnceFunc(func() { close(loading) })}, feed.Snapshot{})
+			}()
+			select {
+			case <-loading:
+			case err := <-restarted: // at once
+				restarted <- err
+			}
+		case 2: // the first events are recorded between its two reads
+			w.rows.mu.Lock()
+			defer w.rows.mu.Unlock()
+			w.rows.behind = 0
+		}
+	}
+	if err := knows.Restart(w.ctx, feed.Snapshot{Contents: feed.ContentsOf(&agentv1.EventPosition{RunOrdinal: 1}, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-restarted; err != nil {
+		t.Fatal(err)
+	}
+	waits := [...]func() []string{w.serve(knows), w.serve(empty)}
+	w.end()
+	all := idsOf(1, 2)
+	for i, want := range [][]string{all[1:], all} {
+		if diff := cmp.Diff(want, waits[i]()); diff != "" {
+			t.Errorf("events of viewer %d differ (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
+// noticed is a context that says when somebody begins to wait for its end.
+type noticed struct {
+	context.Context
+
+	waits func()
+}
+
+func (c *noticed) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
 }
 
 // TestReplicaIsBehind checks that a tail without its last event is not considered complete.

@@ -20,6 +20,7 @@ import (
 // that event, the tail is the log, or its newest part.
 type tail struct {
 	from       Position // the wanted event
+	need       need     // what it was read for
 	frames     []*frame
 	order      *runorder.Order
 	until      place // the log's event that it ends with
@@ -30,11 +31,19 @@ type tail struct {
 	err        error
 }
 
+// need says what a tail must have to be of use.
+type need uint8
+
+const (
+	needKept  need = iota // the wanted event and those after it, as far as they are kept
+	needEvent             // the wanted event, or else nothing
+	needLater             // the events after the wanted one, which the viewer knows
+)
+
 // wanted is a request for a tail.
 type wanted struct {
 	from  Position
-	exact bool      // a tail without that event is useless
-	known bool      // that event need not be in the tail, only those after it
+	need  need
 	page  int       // this many bytes are enough; 0 for all
 	since time.Time // the event was stored before
 	actor identity.Actor
@@ -80,7 +89,7 @@ func (t *topic) startTail() {
 // refuse answers a request for an event that is not in the log, and reports whether it did.
 func (t *topic) refuse(w wanted) bool {
 	p, _ := t.order.Progress(w.from.Run)
-	if !w.exact || p.Number < 0 || w.from.Number <= p.Number || !t.compared.After(w.since) {
+	if w.need != needEvent || p.Number < 0 || w.from.Number <= p.Number || !t.compared.After(w.since) {
 		return false
 	}
 	w.c <- tail{from: w.from, ahead: true}
@@ -99,7 +108,7 @@ func (t *topic) readTail(ctx context.Context, begin tailBuilder, w wanted) tail 
 	for attempt := 0; ; attempt++ {
 		b := begin
 		b.now, b.final = time.Now(), attempt == compareAttempts-1
-		b.got = tail{from: w.from, order: runorder.New(), until: placeOf(b.generation, b.head), unrecorded: r.failed}
+		b.got = tail{from: w.from, need: w.need, order: runorder.New(), until: placeOf(b.generation, b.head), unrecorded: r.failed}
 		switch {
 		case r.long:
 			b.got.short = true
@@ -294,13 +303,15 @@ func (t *topic) applyTail(got tail) {
 	t.startTail()
 }
 
-// answerLoads sends got to the requests that it satisfies.
+// answerLoads sends got to the requests that it satisfies. A tail for a viewer that knows the wanted
+// event may begin after it: it is not for those that need the event.
 func (t *topic) answerLoads(got tail) {
 	waiting := t.loads
 	t.loads = nil
 	for _, w := range waiting {
 		_, found := findFrame(got.frames, w.from)
-		if found || w.from == got.from || got.err != nil {
+		same := w.from == got.from && (w.need == needLater || got.need != needLater)
+		if found || same || got.err != nil {
 			w.c <- got
 		} else {
 			t.loads = append(t.loads, w)

@@ -264,7 +264,7 @@ func (v *Viewer) seek(ctx context.Context, p Position, skip, page int) (found bo
 		return true, nil
 	}
 	var ahead bool
-	w := wanted{from: p, exact: true, page: page}
+	w := wanted{from: p, need: needEvent, page: page}
 	err = v.fromTail(ctx, w, func(got tail) (int, bool, error) {
 		i, ok := findFrame(got.frames, p)
 		found, ahead = ok, skip == 1 && (got.ahead || isAhead(got.frames, p))
@@ -395,16 +395,16 @@ func (v *Viewer) Restart(ctx context.Context, snap Snapshot) error {
 	if v.restartInRing(p) {
 		return nil
 	}
-	from := p
+	w := wanted{from: p, need: needLater}
 	if v.follow.Run != 0 && p.Run != v.follow.Run || p == (Position{}) {
-		from = Position{Run: max(v.follow.Run, 1)}
+		w = wanted{from: Position{Run: max(v.follow.Run, 1)}}
 	}
-	return v.fromTail(ctx, wanted{from: from, known: from == p}, func(got tail) (int, bool, error) {
+	return v.fromTail(ctx, w, func(got tail) (int, bool, error) {
 		i, ok := v.restartAt(got.frames, p)
 		if !ok && got.short {
 			return 0, false, unavailable(ErrSlow) // too many events follow the snapshot
 		}
-		if _, whole := findFrame(got.frames, from); got.unrecorded && !whole {
+		if _, whole := findFrame(got.frames, w.from); got.unrecorded && !whole {
 			return 0, false, unavailable(errNoRecord) // the client resumes
 		}
 		return i, true, nil // wants leaves out what the snapshot contains
