@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/identity"
@@ -36,6 +36,20 @@ func (w *world) send(session, call, result string) (*agentv1.SendToolResultRespo
 		req.Result = &agentv1.SendToolResultRequest_Error{Error: message}
 	}
 	return w.conversations.SendToolResult(w.as(identity.Editor), req)
+}
+
+// expire ends the time of the calls that wait, as if they had waited for a minute.
+func (w *world) expire() {
+	w.t.Helper()
+	err := w.db.Open(w.t, agentrunner.Migrations()).InWorkspace(w.t.Context(), w.workspace, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			UPDATE tool_calls SET asked_at = asked_at - interval '1 minute', expires_at = clock_timestamp() - interval '1 second'
+			WHERE workspace_id = $1 AND phase = 'planned'`, w.workspace)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // A call of a client's tool waits for its result together with a call that needs approval, while
@@ -135,12 +149,16 @@ func TestClientToolInTimeLateAndStopped(t *testing.T) {
 	t.Parallel()
 	w := asking(t)
 	began, sent := make(chan struct{}), make(chan struct{})
-	w.tools.add("read", func(context.Context, *toolv1.Call) string { close(began); <-sent; return `{"result":"text"}` })
+	w.tools.add("read", func(ctx context.Context, _ *toolv1.Call) string {
+		close(began)
+		await(ctx, sent)
+		return `{"result":"text"}`
+	})
 	w.model.then(
 		calls([3]string{"a", "read", "{}"}, [3]string{"b", "locate", "{}"}), calls([3]string{"c", "locate", "{}"}), says("Done."),
 		calls([3]string{"d", "locate", "{}"}),
 	)
-	w.start(func(c *agentrunner.Config) { c.ApprovalTime = 2 * time.Second })
+	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{ClientTools: &agentv1.ClientTools{Tools: []*agentv1.ClientTool{locate}}})
 	v := w.watch(session)
 	w.submit(session, "go")
@@ -149,7 +167,15 @@ func TestClientToolInTimeLateAndStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(sent)
-	got := strings.Join(lines(v.until(isEnd)), "\n")
+	events := v.until(waitsForClient)
+	w.expire()
+	events = append(events, v.until(isEnd)...)
+	for _, ev := range events {
+		if r := ev.GetToolResult(); r.GetToolCallId() == "c" && r.GetDurationMs() != 0 {
+			t.Errorf("the call that no client ran took %d ms", r.GetDurationMs())
+		}
+	}
+	got := strings.Join(lines(events), "\n")
 	if !strings.Contains(got, `result b {"output":null} false`) || !strings.Contains(got, `result c {"error":"no client has sent the result`) {
 		t.Errorf("want the result of b, and none of c; events:\n%s", got)
 	}

@@ -414,6 +414,15 @@ func (m *model) asked() []json.RawMessage {
 	return append([]json.RawMessage{}, m.requests...)
 }
 
+// await waits until c is closed or has a value, but no longer than ctx. Handlers of a test use it: a
+// server's Close waits for them, also when the test has failed.
+func await[T any](ctx context.Context, c <-chan T) {
+	select {
+	case <-c:
+	case <-ctx.Done():
+	}
+}
+
 func (a *answer) event(name, format string, args ...any) {
 	fmt.Fprintf(a.w, "event: %s\ndata: %s\n\n", name, fmt.Sprintf(format, args...))
 	_ = http.NewResponseController(a.w).Flush() // a cut connection shows in the next write

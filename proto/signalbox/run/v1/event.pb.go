@@ -1238,7 +1238,8 @@ type ToolResult struct {
 	ResultJson       string `protobuf:"bytes,3,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
 	IsError          bool   `protobuf:"varint,4,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
 	ProviderExecuted bool   `protobuf:"varint,5,opt,name=provider_executed,json=providerExecuted,proto3" json:"provider_executed,omitempty"`
-	// How long the tool ran; 0 if that is unknown or it did not run.
+	// How long the tool ran; of a client's tool, the time from its call to its result. 0 if that is
+	// unknown or it did not run.
 	DurationMs    int64 `protobuf:"varint,6,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

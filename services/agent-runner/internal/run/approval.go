@@ -271,7 +271,7 @@ func Decide(ctx context.Context, tx pgx.Tx, v Verdict) (decided bool, err error)
 			result = CASE WHEN question = 'outcome' AND @decision = 'expired' THEN result ELSE @result::json END,
 			error_type = CASE WHEN question = 'outcome' AND @decision = 'expired' THEN error_type ELSE coalesce(@errortype, '') END,
 			done_at = CASE @phase WHEN 'done' THEN clock_timestamp() END,
-			duration_ms = CASE question WHEN 'client' THEN extract(epoch FROM clock_timestamp() - asked_at) * 1000 ELSE duration_ms END
+			duration_ms = CASE @decision WHEN 'answered' THEN extract(epoch FROM clock_timestamp() - asked_at) * 1000 ELSE duration_ms END
 		WHERE workspace_id = @workspace AND key = @key AND phase = 'planned'`, args)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err

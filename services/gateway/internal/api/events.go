@@ -104,7 +104,7 @@ type ToolResultEvent struct {
 	ToolName   string `json:"toolName"`
 	Result     string `json:"result" doc:"The result envelope, as JSON text."`
 	IsError    bool   `json:"isError"`
-	DurationMS int64  `json:"durationMs,omitempty" doc:"How long the tool ran; absent if that is unknown or it did not run."`
+	DurationMS int64  `json:"durationMs,omitempty" doc:"How long the tool ran; of a client's tool, the time from its call to its result. Absent if that is unknown or it did not run."`
 }
 
 // SourceEvent is a source of the answer.
