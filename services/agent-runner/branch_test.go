@@ -69,6 +69,9 @@ func (w *world) wantOfRun(session, run string, want ...*agentv1.Message) {
 	if diff := cmp.Diff(list(want), list(res.GetMessages())); diff != "" || res.GetEarlier() != 0 {
 		w.t.Errorf("the messages of run %s, with earlier ones at %d (-want +got):\n%s", run, res.GetEarlier(), diff)
 	}
+	if res.GetRunId() != run || len(res.GetNextSiblings()) > 0 {
+		w.t.Errorf("the messages of run %s are said to be of %q, and followed by %v", run, res.GetRunId(), res.GetNextSiblings())
+	}
 }
 
 func editOf(message, text string) func(*agentv1.SubmitRequest) {
@@ -129,6 +132,11 @@ func TestBranches(t *testing.T) {
 	// What was replaced stays that of its run.
 	w.wantOfRun(session, write.GetRun().GetId(), first[2:]...)
 	w.wantOfRun(session, second.GetRun().GetId(), w.look(session).GetMessages()[2:]...)
+	w.wantOfRun(session, first[0].GetRunId(), first[:2]...)
+	other := &agentv1.GetSessionRequest{Id: w.session(&agentv1.CreateSessionRequest{}), RunId: write.GetRun().GetId()}
+	if _, err := w.conversations.GetSession(w.as(identity.Viewer), other); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("the messages of another session's run = %v, want %v", err, fault.NotFound)
+	}
 	asked := string(w.model.asked()[3])
 	if strings.Contains(asked, "Done.") || strings.Contains(asked, "tool_use") {
 		t.Errorf("the model got the other branch: %s", asked)
@@ -237,7 +245,7 @@ func TestCancelAnswerAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release := make(chan struct{})
-	w.model.then(says("Hi."), func(a *answer) { <-release; says("Late.")(a) })
+	w.model.then(says("Hi."), func(a *answer) { await(a.r.Context(), release); says("Late.")(a) })
 	w.start(func(cfg *agentrunner.Config) { cfg.WorkspaceRuns = 1 })
 	session, other := w.session(&agentv1.CreateSessionRequest{}), w.session(&agentv1.CreateSessionRequest{})
 	v, vo := w.watch(session), w.watch(other)
@@ -266,7 +274,7 @@ func TestNoSwitchDuringRun(t *testing.T) {
 	w := newWorld(t)
 	release := make(chan struct{})
 	w.model.then(says("One."), says("Two."), func(a *answer) {
-		<-release
+		await(a.r.Context(), release)
 		says("Three.")(a)
 	})
 	w.start()

@@ -56,14 +56,11 @@ func (c *conversations) ListSessions(ctx context.Context, req *agentv1.ListSessi
 	if req.GetBefore() != nil {
 		q.Before = req.GetBefore().AsTime()
 	}
-	page, next, err := c.store.List(ctx, actor, q)
+	page, more, next, err := c.store.List(ctx, actor, q)
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.ListSessionsResponse{More: next != ""}
-	if q.ByUpdate {
-		res.NextPageToken = next
-	}
+	res := &agentv1.ListSessionsResponse{More: more, NextPageToken: next}
 	for i := range page {
 		res.Sessions = append(res.Sessions, page[i].Proto())
 	}
@@ -88,7 +85,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.GetSessionResponse{Session: v.Session.Proto(), Earlier: v.Earlier}
+	res := &agentv1.GetSessionResponse{Session: v.Session.Proto(), Earlier: v.Earlier, RunId: req.GetRunId()}
 	for _, r := range v.Runs {
 		res.Runs = append(res.Runs, figuresOf(r))
 	}
@@ -108,7 +105,7 @@ func (c *conversations) GetSession(ctx context.Context, req *agentv1.GetSessionR
 	for i := range v.Stopped {
 		res.StoppedRuns = append(res.StoppedRuns, v.Stopped[i].Proto())
 	}
-	if page != nil && page.Before == 0 {
+	if page != nil && page.Before == 0 && id.IsZero(page.Run) {
 		res.UnavailableTools = c.presets.ofSession(ctx, actor.Workspace, res.GetSession())
 	}
 	if v.Active != nil {

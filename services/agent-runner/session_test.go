@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
@@ -93,8 +94,10 @@ func TestListSessions(t *testing.T) {
 			t.Errorf("session %s comes %d times", id, times)
 		}
 	}
-	if _, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{ByUpdate: true, PageToken: "x"}); fault.KindOf(err) != fault.Invalid {
-		t.Errorf("a token of nobody is answered with %v, want invalid", err)
+	for what, bad := range map[string]*agentv1.ListSessionsRequest{"an unknown token": {ByUpdate: true, PageToken: "x"}, "the other order's cursor": {ByUpdate: true, Before: timestamppb.Now()}} {
+		if _, err := w.conversations.ListSessions(w.as(identity.Viewer), bad); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s is answered with %v, want invalid", what, err)
+		}
 	}
 	for q, want := range map[string]int{"50% talk 07": 1, "50_": 0, "TALK": 20, "07 missing": 0} {
 		res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{Query: q})

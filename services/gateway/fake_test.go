@@ -54,6 +54,7 @@ type fakeRunner struct {
 	// submitted are the requests to Submit, in order.
 	submitted []*agentv1.SubmitRequest
 	stopped   []string // runs that were cancelled
+	older     bool     // it is of an older version, which ignores the fields that it does not know
 }
 
 type fakeSession struct {
@@ -138,6 +139,12 @@ func (r *fakeRunner) ListSessions(ctx context.Context, req *agentv1.ListSessions
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.older {
+		req.ByUpdate, req.PageToken = false, ""
+	}
+	if req.GetByUpdate() && req.GetBefore() != nil {
+		return nil, fault.New(fault.Invalid, "before must be empty")
+	}
 	var found []*agentv1.Session
 	for _, s := range r.sessions {
 		if s.GetWorkspaceId() == a.Workspace.String() && s.GetArchived() == req.GetArchived() && strings.Contains(s.GetTitle(), req.GetQuery()) &&
@@ -172,7 +179,13 @@ func (r *fakeRunner) GetSession(ctx context.Context, req *agentv1.GetSessionRequ
 	if err != nil {
 		return nil, err
 	}
-	res := &agentv1.GetSessionResponse{Session: proto.CloneOf(s.Session)}
+	if r.older {
+		req.RunId = ""
+	}
+	if run := req.GetRunId(); run != "" && r.runs[run] == nil {
+		return nil, fault.New(fault.NotFound, "no such run")
+	}
+	res := &agentv1.GetSessionResponse{Session: proto.CloneOf(s.Session), RunId: req.GetRunId()}
 	if !req.GetWithoutMessages() {
 		end := len(s.messages)
 		if b := int(req.GetBefore()); b > 0 {

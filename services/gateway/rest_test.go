@@ -125,6 +125,58 @@ func TestListSessions(t *testing.T) {
 	call[object](t, in, w.owner, "GET", "/api/sessions?state=done", "", http.StatusBadRequest)
 }
 
+// TestOlderRunner checks that no session is missing from a list, and no message of another run is among
+// those of one, while replicas of agent-runner are of a version that lacks these requests.
+func TestOlderRunner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in := w.gateway(t)
+	var want []string
+	for range 5 {
+		want = append(want, in.newSession(t, w.owner))
+	}
+	older := func(is bool) {
+		w.runner.mu.Lock()
+		defer w.runner.mu.Unlock()
+		w.runner.older = is
+	}
+	type page struct {
+		Sessions []struct {
+			ID string `json:"id"`
+		} `json:"sessions"`
+		Next *string `json:"next_cursor"`
+	}
+	for name, is := range map[string]func(page int) bool{
+		"all pages":      func(int) bool { return true },
+		"the first page": func(page int) bool { return page == 0 },
+		"the other ones": func(page int) bool { return page > 0 },
+	} {
+		var got []string
+		cursor := ""
+		for i := range 5 {
+			older(is(i))
+			p := call[page](t, in, w.owner, "GET", "/api/sessions?order=updated&limit=2&cursor="+url.QueryEscape(cursor), "", http.StatusOK)
+			for _, s := range p.Sessions {
+				got = append(got, s.ID)
+			}
+			if p.Next == nil {
+				break
+			}
+			cursor = *p.Next
+		}
+		for _, s := range want {
+			if !slices.Contains(got, s) {
+				t.Errorf("%s from an older version: %v, want all of %v", name, got, want)
+				break
+			}
+		}
+	}
+	older(true)
+	messages := "/api/sessions/" + want[0] + "/messages"
+	call[object](t, in, w.owner, "GET", messages, "", http.StatusOK)
+	call[object](t, in, w.owner, "GET", messages+"?run_id="+id.New[id.Run]().String(), "", http.StatusServiceUnavailable)
+}
+
 func TestHistoryForms(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

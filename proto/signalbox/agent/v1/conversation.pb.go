@@ -980,7 +980,8 @@ type GetSessionRequest struct {
 	// Only messages before this position, which is `earlier` of another answer. 0 for the newest ones.
 	Before int64 `protobuf:"varint,5,opt,name=before,proto3" json:"before,omitempty"`
 	// Only the messages of this run, and the one that it answers: all of them, on whichever branch
-	// they are. Not with limit and before. Empty for those of the current branch.
+	// they are. Not with limit and before. Empty for those of the current branch. NOT_FOUND if the
+	// session has no such run.
 	RunId         string `protobuf:"bytes,6,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1068,8 +1069,8 @@ type GetSessionResponse struct {
 	// The newest event that the messages above include: follow the session from
 	// there. Absent if the session has had no run.
 	LastEvent *EventPosition `protobuf:"bytes,4,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
-	// The session's tools that cannot be used now. Empty without messages, and if the tools
-	// could not be listed in time.
+	// The session's tools that cannot be used now. Empty without messages, with run_id, and if the
+	// tools could not be listed in time.
 	UnavailableTools []*UnavailableTool `protobuf:"bytes,5,rep,name=unavailable_tools,json=unavailableTools,proto3" json:"unavailable_tools,omitempty"`
 	// What the model is told in place of the first messages. Absent if there is none.
 	Summary *Summary `protobuf:"bytes,6,opt,name=summary,proto3" json:"summary,omitempty"`
@@ -1077,12 +1078,15 @@ type GetSessionResponse struct {
 	// messages.
 	StoppedRuns []*Run `protobuf:"bytes,7,rep,name=stopped_runs,json=stoppedRuns,proto3" json:"stopped_runs,omitempty"`
 	// The messages of other branches that follow the last message of the current one, oldest first:
-	// the next message will be their sibling. Empty without messages.
+	// the next message will be their sibling. Empty without messages, and with run_id.
 	NextSiblings []string `protobuf:"bytes,8,rep,name=next_siblings,json=nextSiblings,proto3" json:"next_siblings,omitempty"`
 	// The position of the first of the messages above, if there are earlier ones; else 0.
 	Earlier int64 `protobuf:"varint,9,opt,name=earlier,proto3" json:"earlier,omitempty"`
 	// What the runs of the messages above took.
-	Runs          []*RunFigures `protobuf:"bytes,10,rep,name=runs,proto3" json:"runs,omitempty"`
+	Runs []*RunFigures `protobuf:"bytes,10,rep,name=runs,proto3" json:"runs,omitempty"`
+	// The run_id of the request. An agent-runner that does not know that field leaves it empty: the
+	// messages are then those of the current branch.
+	RunId         string `protobuf:"bytes,11,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1185,6 +1189,13 @@ func (x *GetSessionResponse) GetRuns() []*RunFigures {
 		return x.Runs
 	}
 	return nil
+}
+
+func (x *GetSessionResponse) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
 }
 
 // What a run took so far.
@@ -3004,7 +3015,7 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x0fidempotency_key\x18\x03 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x16\n" +
 	"\x06before\x18\x05 \x01(\x03R\x06before\x12\x15\n" +
-	"\x06run_id\x18\x06 \x01(\tR\x05runId\"\xb6\x04\n" +
+	"\x06run_id\x18\x06 \x01(\tR\x05runId\"\xcd\x04\n" +
 	"\x12GetSessionResponse\x125\n" +
 	"\asession\x18\x01 \x01(\v2\x1b.signalbox.agent.v1.SessionR\asession\x127\n" +
 	"\bmessages\x18\x02 \x03(\v2\x1b.signalbox.agent.v1.MessageR\bmessages\x126\n" +
@@ -3018,7 +3029,8 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\rnext_siblings\x18\b \x03(\tR\fnextSiblings\x12\x18\n" +
 	"\aearlier\x18\t \x01(\x03R\aearlier\x122\n" +
 	"\x04runs\x18\n" +
-	" \x03(\v2\x1e.signalbox.agent.v1.RunFiguresR\x04runs\"\xb3\x02\n" +
+	" \x03(\v2\x1e.signalbox.agent.v1.RunFiguresR\x04runs\x12\x15\n" +
+	"\x06run_id\x18\v \x01(\tR\x05runId\"\xb3\x02\n" +
 	"\n" +
 	"RunFigures\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12/\n" +

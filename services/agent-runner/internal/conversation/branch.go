@@ -250,7 +250,7 @@ func endOfAnswer(ctx context.Context, tx pgx.Tx, a identity.Actor, session id.Se
 }
 
 // addSiblings adds to the messages of a view their siblings, and the next message's.
-func (v *View) addSiblings(ctx context.Context, tx pgx.Tx) error {
+func (v *View) addSiblings(ctx context.Context, tx pgx.Tx, page Page) error {
 	all, err := branch.Children(ctx, tx, v.Session.Workspace, v.Session.ID)
 	if err != nil || len(all) == 0 {
 		return err
@@ -270,6 +270,8 @@ func (v *View) addSiblings(ctx context.Context, tx pgx.Tx) error {
 			leaf = *m.Position
 		}
 	}
-	v.NextSiblings = children[leaf]
+	if id.IsZero(page.Run) {
+		v.NextSiblings = children[leaf]
+	}
 	return nil
 }

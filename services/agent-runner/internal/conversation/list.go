@@ -18,9 +18,9 @@ import (
 
 // Query says which sessions to list.
 type Query struct {
-	// ByUpdate lists the last changed sessions first, in place of the newest ones.
+	// ByUpdate lists the most recently changed sessions first, in place of the newest ones.
 	ByUpdate bool
-	Before   time.Time // zero for the first page; not with ByUpdate
+	Before   time.Time // zero for the first page, and with ByUpdate
 	Token    string    // with ByUpdate: from the previous page
 	Limit    int
 	// Words that the title or a message has. In a message they are the beginnings of its words.
@@ -60,13 +60,16 @@ func (q *Query) check() error {
 	if n := len(strings.Fields(q.Words)); n > maxWords {
 		return fault.New(fault.Invalid, "the query has %d words; at most %d are allowed", n, maxWords)
 	}
+	if q.ByUpdate && !q.Before.IsZero() {
+		return fault.New(fault.Invalid, "by_update has pages by page_token: before must be empty")
+	}
 	return checkText("query", q.Words, maxQuery, false)
 }
 
-// List returns a page of sessions and the token of the next page, which is empty on the last one.
-func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Found, next string, err error) {
+// List returns a page of sessions, whether there are more and, with ByUpdate, the token of the next page.
+func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Found, more bool, next string, err error) {
 	if err := q.check(); err != nil {
-		return nil, "", err
+		return nil, false, "", err
 	}
 	q.Limit = cmp.Or(q.Limit, 20)
 	args := pg.Args{
@@ -78,7 +81,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 		after, order = "(updated_at, id) < (@before, @id::uuid)", "updated_at DESC, id DESC"
 		if q.Token != "" {
 			if q.Before, args["id"], err = parseToken(q.Token); err != nil {
-				return nil, "", err
+				return nil, false, "", err
 			}
 		}
 	}
@@ -107,21 +110,18 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 			AND (@state = '' OR `+state+` = @state)
 		ORDER BY `+order+` LIMIT @limit`, args).Query(pg.Collect(&page))
 	if err := s.db.ReadInWorkspace(ctx, a.Workspace, b); err != nil {
-		return nil, "", fmt.Errorf("list sessions: %w", err)
+		return nil, false, "", fmt.Errorf("list sessions: %w", err)
 	}
-	if len(page) > q.Limit {
+	if more = len(page) > q.Limit; more {
 		page = page[:q.Limit]
-		last := &page[q.Limit-1]
-		at := last.CreatedAt
-		if q.ByUpdate {
-			at = last.UpdatedAt
+		if last := &page[q.Limit-1]; q.ByUpdate {
+			next = tokenOf(last.UpdatedAt, last.ID)
 		}
-		next = tokenOf(at, last.ID)
 	}
 	for i := range page {
 		page[i].Match = strings.Join(strings.Fields(page[i].Match), " ")
 	}
-	return page, next, nil
+	return page, more, next, nil
 }
 
 // likeWords returns one LIKE pattern for each word of a query.

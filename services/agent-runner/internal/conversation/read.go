@@ -35,19 +35,19 @@ type Message struct {
 type View struct {
 	Session Session
 	// Messages are those of the current branch, in order, and then those that are queued, in the
-	// order in which they will be answered.
+	// order in which they will be answered; with Page.Run, those of the run.
 	Messages []Message
 	// Earlier is the position of the first one, if there are earlier ones than Messages has; else 0.
 	Earlier int64
 	// NextSiblings are the messages of other branches that follow the last message of the current
-	// branch: the next one will be their sibling.
+	// branch: the next one will be their sibling. Empty with Page.Run.
 	NextSiblings []id.Message
 	// Summary is what the model is told in place of the first messages, or nil.
 	Summary *run.Summary
 	// Runs has what the messages do not say about their runs.
 	Runs map[id.Run]RunOf
-	// Stopped are the runs of the current branch that ended in another way than with a complete
-	// answer, in order.
+	// Stopped are the runs of the current branch, or of Page.Run, that ended in another way than
+	// with a complete answer, in order.
 	Stopped []run.Run
 	// Active is the running run, or else the first queued one, or else nil.
 	Active *run.Run
@@ -88,7 +88,8 @@ type Page struct {
 	// Before is the position of the message before which they end; 0 for the newest ones.
 	Before int64
 	// Run selects the messages of one run, and the one that it answers, on whichever branch they
-	// are; zero for those of the current branch. It excludes Limit and Before.
+	// are; zero for those of the current branch. It excludes Limit and Before. NotFound if the
+	// session has no such run.
 	Run id.Run
 }
 
@@ -159,14 +160,14 @@ func (v *View) read(ctx context.Context, tx pgx.Tx, ws id.Workspace, session id.
 	args["run"] = nil
 	if !id.IsZero(page.Run) {
 		args["run"] = page.Run
-		err = v.readMessagesOfRun(ctx, tx, args)
+		err = v.readMessagesOfRun(ctx, tx, args, page.Run)
 	} else {
 		err = v.readMessages(ctx, tx, args, *page)
 	}
 	if err != nil {
 		return err
 	}
-	if err := v.addSiblings(ctx, tx); err != nil {
+	if err := v.addSiblings(ctx, tx, *page); err != nil {
 		return err
 	}
 	if err := tx.QueryRow(ctx, `SELECT `+run.NewestSummary+` FROM sessions s WHERE workspace_id = @workspace AND id = @session`, args).Scan(&v.Summary); err != nil {
@@ -219,7 +220,10 @@ func (v *View) readMessages(ctx context.Context, tx pgx.Tx, args pg.Args, page P
 }
 
 // readMessagesOfRun reads the messages of a run, and the one that it answers.
-func (v *View) readMessagesOfRun(ctx context.Context, tx pgx.Tx, args pg.Args) error {
+func (v *View) readMessagesOfRun(ctx context.Context, tx pgx.Tx, args pg.Args, r id.Run) error {
+	if err := checkExists(ctx, tx, v.Session.Workspace, v.Session.ID, r); err != nil {
+		return err
+	}
 	rows, err := tx.Query(ctx, `
 		SELECT `+run.MessageColumns+`, position, (
 			SELECT p.id FROM messages p WHERE p.workspace_id = @workspace AND p.session_id = @session

@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"signalbox.dev/pkg/fault"
 	"signalbox.dev/pkg/id"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
 
@@ -64,7 +65,7 @@ func sessionBody(s *agentv1.Session) sessionOutputBody { return sessionOutputBod
 
 func (a *API) sessions() {
 	handle(a, op("create-session", "POST /api/sessions", "Sessions", "Create a session", created), editors, a.createSession)
-	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, the newest or the last changed first"), viewers, a.listSessions)
+	handle(a, op("list-sessions", "GET /api/sessions", "Sessions", "List sessions, the newest or the most recently changed first"), viewers, a.listSessions)
 	handle(a, op("get-session", "GET /api/sessions/{id}", "Sessions", "Read a session with its messages"), viewers, a.getSession)
 	handle(a, op("list-messages", "GET /api/sessions/{id}/messages", "Messages", "List the messages of a session's current branch, the newest page first",
 		about("Each page is in the order of the conversation. The first one has the messages that wait, too. With run_id, the list has the messages of one run, "+
@@ -155,31 +156,30 @@ func (a *API) listSessions(ctx context.Context, in *struct {
 	Query    string `query:"q" maxLength:"200" doc:"At most 16 words that the title contains, or with which words of one message begin."`
 	Archived bool   `query:"archived"`
 	State    string `query:"state" enum:"idle,queued,running,waiting" doc:"Only sessions in this state."`
-	Order    string `query:"order" enum:"created,updated" default:"created" doc:"created: the newest first. updated: the last changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again."`
+	Order    string `query:"order" enum:"created,updated" default:"created" doc:"created: the newest first. updated: the most recently changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again."`
 },
 ) (*sessionsOutputBody, error) {
 	req := &agentv1.ListSessionsRequest{Limit: in.Limit, Query: in.Query, Archived: in.Archived, State: in.State, ByUpdate: in.Order == "updated"}
 	if err := checkText("q", in.Query, 200); err != nil {
 		return nil, err
 	}
+	before, err := time.Parse(time.RFC3339Nano, in.Cursor)
 	switch {
+	case in.Cursor == "":
+	case err == nil && before.Year() >= 1 && before.Year() <= 9999:
+		// An agent-runner that does not know the order by update has sent the previous page in the order created.
+		req.Before, req.ByUpdate = timestamppb.New(before), false
 	case req.GetByUpdate():
 		req.PageToken = in.Cursor
-	case in.Cursor != "":
-		t, err := time.Parse(time.RFC3339Nano, in.Cursor)
-		if err != nil || t.Year() < 1 || t.Year() > 9999 {
-			return nil, invalid("cursor: want the created_at of the last item, such as 2026-11-21T08:00:00.123456Z")
-		}
-		req.Before = timestamppb.New(t)
+	default:
+		return nil, invalid("cursor: want the created_at of the last item, such as 2026-11-21T08:00:00.123456Z")
 	}
 	res, err := a.cfg.Conversations.ListSessions(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	out := &sessionsOutputBody{Sessions: each(res.GetSessions(), viewSession)}
-	if req.GetByUpdate() {
-		out.NextCursor = orNull(res.GetNextPageToken())
-	} else if n := len(out.Sessions); res.GetMore() && n > 0 {
+	out := &sessionsOutputBody{Sessions: each(res.GetSessions(), viewSession), NextCursor: orNull(res.GetNextPageToken())}
+	if n := len(out.Sessions); out.NextCursor == nil && res.GetMore() && n > 0 {
 		out.NextCursor = &out.Sessions[n-1].CreatedAt
 	}
 	return out, nil
@@ -220,7 +220,7 @@ type RunFigures struct {
 type CallFigures struct {
 	StepIndex  int32  `json:"step_index"`
 	ToolCallID string `json:"tool_call_id"`
-	DurationMS int64  `json:"duration_ms"`
+	DurationMS int64  `json:"duration_ms" doc:"How long the tool ran; of a client's tool, the time from its call to its result."`
 }
 
 func viewFigures(r *agentv1.RunFigures) RunFigures {
@@ -309,7 +309,7 @@ func (a *API) listMessages(ctx context.Context, in *struct {
 	SessionPath
 	Cursor string `query:"cursor" maxLength:"20" doc:"next_cursor of the previous page, or messages_cursor of the session."`
 	Limit  int32  `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"A few more are returned, so that the first one is not in the middle of an answer."`
-	Run    string `query:"run_id" maxLength:"36" doc:"Only the messages of this run, and the one that it answers: all of them on one page, also those that an edit or another answer replaced. Not with cursor."`
+	Run    string `query:"run_id" maxLength:"36" doc:"Only the messages of this run, and the one that it answers: all of them on one page, whatever limit is, also those that an edit or another answer replaced. Not with cursor."`
 	HistoryFormat
 },
 ) (*messagesOutputBody, error) {
@@ -333,6 +333,9 @@ func (a *API) listMessages(ctx context.Context, in *struct {
 	res, err := a.cfg.Conversations.GetSession(ctx, req)
 	if err != nil {
 		return nil, err
+	}
+	if res.GetRunId() != req.GetRunId() {
+		return nil, fault.New(fault.Unavailable, "agent-runner is being upgraded, and cannot list the messages of one run yet: try again in a moment")
 	}
 	messages, err := viewHistory(res.GetMessages(), res.GetStoppedRuns(), in.version())
 	return &messagesOutputBody{messages, each(res.GetStoppedRuns(), viewStopped), each(res.GetRuns(), viewFigures), cursorBefore(res)}, err

@@ -216,7 +216,7 @@ type Tool struct {
 	Source            string          `json:"source" doc:"built-in, provider, or the name of an MCP server."`
 	NeedsApproval     bool            `json:"needs_approval"`
 	ActsOutside       bool            `json:"acts_outside" doc:"It changes or sends something outside of Signalbox."`
-	Effect            string          `json:"effect" enum:"pure,same_tx,keyed,verify,unsafe" doc:"What becomes of a call whose worker dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown."`
+	Effect            string          `json:"effect" enum:"pure,same_tx,keyed,verify,unsafe" doc:"What becomes of a call whose executor dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown."`
 	Always            bool            `json:"always" doc:"The tool is enabled in every session."`
 }
 

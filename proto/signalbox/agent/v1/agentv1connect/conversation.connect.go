@@ -77,7 +77,7 @@ const (
 // ConversationServiceClient is a client for the signalbox.agent.v1.ConversationService service.
 type ConversationServiceClient interface {
 	CreateSession(context.Context, *v1.CreateSessionRequest) (*v1.CreateSessionResponse, error)
-	// ListSessions returns the workspace's sessions, the newest or the last changed first.
+	// ListSessions returns the workspace's sessions, the newest or the most recently changed first.
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// GetSession returns a session with its messages and what a client needs to
 	// follow it from there without gaps or duplicates.
@@ -344,7 +344,7 @@ func (c *conversationServiceClient) ForkSession(ctx context.Context, req *v1.For
 // service.
 type ConversationServiceHandler interface {
 	CreateSession(context.Context, *v1.CreateSessionRequest) (*v1.CreateSessionResponse, error)
-	// ListSessions returns the workspace's sessions, the newest or the last changed first.
+	// ListSessions returns the workspace's sessions, the newest or the most recently changed first.
 	ListSessions(context.Context, *v1.ListSessionsRequest) (*v1.ListSessionsResponse, error)
 	// GetSession returns a session with its messages and what a client needs to
 	// follow it from there without gaps or duplicates.

@@ -1108,7 +1108,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List sessions, the newest or the last changed first */
+        /** List sessions, the newest or the most recently changed first */
         get: operations["list-sessions"];
         put?: never;
         /** Create a session */
@@ -2046,7 +2046,10 @@ export interface components {
             next_cursor: string | null;
         };
         CallFigures: {
-            /** Format: int64 */
+            /**
+             * Format: int64
+             * @description How long the tool ran; of a client's tool, the time from its call to its result.
+             */
             duration_ms: number;
             /** Format: int32 */
             step_index: number;
@@ -3716,7 +3719,7 @@ export interface components {
             connect_url: string | null;
             description: string;
             /**
-             * @description What becomes of a call whose worker dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown.
+             * @description What becomes of a call whose executor dies. pure: it changes nothing, and runs again. same_tx: it changes documents of the workspace together with the record of the call, and runs again without a second effect. keyed: it runs again with the same idempotency key. verify: its outcome is looked up before it runs again. unsafe: it is not repeated, and its outcome is unknown.
              * @enum {string}
              */
             effect: "pure" | "same_tx" | "keyed" | "verify" | "unsafe";
@@ -3878,7 +3881,7 @@ export interface components {
         ToolResultEvent: {
             /**
              * Format: int64
-             * @description How long the tool ran; absent if that is unknown or it did not run.
+             * @description How long the tool ran; of a client's tool, the time from its call to its result. Absent if that is unknown or it did not run.
              */
             durationMs?: number;
             isError: boolean;
@@ -14001,7 +14004,7 @@ export interface operations {
                 archived?: boolean;
                 /** @description Only sessions in this state. */
                 state?: "idle" | "queued" | "running" | "waiting";
-                /** @description created: the newest first. updated: the last changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again. */
+                /** @description created: the newest first. updated: the most recently changed first; a session that changes while the pages are read moves to the first page, and is not on a later one again. */
                 order?: "created" | "updated";
             };
             header?: {
@@ -15652,7 +15655,7 @@ export interface operations {
                 cursor?: string;
                 /** @description A few more are returned, so that the first one is not in the middle of an answer. */
                 limit?: number;
-                /** @description Only the messages of this run, and the one that it answers: all of them on one page, also those that an edit or another answer replaced. Not with cursor. */
+                /** @description Only the messages of this run, and the one that it answers: all of them on one page, whatever limit is, also those that an edit or another answer replaced. Not with cursor. */
                 run_id?: string;
                 /** @description ui returns the messages as UIMessages for useChat. */
                 format?: "ui";
