@@ -696,6 +696,26 @@ test("the keyboard is enough: find, go, send, and turn the letters off", async (
 	await page.getByRole("option", { name: /Go to Inbox/, selected: true }).waitFor();
 	await page.keyboard.press("Enter");
 	await page.getByRole("heading", { name: "Inbox" }).waitFor();
+	// What is chosen stays chosen when another session has changed since.
+	let titles = ["The first", "The second"];
+	await page.route(/\/api\/sessions\?/, async (route) => {
+		if (route.request().url().includes("state=")) return route.continue();
+		const [one] = (await (await route.fetch()).json()).sessions;
+		const sessions = titles.map((title) => ({ ...one, id: one.id.slice(0, -10) + title.slice(-5).padEnd(10), title }));
+		await route.fulfill({ json: { sessions, next_cursor: null } });
+	});
+	await page.clock.install();
+	await page.keyboard.press("ControlOrMeta+k");
+	const found = page.getByRole("dialog").getByRole("option");
+	await found.first().waitFor();
+	await page.clock.fastForward(16_000); // the list is read again
+	await page.getByRole("option", { name: "The first", selected: true }).waitFor();
+	titles = titles.reverse();
+	await page.clock.fastForward(16_000);
+	await found.first().getByText("The second").waitFor();
+	await page.getByRole("option", { name: "The first", selected: true }).waitFor();
+	await page.keyboard.press("Escape");
+	await page.unroute(/\/api\/sessions\?/);
 	await page.keyboard.press("g");
 	await page.keyboard.press("s");
 	await page.getByRole("heading", { name: "Sessions" }).waitFor();

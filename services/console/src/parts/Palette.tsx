@@ -32,7 +32,8 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 	const slug = slugOf(workspace);
 	const navigate = useNavigate();
 	const [text, setText] = useState("");
-	const [at, setAt] = useState(0);
+	/** The key of the chosen entry, which keeps its choice when the lists change. */
+	const [at, setAt] = useState<string>();
 	const list = useRef<HTMLDivElement>(null);
 	const id = useId();
 	const q = useDeferredValue(text.trim());
@@ -106,9 +107,16 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 				void navigate({ to: "/w/$slug", params: { slug } });
 			},
 		});
-	const chosen = Math.min(at, entries.length - 1);
+	const found = entries.findIndex((e) => e.key === at);
+	const chosen = entries.length === 0 ? -1 : Math.max(0, found);
+	// With other words the first one is chosen, once all that is found is there.
+	const complete = sessions.data !== undefined && documents.data !== undefined && !documents.isPlaceholderData;
+	const first = complete ? entries[0]?.key : undefined;
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the choice begins anew with other words
-	useEffect(() => setAt(0), [q]);
+	useEffect(() => setAt(undefined), [q]);
+	useEffect(() => {
+		if (found < 0) setAt(first);
+	}, [found, first]);
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the chosen entry stays in view
 	useEffect(() => {
 		list.current?.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest" });
@@ -124,7 +132,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 		const move = { ArrowDown: 1, ArrowUp: -1 }[e.key];
 		if (move && entries.length) {
 			e.preventDefault();
-			setAt((chosen + move + entries.length) % entries.length);
+			setAt(entries[(chosen + move + entries.length) % entries.length]?.key);
 		} else if (e.key === "Enter") {
 			e.preventDefault();
 			run(entries[chosen], e.metaKey || e.ctrlKey);
@@ -165,7 +173,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
 									tabIndex={-1}
 									aria-selected={i === chosen}
 									className={css.entry}
-									onPointerMove={() => setAt(i)}
+									onPointerMove={() => setAt(e.key)}
 									onClick={(c) => run(e, c.metaKey || c.ctrlKey)}
 								>
 									{e.icon}
