@@ -514,7 +514,7 @@ test("a refusal from the composer is taken back as one, comes back if it does no
 	const field = page.getByLabel("Message", { exact: true });
 	const told = (id) =>
 		page.evaluate((id) => document.getElementById(document.getElementById(id).getAttribute("aria-describedby")).textContent, id);
-	assert.match(await told("say"), /^Return refuses\./);
+	assert.match(await told("say"), /^This text refuses\./);
 	const refusals = page.getByText("Refused. Sent in 5 s.");
 	const refuse = async () => {
 		await page.keyboard.press("Enter");

@@ -358,7 +358,7 @@ export function Composer(props: Props) {
 /** What becomes of the text. */
 function Hint(p: { running: boolean; refusing: boolean; tooLong: boolean; keepsQuestion: boolean }) {
 	if (p.tooLong) return `A refusal has at most ${longestReason} characters.`;
-	if (p.refusing) return "Return refuses. The agent reads why, and goes on.";
+	if (p.refusing) return "This text refuses. The agent reads why, and goes on.";
 	if (p.keepsQuestion) return "This is a message, and leaves the question open.";
 	if (!p.running) return "Tools that change things outside ask you first.";
 	return (
