@@ -69,6 +69,31 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
+// A citation follows the text that relies on it, and quotes a part of a long source.
+func TestCitations(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model.then(func(a *answer) {
+		a.begin()
+		a.event("content_block_start", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":"","citations":[]}}`)
+		a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"citations_delta","citation":{"type":"web_search_result_location","url":"https://a","title":"A","cited_text":"%s"}}}`, strings.Repeat("é", 600))
+		a.event("content_block_delta", `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"It is so"}}`)
+		a.event("content_block_stop", `{"type":"content_block_stop","index":0}`)
+		a.blocks++
+		a.text(".")
+		a.end()
+	})
+	w.start()
+	session := w.session(&agentv1.CreateSessionRequest{})
+	v := w.watch(session)
+	w.submit(session, "Is it?")
+	want := []string{"1 source https://a A", "1 text It is so", `1 citation https://a "` + strings.Repeat("é", 500) + `" 0`, "1 text ."}
+	got := slices.DeleteFunc(lines(v.until(isEnd)), func(l string) bool { return !slices.Contains(want, l) })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
 // TestLongestPause checks the metric of the longest pause in a model's answer.
 func TestLongestPause(t *testing.T) {
 	t.Parallel()

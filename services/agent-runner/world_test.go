@@ -312,6 +312,10 @@ func describe(ev *runv1.Event) (line, delta string) {
 		return fmt.Sprintf("%sanswer %s %s %s", p, b.ToolApprovalResponse.GetToolCallId(), b.ToolApprovalResponse.GetDecision(), b.ToolApprovalResponse.GetReason()), ""
 	case *runv1.Event_ToolClientRequest:
 		return fmt.Sprintf("%sclient %s %s %s", p, b.ToolClientRequest.GetToolCallId(), b.ToolClientRequest.GetArgsJson(), b.ToolClientRequest.GetReason()), ""
+	case *runv1.Event_Source:
+		return p + "source " + b.Source.GetUrl() + " " + b.Source.GetTitle(), ""
+	case *runv1.Event_Citation:
+		return fmt.Sprintf("%scitation %s %q %d", p, b.Citation.GetUrl(), b.Citation.GetText(), b.Citation.GetEnd()), ""
 	case *runv1.Event_StepComplete:
 		return fmt.Sprintf("%sstep %d %s %d/%d", p, ev.GetStepIndex(), b.StepComplete.GetFinishReason(), b.StepComplete.GetTokensIn(), b.StepComplete.GetTokensOut()), ""
 	case *runv1.Event_StepRetry:

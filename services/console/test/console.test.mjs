@@ -220,6 +220,46 @@ test("a turn shows its code in colours, and of a call how long it took, why it f
 	assert.equal(await page.getByRole("button", { name: /Connect/ }).count(), 0);
 });
 
+test("an answer's sources are numbers in its text and links below, with what they say, also after a reload", async (t) => {
+	const page = await person(t);
+	// A preset that has the provider's search.
+	await page.route(/\/api\/sessions$/, (route) =>
+		route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), preset: "explorer" }) }),
+	);
+	await say(page, "search for tea");
+	await page.getByText("Most people ask where to start.").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	const said = page.getByText("is best understood from its beginnings.");
+	const numbers = () => said.getByRole("link").evaluateAll((links) => links.map((l) => [l.innerText, l.href]));
+	const text = await said.innerText();
+	assert.match(text, /beginnings\.1 To try .* start\.2\s?3 \(/);
+	const pages = ["https://example.com/overview", "https://example.org/guide", "https://example.net/questions"];
+	assert.deepEqual(
+		await numbers(),
+		pages.map((p, i) => [`${i + 1}`, p]),
+	);
+	const card = page.getByRole("tooltip");
+	const number = page.getByRole("link", { name: "Source 1: An overview of tea" });
+	await number.focus();
+	await card.getByText("example.com").waitFor();
+	await card.getByText("Tea is best understood from its beginnings.").waitFor();
+	assert.match(await number.getAttribute("aria-describedby"), /./);
+	assert.deepEqual(await violations(page), []);
+	await page.keyboard.press("Escape");
+	await card.waitFor({ state: "detached" });
+	const chips = page.getByRole("list", { name: "Sources" }).getByRole("link");
+	await chips.nth(2).hover();
+	await card.getByText("The most common question about tea is where to start.").waitFor();
+	await card.hover(); // it stays under the pointer
+	await card.getByText("example.net").waitFor();
+	await page.mouse.move(0, 0);
+	await card.waitFor({ state: "detached" });
+	await page.reload();
+	await said.waitFor();
+	assert.equal(await said.innerText(), text);
+	assert.equal(await chips.count(), 3);
+});
+
 test("a page that was reloaded in the middle of an answer shows all of it, and a stop keeps what was said", async (t) => {
 	const page = await person(t);
 	await say(page, "count to 9000");

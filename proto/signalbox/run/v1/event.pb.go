@@ -63,6 +63,7 @@ type Event struct {
 	//	*Event_SessionTitle
 	//	*Event_BranchSwitched
 	//	*Event_ToolProgress
+	//	*Event_Citation
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -336,6 +337,15 @@ func (x *Event) GetToolProgress() *ToolProgress {
 	return nil
 }
 
+func (x *Event) GetCitation() *Citation {
+	if x != nil {
+		if x, ok := x.Body.(*Event_Citation); ok {
+			return x.Citation
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -424,6 +434,10 @@ type Event_ToolProgress struct {
 	ToolProgress *ToolProgress `protobuf:"bytes,30,opt,name=tool_progress,json=toolProgress,proto3,oneof"`
 }
 
+type Event_Citation struct {
+	Citation *Citation `protobuf:"bytes,31,opt,name=citation,proto3,oneof"`
+}
+
 func (*Event_UserMessage) isEvent_Body() {}
 
 func (*Event_RunStart) isEvent_Body() {}
@@ -465,6 +479,8 @@ func (*Event_SessionTitle) isEvent_Body() {}
 func (*Event_BranchSwitched) isEvent_Body() {}
 
 func (*Event_ToolProgress) isEvent_Body() {}
+
+func (*Event_Citation) isEvent_Body() {}
 
 // A user message of the run: first the one that it answers, later each steering message
 // that joins.
@@ -1370,6 +1386,71 @@ func (x *Source) GetTitle() string {
 	return ""
 }
 
+// Text of the step's answer relies on a source.
+type Citation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a source of the step.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// What the source says, 500 characters at most; empty if the provider does not quote it.
+	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	// How many characters (code points) of the step's text come before the end of the text that
+	// relies on the source. 0 means all that have come so far.
+	End           int32 `protobuf:"varint,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Citation) Reset() {
+	*x = Citation{}
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Citation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Citation) ProtoMessage() {}
+
+func (x *Citation) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Citation.ProtoReflect.Descriptor instead.
+func (*Citation) Descriptor() ([]byte, []int) {
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Citation) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *Citation) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Citation) GetEnd() int32 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
 // A step is committed: its answer and its tools' results are in the history.
 type StepComplete struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -1385,7 +1466,7 @@ type StepComplete struct {
 
 func (x *StepComplete) Reset() {
 	*x = StepComplete{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1397,7 +1478,7 @@ func (x *StepComplete) String() string {
 func (*StepComplete) ProtoMessage() {}
 
 func (x *StepComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[14]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1410,7 +1491,7 @@ func (x *StepComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepComplete.ProtoReflect.Descriptor instead.
 func (*StepComplete) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StepComplete) GetTokensIn() int64 {
@@ -1451,7 +1532,7 @@ type StepRetry struct {
 
 func (x *StepRetry) Reset() {
 	*x = StepRetry{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1544,7 @@ func (x *StepRetry) String() string {
 func (*StepRetry) ProtoMessage() {}
 
 func (x *StepRetry) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[15]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1557,7 @@ func (x *StepRetry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRetry.ProtoReflect.Descriptor instead.
 func (*StepRetry) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StepRetry) GetReason() string {
@@ -1499,7 +1580,7 @@ type Compaction struct {
 
 func (x *Compaction) Reset() {
 	*x = Compaction{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1592,7 @@ func (x *Compaction) String() string {
 func (*Compaction) ProtoMessage() {}
 
 func (x *Compaction) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[16]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1605,7 @@ func (x *Compaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compaction.ProtoReflect.Descriptor instead.
 func (*Compaction) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Compaction) GetMessages() int32 {
@@ -1551,7 +1632,7 @@ type SessionTitle struct {
 
 func (x *SessionTitle) Reset() {
 	*x = SessionTitle{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1644,7 @@ func (x *SessionTitle) String() string {
 func (*SessionTitle) ProtoMessage() {}
 
 func (x *SessionTitle) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[17]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1657,7 @@ func (x *SessionTitle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionTitle.ProtoReflect.Descriptor instead.
 func (*SessionTitle) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SessionTitle) GetTitle() string {
@@ -1597,7 +1678,7 @@ type BranchSwitched struct {
 
 func (x *BranchSwitched) Reset() {
 	*x = BranchSwitched{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1690,7 @@ func (x *BranchSwitched) String() string {
 func (*BranchSwitched) ProtoMessage() {}
 
 func (x *BranchSwitched) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[18]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1703,7 @@ func (x *BranchSwitched) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BranchSwitched.ProtoReflect.Descriptor instead.
 func (*BranchSwitched) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BranchSwitched) GetSwitchedBy() string {
@@ -1653,7 +1734,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1746,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[19]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1759,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Waiting) GetReason() string {
@@ -1743,7 +1824,7 @@ type Done struct {
 
 func (x *Done) Reset() {
 	*x = Done{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1755,7 +1836,7 @@ func (x *Done) String() string {
 func (*Done) ProtoMessage() {}
 
 func (x *Done) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[20]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1768,7 +1849,7 @@ func (x *Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Done.ProtoReflect.Descriptor instead.
 func (*Done) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Done) GetText() string {
@@ -1845,7 +1926,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1938,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_run_v1_event_proto_msgTypes[21]
+	mi := &file_signalbox_run_v1_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1951,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_run_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Error) GetMessage() string {
@@ -1891,7 +1972,7 @@ var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
 
 const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\n" +
-	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf7\f\n" +
+	"\x1csignalbox/run/v1/event.proto\x12\x10signalbox.run.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb1\r\n" +
 	"\x05Event\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1f\n" +
 	"\vrun_ordinal\x18\x02 \x01(\x03R\n" +
@@ -1927,7 +2008,8 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"compaction\x12E\n" +
 	"\rsession_title\x18\x1c \x01(\v2\x1e.signalbox.run.v1.SessionTitleH\x00R\fsessionTitle\x12K\n" +
 	"\x0fbranch_switched\x18\x1d \x01(\v2 .signalbox.run.v1.BranchSwitchedH\x00R\x0ebranchSwitched\x12E\n" +
-	"\rtool_progress\x18\x1e \x01(\v2\x1e.signalbox.run.v1.ToolProgressH\x00R\ftoolProgressB\x06\n" +
+	"\rtool_progress\x18\x1e \x01(\v2\x1e.signalbox.run.v1.ToolProgressH\x00R\ftoolProgress\x128\n" +
+	"\bcitation\x18\x1f \x01(\v2\x1a.signalbox.run.v1.CitationH\x00R\bcitationB\x06\n" +
 	"\x04body\"\xa9\x01\n" +
 	"\vUserMessage\x12\x1d\n" +
 	"\n" +
@@ -2010,7 +2092,11 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"durationMs\"0\n" +
 	"\x06Source\x12\x10\n" +
 	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
-	"\x05title\x18\x02 \x01(\tR\x05title\"\x8e\x01\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\"B\n" +
+	"\bCitation\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\x05R\x03end\"\x8e\x01\n" +
 	"\fStepComplete\x12\x1b\n" +
 	"\ttokens_in\x18\x01 \x01(\x03R\btokensIn\x12\x1d\n" +
 	"\n" +
@@ -2066,7 +2152,7 @@ func file_signalbox_run_v1_event_proto_rawDescGZIP() []byte {
 	return file_signalbox_run_v1_event_proto_rawDescData
 }
 
-var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_signalbox_run_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*Event)(nil),                 // 0: signalbox.run.v1.Event
 	(*UserMessage)(nil),           // 1: signalbox.run.v1.UserMessage
@@ -2082,18 +2168,19 @@ var file_signalbox_run_v1_event_proto_goTypes = []any{
 	(*ToolProgress)(nil),          // 11: signalbox.run.v1.ToolProgress
 	(*ToolResult)(nil),            // 12: signalbox.run.v1.ToolResult
 	(*Source)(nil),                // 13: signalbox.run.v1.Source
-	(*StepComplete)(nil),          // 14: signalbox.run.v1.StepComplete
-	(*StepRetry)(nil),             // 15: signalbox.run.v1.StepRetry
-	(*Compaction)(nil),            // 16: signalbox.run.v1.Compaction
-	(*SessionTitle)(nil),          // 17: signalbox.run.v1.SessionTitle
-	(*BranchSwitched)(nil),        // 18: signalbox.run.v1.BranchSwitched
-	(*Waiting)(nil),               // 19: signalbox.run.v1.Waiting
-	(*Done)(nil),                  // 20: signalbox.run.v1.Done
-	(*Error)(nil),                 // 21: signalbox.run.v1.Error
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Citation)(nil),              // 14: signalbox.run.v1.Citation
+	(*StepComplete)(nil),          // 15: signalbox.run.v1.StepComplete
+	(*StepRetry)(nil),             // 16: signalbox.run.v1.StepRetry
+	(*Compaction)(nil),            // 17: signalbox.run.v1.Compaction
+	(*SessionTitle)(nil),          // 18: signalbox.run.v1.SessionTitle
+	(*BranchSwitched)(nil),        // 19: signalbox.run.v1.BranchSwitched
+	(*Waiting)(nil),               // 20: signalbox.run.v1.Waiting
+	(*Done)(nil),                  // 21: signalbox.run.v1.Done
+	(*Error)(nil),                 // 22: signalbox.run.v1.Error
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
 var file_signalbox_run_v1_event_proto_depIdxs = []int32{
-	22, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
+	23, // 0: signalbox.run.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 1: signalbox.run.v1.Event.user_message:type_name -> signalbox.run.v1.UserMessage
 	2,  // 2: signalbox.run.v1.Event.run_start:type_name -> signalbox.run.v1.RunStart
 	3,  // 3: signalbox.run.v1.Event.text_delta:type_name -> signalbox.run.v1.TextDelta
@@ -2104,26 +2191,27 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	8,  // 8: signalbox.run.v1.Event.tool_approval_request:type_name -> signalbox.run.v1.ToolApprovalRequest
 	12, // 9: signalbox.run.v1.Event.tool_result:type_name -> signalbox.run.v1.ToolResult
 	13, // 10: signalbox.run.v1.Event.source:type_name -> signalbox.run.v1.Source
-	14, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
-	15, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
-	20, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
-	21, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
-	19, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
+	15, // 11: signalbox.run.v1.Event.step_complete:type_name -> signalbox.run.v1.StepComplete
+	16, // 12: signalbox.run.v1.Event.step_retry:type_name -> signalbox.run.v1.StepRetry
+	21, // 13: signalbox.run.v1.Event.done:type_name -> signalbox.run.v1.Done
+	22, // 14: signalbox.run.v1.Event.error:type_name -> signalbox.run.v1.Error
+	20, // 15: signalbox.run.v1.Event.waiting:type_name -> signalbox.run.v1.Waiting
 	9,  // 16: signalbox.run.v1.Event.tool_approval_response:type_name -> signalbox.run.v1.ToolApprovalResponse
 	10, // 17: signalbox.run.v1.Event.tool_client_request:type_name -> signalbox.run.v1.ToolClientRequest
-	16, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
-	17, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
-	18, // 20: signalbox.run.v1.Event.branch_switched:type_name -> signalbox.run.v1.BranchSwitched
+	17, // 18: signalbox.run.v1.Event.compaction:type_name -> signalbox.run.v1.Compaction
+	18, // 19: signalbox.run.v1.Event.session_title:type_name -> signalbox.run.v1.SessionTitle
+	19, // 20: signalbox.run.v1.Event.branch_switched:type_name -> signalbox.run.v1.BranchSwitched
 	11, // 21: signalbox.run.v1.Event.tool_progress:type_name -> signalbox.run.v1.ToolProgress
-	22, // 22: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
-	22, // 23: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 24: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
-	22, // 25: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	14, // 22: signalbox.run.v1.Event.citation:type_name -> signalbox.run.v1.Citation
+	23, // 23: signalbox.run.v1.UserMessage.created_at:type_name -> google.protobuf.Timestamp
+	23, // 24: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 25: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
+	23, // 26: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }
@@ -2153,6 +2241,7 @@ func file_signalbox_run_v1_event_proto_init() {
 		(*Event_SessionTitle)(nil),
 		(*Event_BranchSwitched)(nil),
 		(*Event_ToolProgress)(nil),
+		(*Event_Citation)(nil),
 	}
 	file_signalbox_run_v1_event_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
@@ -2161,7 +2250,7 @@ func file_signalbox_run_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_run_v1_event_proto_rawDesc), len(file_signalbox_run_v1_event_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

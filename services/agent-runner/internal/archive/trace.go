@@ -89,7 +89,7 @@ func (t *trace) add(e *runv1.Event) {
 		}
 		t.open.VoidReason = b.StepRetry.GetReason()
 		t.end(t.last)
-	case *runv1.Event_TextDelta, *runv1.Event_ReasoningDelta, *runv1.Event_ToolCallStart, *runv1.Event_ToolCallDelta, *runv1.Event_Source:
+	case *runv1.Event_TextDelta, *runv1.Event_ReasoningDelta, *runv1.Event_ToolCallStart, *runv1.Event_ToolCallDelta, *runv1.Event_Source, *runv1.Event_Citation:
 		t.begin(e)
 		if t.open.FirstOutputAt == nil {
 			t.open.FirstOutputAt = e.GetTime()

@@ -19,13 +19,14 @@ const (
 	ServerToolCall                        // the provider runs a tool of its own [Index, ID, Name, Args]
 	ServerToolResult                      // the result of such a tool [Index, ID, Name, Args, IsError]
 	Source                                // a page the answer relies on, once per URL [URL, Title]
+	Citation                              // text before it relies on a Source [Index, URL, Text, End]
 	UsageUpdate                           // tokens so far [Usage]
 )
 
 var eventNames = [...]string{
 	TextDelta: "text-delta", ReasoningDelta: "reasoning-delta", ToolCallStart: "tool-call-start",
 	ToolCallDelta: "tool-call-delta", ToolCallComplete: "tool-call-complete", ServerToolCall: "server-tool-call",
-	ServerToolResult: "server-tool-result", Source: "source", UsageUpdate: "usage",
+	ServerToolResult: "server-tool-result", Source: "source", Citation: "citation", UsageUpdate: "usage",
 }
 
 // String returns the type in kebab case.
@@ -43,7 +44,7 @@ type Event struct {
 	Index int // the block or call it belongs to
 
 	// Text is valid UTF-8 without NUL. In an Invalid ToolCallComplete it is what the model
-	// wrote instead of JSON.
+	// wrote instead of JSON, and in a Citation what the source says.
 	Text []byte
 
 	ID   string
@@ -56,6 +57,9 @@ type Event struct {
 
 	URL   string
 	Title string
+	// End is how many characters of the answer's text come before the end of the text that relies
+	// on a source. 0 means all that have come so far.
+	End int
 
 	Usage *Usage
 }

@@ -202,10 +202,28 @@ func (a *answering) relay(ctx context.Context, index int, ev *llm.Event) (wrote 
 			return false, nil // too long for a usable address
 		}
 		event.Body = &runv1.Event_Source{Source: &runv1.Source{Url: ev.URL, Title: ev.Title}}
+	case llm.Citation:
+		if len(ev.URL) > maxArgs {
+			return false, nil
+		}
+		event.Body = &runv1.Event_Citation{Citation: &runv1.Citation{Url: ev.URL, Text: cutRunes(string(ev.Text), maxCited), End: int32(ev.End)}}
 	default:
 		return false, nil
 	}
 	return true, a.log.Append(ctx, event)
+}
+
+// maxCited bounds what a citation quotes, in characters. The message has all of it.
+const maxCited = 500
+
+// cutRunes returns the first characters of s, n at most.
+func cutRunes(s string, n int) string {
+	for i := range s {
+		if n--; n < 0 {
+			return s[:i]
+		}
+	}
+	return s
 }
 
 // maxServerResult bounds a provider's tool result in an event. The message has all of it.

@@ -12,6 +12,7 @@ const step = (index: number, change: Partial<Step>): Step => ({
 	text: "",
 	calls: [],
 	sources: [],
+	citations: [],
 	state: "writing",
 	...change,
 });

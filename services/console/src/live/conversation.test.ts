@@ -385,6 +385,91 @@ test("stored messages become the same lines as their events", () => {
 	expect(c.view().active).toMatchObject({ run: "r1", step: 1, tokensIn: 7 });
 });
 
+test("an answer's sources, and where its text relies on them, are the same in its events and when it is stored", () => {
+	const page = (name: string) => ({ url: `https://${name}.example`, title: name });
+	const cites = (name: string, said: string) => ({ ...page(name), cited_text: said });
+	const source = (name: string) => ({ type: "source", ...page(name) });
+	const citation = (name: string, said: string) => ({ type: "citation", url: page(name).url, text: said });
+	const live = conversation();
+	live.apply(
+		start,
+		text("I look. "),
+		source("a"),
+		source("b"),
+		text("🚂 runs"),
+		text(" on time."),
+		source("c"),
+		citation("c", "On time."),
+		citation("a", "é".repeat(500)),
+		text(" Mostly."),
+		complete(0),
+	);
+	const content = [
+		{ type: "text", text: "I look. " },
+		{ type: "tool-call", toolCallId: "w", toolName: "web_search", input: {}, providerExecuted: true },
+		{
+			type: "tool-result",
+			toolCallId: "w",
+			toolName: "web_search",
+			output: { type: "json", value: [page("a"), { ...page("b"), pageAge: "today" }] },
+		},
+		{
+			type: "text",
+			text: "🚂 runs on time.",
+			providerOptions: { anthropic: { citations: [cites("c", "On time."), cites("a", "é".repeat(900)), { cited_text: "of a file" }] } },
+		},
+		{ type: "text", text: " Mostly." },
+	];
+	const message = {
+		id: "m1",
+		role: "assistant",
+		content,
+		created_at: session.created_at,
+		run_id: "r1",
+		step_index: 0,
+		tokens_in: 1,
+		tokens_out: 1,
+	};
+	const [stored, streamed] = [conversation([message]).steps()[0], live.steps()[0]];
+	expect(streamed?.sources).toEqual([page("a"), page("b"), page("c")]);
+	expect(streamed?.citations.map((c) => [streamed.text.slice(0, c.at), c.url])).toEqual([
+		["I look. 🚂 runs on time.", "https://c.example"],
+		["I look. 🚂 runs on time.", "https://a.example"],
+	]);
+	expect({ sources: stored?.sources, citations: stored?.citations }).toEqual({
+		sources: streamed?.sources,
+		citations: streamed?.citations,
+	});
+});
+
+test("a citation of a range stands at its end, in its events and when it is stored", () => {
+	const live = conversation();
+	const url = "https://a.example";
+	live.apply(
+		start,
+		text("🚂🚂 run. And so on."),
+		{ type: "source", url, title: "" },
+		{ type: "citation", url, text: "", end: 7 },
+		complete(0),
+	);
+	const annotations = [{ url_citation: { url, start_index: 0, end_index: 7 } }, { url_citation: { url } }, { type: "file_citation" }];
+	const content = [{ type: "text", text: "🚂🚂 run. And so on.", providerOptions: { openai: { annotations } } }];
+	const message = {
+		id: "m1",
+		role: "assistant",
+		content,
+		created_at: session.created_at,
+		run_id: "r1",
+		step_index: 0,
+		tokens_in: 1,
+		tokens_out: 1,
+	};
+	for (const [step] of [live.steps(), conversation([message]).steps()]) {
+		expect(step?.sources).toEqual([{ url, title: "" }]);
+		expect(step?.citations).toEqual([{ at: "🚂🚂 run.".length, url, text: "" }]);
+	}
+});
+
 test("a run that did not end by itself says why", () => {
 	const { c, apply } = conversation();
 	apply(start, text("half"), { ...done, finishReason: "cancelled" });

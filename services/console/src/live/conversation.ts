@@ -7,6 +7,7 @@
  * keeps its identity, so that only changed lines render again.
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
+import { type Citation, citationsOf, endOf, type Source, sourcesOf } from "./citations.ts";
 import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, type Taken, tookOver } from "./notes.ts";
 import { serverNow } from "./servertime.ts";
 
@@ -82,11 +83,6 @@ export interface Question {
 	ask: Ask;
 }
 
-export interface Source {
-	url: string;
-	title: string;
-}
-
 /** One step of a run: what the model thought, said and called. */
 export interface Step {
 	kind: "step";
@@ -97,6 +93,8 @@ export interface Step {
 	text: string;
 	calls: Call[];
 	sources: Source[];
+	/** Where its text relies on a source. */
+	citations: Citation[];
 	/** void: a retry replaced it. */
 	state: "writing" | "done" | "void";
 	tokensIn?: number;
@@ -398,6 +396,12 @@ export class Conversation {
 					now,
 				);
 				return;
+			case "citation":
+				this.#step((s) => {
+					const at = e.end ? endOf(s.text, e.end) : s.text.length;
+					return { ...s, citations: [...s.citations, { at, url: e.url, text: e.text }] };
+				}, now);
+				return;
 			case "tool-call-start":
 				this.#step((s) => {
 					const before = s.calls.map((c) => (c.state === "arriving" ? { ...c, state: "queued" as const } : c));
@@ -542,6 +546,7 @@ export class Conversation {
 			text: "",
 			calls: [],
 			sources: [],
+			citations: [],
 			state: "writing",
 			model: active.model,
 			simulated: active.simulated,
@@ -719,6 +724,7 @@ function stepOf(m: Schemas["Message"]): Step {
 		text: "",
 		calls: [],
 		sources: [],
+		citations: [],
 		state: "done",
 		model: m.model ?? undefined,
 		simulated: m.simulated,
@@ -727,12 +733,14 @@ function stepOf(m: Schemas["Message"]): Step {
 	if (m.tokens_in !== null) s.tokensIn = m.tokens_in;
 	if (m.tokens_out !== null) s.tokensOut = m.tokens_out;
 	for (const p of partsOf(m.content)) {
-		if (p.type === "text") s.text += p.text;
-		else if (p.type === "reasoning") s.reasoning += p.text;
+		if (p.type === "text") {
+			s.citations.push(...citationsOf(p, s.text.length));
+			s.text += p.text;
+		} else if (p.type === "reasoning") s.reasoning += p.text;
 		else if (p.type === "tool-call")
 			s.calls.push({ id: String(p.toolCallId), tool: String(p.toolName), state: "running", received: 0, args: p.input });
 		else if (p.type === "tool-result") settle([s], p);
-		else if (p.type === "source") s.sources.push({ url: String(p.url), title: String(p.title ?? p.url) });
+		for (const f of sourcesOf(p)) if (!s.sources.some((x) => x.url === f.url)) s.sources.push(f);
 	}
 	return s;
 }

@@ -2,6 +2,7 @@ import { createElement } from "react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { expect, test, vi } from "vitest";
 import { Markdown } from "./Markdown.tsx";
+import { MarksContext, marksOf, withMarks } from "./Sources.tsx";
 
 // What the controls ask a browser for when they are loaded.
 vi.hoisted(() => {
@@ -46,4 +47,46 @@ test.each([
 	const copies = (writing: boolean) => renderToStaticMarkup(createElement(Markdown, { text, writing })).split(">Copy<").length - 1;
 	expect(copies(true)).toBe(want);
 	expect(copies(false)).toBeGreaterThan(0);
+});
+
+/** A text with a number after each ^, and what a reader sees of it. */
+function cited(source: string): string {
+	const urls = ["https://a.example", "https://b.example"];
+	const places: number[] = [];
+	for (let at = source.indexOf("^"); at >= 0; at = source.indexOf("^", at + 1)) places.push(at - places.length);
+	const marks = marksOf(
+		urls.map((url) => ({ url, title: url })),
+		places.map((at, i) => ({ at, url: urls[i] ?? "", text: "" })),
+	);
+	const text = withMarks(source.replaceAll("^", ""), marks);
+	const page = renderToStaticMarkup(createElement(MarksContext, { value: marks }, createElement(Markdown, { text })));
+	return page
+		.replaceAll(/<a [^>]*aria-label="Source[^>]*>(\d)<\/a>/g, "^$1")
+		.replaceAll(/<(?!\/?(strong|code|a|td|h2|p|li)\b)[^>]*>|<button.*?<\/button>/g, "")
+		.replaceAll(/<(\w+) [^>]*>/g, "<$1>");
+}
+
+test.each([
+	["after a sentence", "One.^ Two.^", "<p>One.^1 Two.^2</p>"],
+	["at one place", "One^^.", "<p>One^1^2.</p>"],
+	["before the line's end", "# One\n^\n- Two\n^", "<h2>One^1</h2><li>Two^2</li>"],
+	["after emphasis", "**One.**^ _two_^", "<p><strong>One.</strong>^1 two^2</p>"],
+	["within emphasis", "**One^ two**", "<p><strong>One^1 two</strong></p>"],
+	["after code", "`a^b`", "<p><code>ab</code>^1</p>"],
+	["after a bare address", "https://x.example/a^ b", "<p><a>https://x.example/a</a> ^1 b</p>"],
+	["after a link", "[one^ two](https://x.example)", "<p><a>one two</a>^1</p>"],
+	["in a table's cell", "| a |\n| - |\n| b |\n^", "<td>b^1</td>"],
+	["after a block of code", "```js\na()\n```\n^", "<code>a()</code>^1"],
+	["before a rule", "One\n\n---\n^", "<p>One^1</p>"],
+])("the number of a source stands %s", (_, source, want) => {
+	expect(cited(source)).toContain(want);
+	expect(cited(source)).not.toMatch(/[⁅\ue000⁆]/);
+});
+
+test("a number without a source is left out, and a source has one number at a place", () => {
+	const sources = [{ url: "https://a.example", title: "A" }];
+	const at = (url: string, text: string) => ({ at: 3, url, text });
+	expect(marksOf(sources, [at("https://a.example", "x"), at("https://gone.example", "y"), at("https://a.example", "z")])).toEqual([
+		{ at: 3, number: 1, source: sources[0], quotes: ["x", "z"] },
+	]);
 });

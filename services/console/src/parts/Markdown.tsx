@@ -2,6 +2,7 @@ import { Lexer, lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode } from "react";
 import { Code } from "./Code.tsx";
 import css from "./Markdown.module.css";
+import { Cite, type Mark, MarksContext, splitMarks, withoutMarks } from "./Sources.tsx";
 
 /** Closes half-written marks. The code comes after the first load; until then they are shown as they are. */
 let close = (text: string): string => text;
@@ -13,7 +14,7 @@ void import("remend").then(
 /**
  * Markdown as React elements, block by block. HTML in it is shown as text, never interpreted, and a
  * link goes to the web only. While it is being written, half-written marks are closed, and only the last block
- * renders again, and those with a bracket when the text defines another link.
+ * renders again, and those with a bracket when the text defines another link. Marks in it are shown as numbers.
  */
 export function Markdown({ text, writing = false }: { text: string; writing?: boolean }) {
 	const all = lexer(writing ? close(text) : text);
@@ -91,7 +92,7 @@ function block(t: Token, open: boolean, caret = false, level = 0): ReactNode {
 				</p>
 			);
 		case "text":
-			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
+			return "tokens" in t && t.tokens ? inline(t.tokens) : words((t as Tokens.Text).text);
 		case "heading": {
 			// One within a list or a quotation is no part of the page's outline.
 			const Heading = level === 0 ? "p" : (`h${level}` as "h2");
@@ -108,7 +109,17 @@ function block(t: Token, open: boolean, caret = false, level = 0): ReactNode {
 			return list.ordered ? <ol start={Number(list.start) || 1}>{items}</ol> : <ul>{items}</ul>;
 		}
 		case "code":
-			return <Code text={(t as Tokens.Code).text} language={(t as Tokens.Code).lang?.split(/\s/)[0] ?? ""} open={open} caret={caret} />;
+			return (
+				<>
+					<Code
+						text={withoutMarks((t as Tokens.Code).text)}
+						language={withoutMarks((t as Tokens.Code).lang ?? "").split(/\s/)[0] ?? ""}
+						open={open}
+						caret={caret}
+					/>
+					{numbers(t.raw)}
+				</>
+			);
 		case "blockquote":
 			return <blockquote>{blocksOf(t.tokens ?? [], open)}</blockquote>;
 		case "hr":
@@ -143,12 +154,12 @@ function block(t: Token, open: boolean, caret = false, level = 0): ReactNode {
 			);
 		}
 		case "html":
-			return <p>{t.raw}</p>;
+			return <p>{words(t.raw, false)}</p>;
 		case "space":
 		case "def":
 			return null;
 		default:
-			return t.raw;
+			return words(t.raw, false);
 	}
 }
 
@@ -164,7 +175,7 @@ function span(t: Token): ReactNode {
 	switch (t.type) {
 		case "text":
 		case "escape":
-			return "tokens" in t && t.tokens ? inline(t.tokens) : entities((t as Tokens.Text).text);
+			return "tokens" in t && t.tokens ? inline(t.tokens) : words((t as Tokens.Text).text);
 		case "strong":
 			return <strong>{inline(t.tokens)}</strong>;
 		case "em":
@@ -172,15 +183,23 @@ function span(t: Token): ReactNode {
 		case "del":
 			return <del>{inline(t.tokens)}</del>;
 		case "codespan":
-			return <code>{(t as Tokens.Codespan).text}</code>;
+			return (
+				<>
+					<code>{withoutMarks((t as Tokens.Codespan).text)}</code>
+					{numbers(t.raw)}
+				</>
+			);
 		case "br":
 			return <br />;
 		case "link": {
 			const link = t as Tokens.Link;
 			return safe(link.href) ? (
-				<a href={link.href} target="_blank" rel="noreferrer noopener">
-					{inline(link.tokens)}
-				</a>
+				<>
+					<a href={link.href} target="_blank" rel="noreferrer noopener">
+						<MarksContext value={none}>{inline(link.tokens)}</MarksContext>
+					</a>
+					{numbers(t.raw)}
+				</>
 			) : (
 				inline(link.tokens)
 			);
@@ -188,17 +207,39 @@ function span(t: Token): ReactNode {
 		case "image": {
 			// A picture of another server would tell it who reads: it is a link.
 			const image = t as Tokens.Image;
-			return safe(image.href) ? (
-				<a href={image.href} target="_blank" rel="noreferrer noopener">
-					{image.text || image.href}
-				</a>
-			) : (
-				image.text
+			const text = withoutMarks(image.text);
+			return (
+				<>
+					{safe(image.href) ? (
+						<a href={image.href} target="_blank" rel="noreferrer noopener">
+							{text || image.href}
+						</a>
+					) : (
+						text
+					)}
+					{numbers(t.raw)}
+				</>
 			);
 		}
 		default:
-			return t.raw;
+			return words(t.raw, false);
 	}
+}
+
+/** The marks of what has no room for them in itself. */
+const none: readonly Mark[] = [];
+
+/** A text with its marks, and with HTML's entities read unless it is shown as it is. */
+function words(text: string, read = true): ReactNode {
+	const [first = "", ...rest] = splitMarks(text);
+	const shown = read ? entities : (s: string) => s;
+	if (rest.length === 0) return shown(first);
+	return [first, ...rest].map((s, i) => (i % 2 === 0 ? shown(s) : <Cite key={i} mark={Number(s)} />));
+}
+
+/** The marks in a text, without it. */
+function numbers(text: string): ReactNode {
+	return splitMarks(text).map((s, i) => i % 2 === 1 && <Cite key={i} mark={Number(s)} />);
 }
 
 const named: Record<string, string> = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", "#39": "'" };

@@ -1,10 +1,10 @@
 import type { Schemas } from "@signalbox/client";
 import { Link } from "@tanstack/react-router";
 import { ArrowLeftRight, ChevronLeft, ChevronRight, Copy, GitBranch, Lightbulb, Link2, Pencil, RotateCcw } from "lucide-react";
-import { createContext, memo, use, useEffect, useRef, useState } from "react";
+import { createContext, memo, use, useEffect, useMemo, useRef, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { copyText } from "../insecure.ts";
-import type { Figures, Line, Note, Said, Source, Step } from "../live/conversation.ts";
+import type { Figures, Line, Note, Said, Step } from "../live/conversation.ts";
 import { hasUnsaved } from "../storage.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
@@ -13,6 +13,7 @@ import { type ModelChoice, otherModel, useModels, usePresets } from "./choices.t
 import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
 import { Markdown } from "./Markdown.tsx";
 import { Signal } from "./Signal.tsx";
+import { MarksContext, marksOf, Sources, withMarks } from "./Sources.tsx";
 import css from "./Turn.module.css";
 
 export interface TurnProps {
@@ -139,13 +140,17 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 }
 
 function StepBody({ step, session, live }: { step: Step; session: string; live: boolean }) {
+	const { sources, citations } = step;
+	const marks = useMemo(() => marksOf(sources, citations), [sources, citations]);
 	return (
 		<>
 			{step.reasoning && <Reasoning text={step.reasoning} streams={live && step.text === "" && step.calls.length === 0} />}
 			{(step.text || (live && step.calls.length === 0 && !step.reasoning)) && (
-				<Markdown text={step.text} writing={live && step.state === "writing" && step.calls.length === 0} />
+				<MarksContext value={marks}>
+					<Markdown text={withMarks(step.text, marks)} writing={live && step.state === "writing" && step.calls.length === 0} />
+				</MarksContext>
 			)}
-			{step.sources.length > 0 && <Sources sources={step.sources} />}
+			{sources.length > 0 && <Sources sources={sources} citations={citations} />}
 			{step.calls.length > 0 && <Calls calls={step.calls} session={session} run={step.run} />}
 		</>
 	);
@@ -264,21 +269,6 @@ function Reasoning({ text, streams }: { text: string; streams: boolean }) {
 			</button>
 			{open && <div className={css.thought}>{text}</div>}
 		</>
-	);
-}
-
-function Sources({ sources }: { sources: readonly Source[] }) {
-	return (
-		<ol className={css.sources} aria-label="Sources">
-			{sources.map((s, i) => (
-				<li key={s.url}>
-					<a href={/^https?:/.test(s.url) ? s.url : undefined} target="_blank" rel="noreferrer noopener" title={s.url}>
-						<b className="n">{i + 1}</b>
-						{s.title || s.url}
-					</a>
-				</li>
-			))}
-		</ol>
 	);
 }
 

@@ -81,6 +81,7 @@ func TestEventsAreDescribed(t *testing.T) {
 		}}}, &ToolApprovalResponseEvent{}},
 		{&runv1.Event{Body: &runv1.Event_ToolResult{ToolResult: &runv1.ToolResult{ResultJson: `{}`, DurationMs: 1}}}, &ToolResultEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{}}}, &SourceEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Citation{Citation: &runv1.Citation{End: 1}}}, &CitationEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{MessageId: "m"}}}, &StepCompleteEvent{}},
 		{&runv1.Event{Body: &runv1.Event_StepRetry{StepRetry: &runv1.StepRetry{}}}, &StepRetryEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Compaction{Compaction: &runv1.Compaction{}}}, &CompactionEvent{}},

@@ -114,6 +114,14 @@ type SourceEvent struct {
 	Title string `json:"title"`
 }
 
+// CitationEvent says that text of the answer relies on a source.
+type CitationEvent struct {
+	Type string `json:"type" enum:"citation"`
+	URL  string `json:"url" doc:"Of a source of the step."`
+	Text string `json:"text" maxLength:"500" doc:"What the source says; empty if the provider does not quote it."`
+	End  int32  `json:"end,omitempty" minimum:"1" doc:"Where the text that relies on the source ends: after so many characters (code points) of the step's text. Absent: after all that have come so far."`
+}
+
 // StepCompleteEvent announces that a step is committed.
 type StepCompleteEvent struct {
 	Type         string `json:"type" enum:"step-complete"`

@@ -36,7 +36,7 @@ func (a *API) streamResponse() *huma.Response {
 		reflect.TypeFor[TextDeltaEvent](), reflect.TypeFor[ReasoningDeltaEvent](), reflect.TypeFor[ToolCallStartEvent](),
 		reflect.TypeFor[ToolCallDeltaEvent](), reflect.TypeFor[ToolCallCompleteEvent](), reflect.TypeFor[ToolApprovalRequestEvent](), reflect.TypeFor[ToolApprovalResponseEvent](),
 		reflect.TypeFor[ToolClientRequestEvent](),
-		reflect.TypeFor[ToolProgressEvent](), reflect.TypeFor[ToolResultEvent](), reflect.TypeFor[SourceEvent](), reflect.TypeFor[StepCompleteEvent](),
+		reflect.TypeFor[ToolProgressEvent](), reflect.TypeFor[ToolResultEvent](), reflect.TypeFor[SourceEvent](), reflect.TypeFor[CitationEvent](), reflect.TypeFor[StepCompleteEvent](),
 		reflect.TypeFor[StepRetryEvent](), reflect.TypeFor[CompactionEvent](), reflect.TypeFor[SessionTitleEvent](), reflect.TypeFor[WaitingEvent](), reflect.TypeFor[RunStartEvent](), reflect.TypeFor[UserMessageEvent](),
 		reflect.TypeFor[DoneEvent](), reflect.TypeFor[ErrorEvent](), reflect.TypeFor[SnapshotEvent](),
 	} {

@@ -111,6 +111,13 @@ func appendPlain(b []byte, e *runv1.Event) (string, []byte) {
 		return "tool-result", o.end()
 	case *runv1.Event_Source:
 		return "source", object(b, "source").text("url", body.Source.GetUrl()).text("title", body.Source.GetTitle()).end()
+	case *runv1.Event_Citation:
+		m := body.Citation
+		o := object(b, "citation").text("url", m.GetUrl()).text("text", m.GetText())
+		if m.GetEnd() > 0 {
+			o = o.number("end", int64(m.GetEnd()))
+		}
+		return "citation", o.end()
 	case *runv1.Event_StepComplete:
 		m := body.StepComplete
 		o := object(b, "step-complete").number("stepIndex", int64(e.GetStepIndex())).number("tokensIn", m.GetTokensIn()).

@@ -90,6 +90,16 @@ data: {"type":"source","url":"https://a","title":"A"}
 id: 3-7
 
 `},
+		{"citation", &runv1.Event{Body: &runv1.Event_Citation{Citation: &runv1.Citation{Url: "https://a", Text: "It is \"so\"."}}}, `event: citation
+data: {"type":"citation","url":"https://a","text":"It is \"so\"."}
+id: 3-7
+
+`},
+		{"citation of a range", &runv1.Event{Body: &runv1.Event_Citation{Citation: &runv1.Citation{Url: "https://a", End: 9}}}, `event: citation
+data: {"type":"citation","url":"https://a","text":"","end":9}
+id: 3-7
+
+`},
 		{"step complete", &runv1.Event{StepIndex: 2, Body: &runv1.Event_StepComplete{StepComplete: &runv1.StepComplete{TokensIn: 5, TokensOut: 6, FinishReason: "tool-calls", MessageId: "m"}}}, `event: step-complete
 data: {"type":"step-complete","stepIndex":2,"tokensIn":5,"tokensOut":6,"finishReason":"tool-calls","messageId":"m"}
 id: 3-7
@@ -207,13 +217,16 @@ func TestUIMessages(t *testing.T) {
 			{"type":"tool-call","toolCallId":"c2","toolName":"doc_read","input":{}},
 			{"type":"tool-call","toolCallId":"w","toolName":"web_search","input":{"query":"x"},"providerExecuted":true},
 			{"type":"tool-call","toolCallId":"p","toolName":"browser_screenshot","input":{}},
-			{"type":"tool-result","toolCallId":"w","toolName":"web_search","output":{"type":"json","value":[1]}}]`)},
+			{"type":"tool-result","toolCallId":"w","toolName":"web_search","output":{"type":"json","value":[1,{"url":"https://a","title":"A"},{"url":"https://b","title":"B"}]}}]`)},
 		{ID: "t1", Role: "tool", RunID: "r", CreatedAt: at, Content: json.RawMessage(`[
-			{"type":"tool-result","toolCallId":"c1","toolName":"doc_create","output":{"type":"json","value":{"id":"d1"}}},
+			{"type":"tool-result","toolCallId":"c1","toolName":"doc_create","output":{"type":"json","value":[{"url":"https://no.source","id":"d1"}]}},
 			{"type":"tool-result","toolCallId":"c2","toolName":"doc_read","output":{"type":"error-text","value":"not found"}},
 			{"type":"tool-result","toolCallId":"p","toolName":"browser_screenshot","output":{"type":"content","value":[{"type":"text","text":"{\"result\":\"seen\"}"},{"type":"file-data","data":"aGk=","mediaType":"image/jpeg"}]}},
 			{"type":"tool-result","toolCallId":"nobody","toolName":"doc_read","output":{"type":"text","value":"x"}}]`)},
-		{ID: "a2", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[{"type":"text","text":"Done."}]`)},
+		{ID: "a2", Role: "assistant", RunID: "r", Model: "m", CreatedAt: at, Content: json.RawMessage(`[
+			{"type":"text","text":"Done","providerOptions":{"anthropic":{"citations":[{"cited_text":"x"},{"url":"https://c","title":"C"},{"url":"https://c","title":"C"}]}}},
+			{"type":"text","text":".","providerOptions":{"openai":{"annotations":[7]}}},
+			{"type":"text","text":"","providerOptions":{"openai":{"annotations":[{"type":"url_citation","url_citation":{"url":"https://d"}},{}]}}}]`)},
 		{ID: "u2", Role: "user", RunID: "r2", Content: json.RawMessage(`"more"`), CreatedAt: at},
 		{ID: "a3", Role: "assistant", RunID: "r2", Simulated: true, Content: json.RawMessage(`"ok"`), CreatedAt: at},
 		{ID: "u3", Role: "user", RunID: "r2", Content: json.RawMessage(`"shorter"`), CreatedAt: at},
@@ -238,12 +251,18 @@ func TestUIMessages(t *testing.T) {
  {"type":"step-start"},
  {"type":"reasoning","text":"think","state":"done","providerMetadata":{"anthropic":{"signature":"SIG"}}},
  {"type":"text","text":"Creating.","state":"done"},
- {"type":"tool-doc_create","toolCallId":"c1","state":"output-available","input":{"title":"A"},"output":{"id":"d1"}},
+ {"type":"tool-doc_create","toolCallId":"c1","state":"output-available","input":{"title":"A"},"output":[{"url":"https://no.source","id":"d1"}]},
  {"type":"tool-doc_read","toolCallId":"c2","state":"output-error","input":{},"errorText":"not found"},
- {"type":"tool-web_search","toolCallId":"w","state":"output-available","input":{"query":"x"},"output":[1],"providerExecuted":true},
+ {"type":"tool-web_search","toolCallId":"w","state":"output-available","input":{"query":"x"},"output":[1,{"url":"https://a","title":"A"},{"url":"https://b","title":"B"}],"providerExecuted":true},
  {"type":"tool-browser_screenshot","toolCallId":"p","state":"output-available","input":{},"output":{"result":"seen","image":{"type":"file","mediaType":"image/jpeg","data":"aGk="}}},
+ {"type":"source-url","sourceId":"source-0","url":"https://a","title":"A"},
+ {"type":"source-url","sourceId":"source-1","url":"https://b","title":"B"},
  {"type":"step-start"},
- {"type":"text","text":"Done.","state":"done"}]},
+ {"type":"text","text":"Done","state":"done","providerMetadata":{"anthropic":{"citations":[{"cited_text":"x"},{"url":"https://c","title":"C"},{"url":"https://c","title":"C"}]}}},
+ {"type":"source-url","sourceId":"source-2","url":"https://c","title":"C"},
+ {"type":"text","text":".","state":"done","providerMetadata":{"openai":{"annotations":[7]}}},
+ {"type":"text","text":"","state":"done","providerMetadata":{"openai":{"annotations":[{"type":"url_citation","url_citation":{"url":"https://d"}},{}]}}},
+ {"type":"source-url","sourceId":"source-3","url":"https://d"}]},
 {"id":"u2","role":"user","metadata":{"createdAt":"2026-11-21T08:00:00Z"},"parts":[{"type":"text","text":"more","state":"done"}]},
 {"id":"r2","role":"assistant","metadata":{"createdAt":"2026-11-21T08:00:00Z","runId":"r2","simulated":true,"messageId":"a3"},"parts":[{"type":"step-start"},{"type":"text","text":"ok","state":"done"},
  {"type":"data-steering-message","id":"u3","data":{"messageId":"u3","content":"shorter"}},{"type":"step-start"},{"type":"text","text":"o","state":"done"}]}

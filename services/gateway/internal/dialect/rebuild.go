@@ -182,8 +182,12 @@ func (b *rebuilder) add(m Stored) error {
 	case "assistant":
 		b.finish()
 		b.begun, b.pending = true, 0
+		found := sources{}
 		for i, p := range parts {
 			b.part(int32(min(i, 1<<20)), p)
+			for _, s := range found.of(p) {
+				b.event(&runv1.Event{Body: &runv1.Event_Source{Source: s}})
+			}
 		}
 	case "tool":
 		for i, p := range parts {

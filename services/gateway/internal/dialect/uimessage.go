@@ -217,6 +217,7 @@ func (c *converter) step(m Stored, parts []modelPart) {
 	}
 	msg := &c.out[len(c.out)-1]
 	msg.Parts = append(msg.Parts, UIPart{Type: "step-start"})
+	found := sources{}
 	for _, p := range parts {
 		switch p.Type {
 		case "tool-call":
@@ -232,15 +233,23 @@ func (c *converter) step(m Stored, parts []modelPart) {
 			c.result(p)
 		default:
 			if q, ok := plainPart(p); ok {
-				if q.Type == "source-url" {
-					q.SourceID = sourceID(c.sources)
-					c.sources++
-				}
 				q.ProviderMetadata = p.ProviderOptions
-				msg.Parts = append(msg.Parts, q)
+				c.addPart(msg, q)
 			}
 		}
+		for _, s := range found.of(p) {
+			c.addPart(msg, UIPart{Type: "source-url", URL: s.GetUrl(), Title: s.GetTitle()})
+		}
 	}
+}
+
+// addPart adds a part to the last message. A source gets its id.
+func (c *converter) addPart(msg *UIMessage, p UIPart) {
+	if p.Type == "source-url" {
+		p.SourceID = sourceID(c.sources)
+		c.sources++
+	}
+	msg.Parts = append(msg.Parts, p)
 }
 
 func (c *converter) results(parts []modelPart) {

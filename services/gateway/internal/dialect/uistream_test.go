@@ -112,6 +112,7 @@ func runs() map[string][]*runv1.Event {
 			inStep(0, thought(0, "hm"), thought(0, "\n"), said(1, "Looking"), said(1, " up."),
 				called("w", "web_search", `{"q":"x"}`, true), returned("w", "web_search", `[{"url":"https://a"}]`, false, true), said(4, "So"),
 				&runv1.Event{Body: &runv1.Event_Source{Source: &runv1.Source{Url: "https://a", Title: "A"}}}, said(4, ":"),
+				&runv1.Event{Body: &runv1.Event_Citation{Citation: &runv1.Citation{Url: "https://a", Text: "Quoted."}}}, said(4, "!"),
 				callBegun("c1", "doc_read"), callDelta("c1", "doc_read", `{"id":`), callDelta("c1", "doc_read", `"d"}`), callBegun("c2", "doc_list"),
 				called("c1", "doc_read", `{"id":"d"}`, false), called("c2", "doc_list", `{}`, false), called("c2", "doc_list", `{}`, false),
 				returned("c2", "doc_list", `{"error":"no documents"}`, true, false), returned("c1", "doc_read", "{\"id\":\"d\",\n\"content\":\"é\"}", false, false), stepped("tool-calls")),

@@ -9,7 +9,10 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-const maxSources = 512
+const (
+	maxSources   = 512
+	maxCitations = 512
+)
 
 // Decoder decodes one answer of the Messages API. It implements llm.Decoder.
 type Decoder struct {
@@ -27,6 +30,7 @@ type Decoder struct {
 	names   map[string]string // of server tools, by call id
 	ids     map[string]bool   // of our calls
 	sources map[string]bool   // URLs that were reported
+	cited   int               // citations that were reported
 
 	tokens   tokens
 	counted  bool // the final count has arrived
@@ -413,6 +417,8 @@ func (d *Decoder) closeBlock(b *block, out []llm.Event) []llm.Event {
 		}
 	}
 	switch b.kind {
+	case kindText:
+		return d.cite(b, out)
 	case kindToolUse:
 		written := b.finishCall()
 		ev := llm.Event{Type: llm.ToolCallComplete, Index: int(b.index), ID: b.id, Name: b.name, Args: b.args, Invalid: b.invalid}
@@ -441,6 +447,23 @@ func (d *Decoder) messageStop(out []llm.Event) []llm.Event {
 		if !b.closed {
 			out = d.closeBlock(b, out)
 		}
+	}
+	return out
+}
+
+// cite reports the citations of a block, which are about all of its text. Those of documents, which
+// have no URL, are left out.
+func (d *Decoder) cite(b *block, out []llm.Event) []llm.Event {
+	r := jscan.NewReader(jscan.Bracketed(b.citations))
+	r.Array()
+	for r.Elem() {
+		c := r.Skip()
+		url := jscan.MemberString(c, "url")
+		if url == "" || d.cited >= maxCitations {
+			continue
+		}
+		d.cited++
+		out = append(out, llm.Event{Type: llm.Citation, Index: int(b.index), URL: url, Text: []byte(jscan.MemberString(c, "cited_text"))})
 	}
 	return out
 }

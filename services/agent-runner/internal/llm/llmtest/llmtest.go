@@ -53,6 +53,8 @@ func writeEvent(b *strings.Builder, ev *llm.Event) {
 	switch ev.Type {
 	case llm.Source:
 		fmt.Fprintf(b, " %s %q", ev.URL, ev.Title)
+	case llm.Citation:
+		fmt.Fprintf(b, " %d %s end=%d", ev.Index, ev.URL, ev.End)
 	case llm.UsageUpdate:
 		fmt.Fprintf(b, " %+v", *ev.Usage)
 	default:

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"math"
 	"unicode/utf8"
 
 	"signalbox.dev/pkg/sse"
@@ -10,7 +11,10 @@ import (
 	"signalbox.dev/services/agent-runner/internal/llm/jscan"
 )
 
-const maxSources = 512
+const (
+	maxSources   = 512
+	maxCitations = 512
+)
 
 // Decoder decodes one answer of the Chat Completions API. It implements llm.Decoder.
 type Decoder struct {
@@ -32,6 +36,7 @@ type Decoder struct {
 
 	ids      map[string]bool
 	sources  map[string]bool
+	cited    int     // citations that were reported
 	thinksIn *spoken // the member that reasoning is read from, because some servers send it twice
 	usage    llm.Usage
 	rawUsage []byte
@@ -355,14 +360,23 @@ func (d *Decoder) annotate(list []byte, out []llm.Event) []llm.Event {
 		d.annotations = append(d.annotations, a...)
 		cited := jscan.Member(a, "url_citation")
 		url := jscan.MemberString(cited, "url")
-		if url == "" || d.sources[url] || len(d.sources) >= maxSources {
+		if url == "" {
 			continue
 		}
-		if d.sources == nil {
-			d.sources = make(map[string]bool)
+		if !d.sources[url] && len(d.sources) < maxSources {
+			if d.sources == nil {
+				d.sources = make(map[string]bool)
+			}
+			d.sources[url] = true
+			out = append(out, llm.Event{Type: llm.Source, URL: url, Title: jscan.MemberString(cited, "title")})
 		}
-		d.sources[url] = true
-		out = append(out, llm.Event{Type: llm.Source, URL: url, Title: jscan.MemberString(cited, "title")})
+		// An end of 0 is that of servers that do not know the place.
+		if end := jscan.NewReader(jscan.Member(cited, "end_index")); d.cited < maxCitations {
+			if n, ok := end.Int(); ok && n > 0 && n <= math.MaxInt32 {
+				d.cited++
+				out = append(out, llm.Event{Type: llm.Citation, URL: url, End: int(n)})
+			}
+		}
 	}
 	return out
 }

@@ -2140,6 +2140,19 @@ export interface components {
              */
             trigger?: "submit-message" | "regenerate-message";
         };
+        CitationEvent: {
+            /**
+             * Format: int32
+             * @description Where the text that relies on the source ends: after so many characters (code points) of the step's text. Absent: after all that have come so far.
+             */
+            end?: number;
+            /** @description What the source says; empty if the provider does not quote it. */
+            text: string;
+            /** @enum {string} */
+            type: "citation";
+            /** @description Of a source of the step. */
+            url: string;
+        };
         ClientTool: {
             /** @description What the model is told. */
             description?: string;
@@ -2557,7 +2570,7 @@ export interface components {
             type: "error";
         };
         /** @description The data of one event; its `event:` line is the same as `type`. */
-        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolProgressEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
+        Event: components["schemas"]["TextDeltaEvent"] | components["schemas"]["ReasoningDeltaEvent"] | components["schemas"]["ToolCallStartEvent"] | components["schemas"]["ToolCallDeltaEvent"] | components["schemas"]["ToolCallCompleteEvent"] | components["schemas"]["ToolApprovalRequestEvent"] | components["schemas"]["ToolApprovalResponseEvent"] | components["schemas"]["ToolClientRequestEvent"] | components["schemas"]["ToolProgressEvent"] | components["schemas"]["ToolResultEvent"] | components["schemas"]["SourceEvent"] | components["schemas"]["CitationEvent"] | components["schemas"]["StepCompleteEvent"] | components["schemas"]["StepRetryEvent"] | components["schemas"]["CompactionEvent"] | components["schemas"]["SessionTitleEvent"] | components["schemas"]["WaitingEvent"] | components["schemas"]["RunStartEvent"] | components["schemas"]["UserMessageEvent"] | components["schemas"]["DoneEvent"] | components["schemas"]["ErrorEvent"] | components["schemas"]["SnapshotEvent"];
         Fork: {
             /**
              * Format: uuid
