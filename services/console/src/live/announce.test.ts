@@ -53,6 +53,18 @@ test("a tool without a sentence of its own is named, and notes are said whole", 
 	).toBe("The run stopped. It is too long.");
 });
 
+test("of a step that begins again only the note is said", () => {
+	const note = { kind: "note", key: "n", tone: "note", title: "", text: "Another worker took over.", run: "r" } as const;
+	const lost = step(0, { text: "Tea", state: "void" });
+	for (const lines of [
+		[lost, note],
+		[lost, note, step(0, { text: "Tea" })],
+		[note, step(0, { text: "Tea is" })],
+	])
+		expect(happened(view(true, ...lines))).toBe("Another worker took over.");
+	expect(happened(view(true, note, step(0, { calls: [call("doc_read")] })))).toBe("Reads a document");
+});
+
 test("questions are announced in words", () => {
 	const question = (tool: string, outcomeUnknown = false): Question => ({
 		run: "r",

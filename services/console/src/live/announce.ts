@@ -17,13 +17,16 @@ export function announcer(): (v: View) => string {
 }
 
 /** The newest thing that happened; empty if nothing did that is worth a sentence. */
-export function happened({ lines, active }: View): string {
+export function happened({ lines, active }: Pick<View, "lines" | "active">): string {
 	const last = lines.at(-1);
+	const before = lines.at(-2);
 	if (last?.kind === "note") return [last.title, last.text].filter(Boolean).join(" ");
 	if (last?.kind !== "step") return "";
 	if (active?.run === last.run) {
 		// Not while calls arrive: their number would be said as it grows.
 		if (last.calls.length > 0) return last.calls.some((c) => c.state === "arriving") ? "" : callWords(last.calls);
+		// One that begins again was announced, and why it does is still said.
+		if (before?.kind === "note" && before.run === last.run) return happened({ lines: [before], active });
 		return last.index === 0 ? "Answer began" : "";
 	}
 	const words = answerEndingAt(lines, lines.length - 1).flatMap((s) => s.text.split(/\s+/).filter(Boolean)).length;

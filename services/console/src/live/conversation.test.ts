@@ -20,14 +20,17 @@ const session = {
 
 function conversation(messages: unknown[] = [], active: unknown = null) {
 	const frames: (() => void)[] = [];
+	const timers: [f: () => void, ms: number][] = [];
 	const c = new Conversation(
 		{ session, messages, active_run: active, last_event_id: "0-0", unavailable_tools: [] } as never,
 		(f) => void frames.push(f),
+		(f, ms) => void timers.push([f, ms]),
 	);
 	let n = 0;
 	return {
 		c,
 		frames,
+		timers,
 		apply: (...events: unknown[]) => {
 			for (const e of events) c.apply(`1-${++n}`, e as SignalboxEvent, 1000 + n);
 		},
@@ -191,14 +194,26 @@ test("a page that opens while calls wait says for whom", () => {
 	expect(steps()[0]?.calls[1]?.state).toBe("done");
 });
 
-test("a retried step is void, and its text comes again", () => {
-	const { c, apply, steps } = conversation();
+test("a retried step is void, and its text comes again; what is void is struck off after a second", () => {
+	const { c, apply, steps, timers } = conversation();
 	apply(start, text("lost"), { type: "step-retry", stepIndex: 0, reason: "the worker died" }, text("again"));
 	expect(steps()).toMatchObject([
 		{ text: "lost", state: "void" },
 		{ text: "again", state: "writing" },
 	]);
 	expect(c.view().lines[1]).toMatchObject({ kind: "note", tone: "note" });
+	const retry = { type: "step-retry", stepIndex: 0, reason: "the worker died" };
+	apply(retry); // within the second
+	expect(timers.map(([, ms]) => ms)).toEqual([1000, 1000]);
+	timers[0]?.[0]();
+	expect(steps()).toMatchObject([{ text: "again", state: "void" }]);
+	timers[1]?.[0]();
+	expect(steps()).toEqual([]);
+	apply(retry, retry, text("at last"), complete(0));
+	expect(timers).toHaveLength(2);
+	const { lines } = c.view();
+	expect(lines.map((l) => l.kind)).toEqual(["note", "note", "note", "note", "step"]);
+	expect(new Set(lines.map((l) => l.key)).size).toBe(lines.length);
 });
 
 test("a message that is sent while a run is active waits in the queue, until its run begins", () => {

@@ -189,6 +189,9 @@ export function questionsOf({ lines, active }: View): Question[] {
 	return found;
 }
 
+/** How long what a retry has replaced stays on the page, in ms. */
+const voidShown = 1000;
+
 type Details = Schemas["SessionDetails"];
 type Part = { type: string } & Record<string, unknown>;
 
@@ -197,11 +200,19 @@ export class Conversation {
 	#listeners = new Set<() => void>();
 	#dirty = false;
 	readonly #schedule: (f: () => void) => void;
+	readonly #later: (f: () => void, ms: number) => void;
+	/** How many lines were made, for their keys. */
+	#made = 0;
 	/** The event after which the stream goes on. */
 	lastEvent: string;
 
-	constructor(details: Details, schedule: (f: () => void) => void = (f) => void requestAnimationFrame(f)) {
+	constructor(
+		details: Details,
+		schedule: (f: () => void) => void = (f) => void requestAnimationFrame(f),
+		later: (f: () => void, ms: number) => void = (f, ms) => void setTimeout(f, ms),
+	) {
 		this.#schedule = schedule;
+		this.#later = later;
 		this.#view = fromDetails(details);
 		this.lastEvent = details.last_event_id;
 	}
@@ -539,7 +550,7 @@ export class Conversation {
 		const active = this.#activeOf(v.active?.run ?? "", now, { state: "running" });
 		const step: Step = {
 			kind: "step",
-			key: `${active.run}/${active.step}/${v.lines.length}`,
+			key: `${active.run}/${active.step}/${this.#made++}`,
 			run: active.run,
 			index: active.step,
 			reasoning: "",
@@ -589,14 +600,17 @@ export class Conversation {
 		this.#set({ ...v, active, lines });
 	}
 
+	/** What the step has said so far is void, and is struck off a moment later. */
 	#retried(reason: string): void {
 		const v = this.#view;
 		const run = v.active?.run ?? "";
 		const lines = v.lines.map((l) => (l.kind === "step" && l.state === "writing" ? { ...l, state: "void" as const } : l));
 		this.#set({
 			...v,
-			lines: [...lines, noteOfRetry(run, lines.length, reason)],
+			lines: [...lines, noteOfRetry(run, this.#made++, reason)],
 		});
+		const gone = new Set(lines.flatMap((l) => (l.kind === "step" && l.state === "void" ? [l.key] : [])));
+		if (gone.size > 0) this.#later(() => this.#set({ ...this.#view, lines: this.#view.lines.filter((l) => !gone.has(l.key)) }), voidShown);
 	}
 
 	/** A summary of the first messages is made in a step that has no text. */
@@ -607,7 +621,7 @@ export class Conversation {
 		this.#set({
 			...v,
 			active: v.active && { ...v.active, state: "running" },
-			lines: [...v.lines, { kind: "note", key: `${run}/compaction/${v.lines.length}`, tone: "plain", title: "", text, run }],
+			lines: [...v.lines, { kind: "note", key: `${run}/compaction/${this.#made++}`, tone: "plain", title: "", text, run }],
 		});
 	}
 

@@ -71,6 +71,7 @@ export const Turn = memo(function Turn({
 			data-live={live || undefined}
 			data-last={last || undefined}
 			data-void={(line.kind === "step" && line.state === "void") || undefined}
+			inert={line.kind === "step" && line.state === "void"}
 		>
 			<div className={css.node}>{node}</div>
 			<div className="min-w-0">
