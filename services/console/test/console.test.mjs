@@ -260,6 +260,32 @@ test("an answer's sources are numbers in its text and links below, with what the
 	assert.equal(await chips.count(), 3);
 });
 
+test("pictures open from a message, also two with the same bytes", async (t) => {
+	const page = await person(t);
+	const buffer = Buffer.from(
+		"iVBORw0KGgoAAAANSUhEUgAAAAIAAAABCAYAAAD0In+KAAAAEUlEQVR4nGNgYPj/n4GBgQEADQEBAdLhz6oAAAAASUVORK5CYII=",
+		"base64",
+	);
+	const files = ["a.png", "b.png", "c.png"].map((name) => ({ name, mimeType: "image/png", buffer }));
+	await page.locator("input[type=file]").setInputFiles(files);
+	await page.getByRole("button", { name: "Remove b.png" }).click();
+	const attached = page.getByRole("list", { name: "Files of the message" }).getByRole("listitem");
+	assert.deepEqual(await attached.allInnerTexts(), ["a.png", "c.png"]);
+	await say(page, "hello");
+	const thumbnails = page.getByRole("log").getByRole("button", { name: /^Open [ac]\.png$/ });
+	await thumbnails.nth(1).waitFor();
+	for (let i = 0; i < 2; i++) {
+		const { width, height } = await thumbnails.nth(i).boundingBox();
+		assert.deepEqual([Math.round(width), Math.round(height)], [146, 110]);
+	}
+	await thumbnails.nth(1).press("Enter");
+	const dialog = page.getByRole("dialog", { name: "c.png" });
+	await dialog.getByRole("img", { name: "c.png" }).waitFor();
+	await page.keyboard.press("Escape");
+	await dialog.waitFor({ state: "detached" });
+	assert.ok(await thumbnails.nth(1).evaluate((b) => b === document.activeElement), "the focus is not where it was");
+});
+
 test("a page that was reloaded in the middle of an answer shows all of it, and a stop keeps what was said", async (t) => {
 	const page = await person(t);
 	await say(page, "count to 9000");

@@ -67,8 +67,9 @@ function Json({ name, value }: { name: string; value: unknown }) {
 			}
 		>
 			{rows && asTable ? <Rows rows={rows} /> : <pre className={css.json}>{text}</pre>}
-			{pictures.map((p) => (
-				<img key={p.slice(0, 80) + p.length} className={css.picture} src={p} alt={`In the ${name.toLowerCase()}`} />
+			{pictures.map((p, i) => (
+				// biome-ignore lint/suspicious/noArrayIndexKey: pictures may be the same
+				<img key={i} className={css.picture} src={p} alt={`In the ${name.toLowerCase()}`} />
 			))}
 		</Value>
 	);

@@ -253,8 +253,9 @@ export function Composer(props: Props) {
 				)}
 				{files.length > 0 && (
 					<ul className={css.files} aria-label="Files of the message">
-						{files.map((f) => (
-							<li key={f.url}>
+						{files.map((f, i) => (
+							// biome-ignore lint/suspicious/noArrayIndexKey: files may be the same
+							<li key={i}>
 								{f.mediaType.startsWith("image/") ? <img src={f.url} alt="" /> : <Icon of={FileText} />}
 								<span className="cut">{f.name}</span>
 								<IconButton icon={X} label={`Remove ${f.name}`} onClick={() => setFiles(files.filter((x) => x !== f))} />

@@ -12,6 +12,7 @@ import { drafts } from "./Composer.tsx";
 import { type ModelChoice, otherModel, useModels, usePresets } from "./choices.tsx";
 import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
 import { Markdown } from "./Markdown.tsx";
+import { Picture } from "./Picture.tsx";
 import { Signal } from "./Signal.tsx";
 import { MarksContext, marksOf, Sources, withMarks } from "./Sources.tsx";
 import css from "./Turn.module.css";
@@ -114,18 +115,14 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 				)}
 			</div>
 			<div className={css.say}>
-				<span className="whitespace-pre-wrap">{said.text}</span>
-				{said.files.map((f) =>
-					f.mediaType.startsWith("image/") ? (
-						<figure key={f.url} className={css.picture}>
-							<img src={f.url} alt={f.name} />
-							<figcaption>{f.name}</figcaption>
-						</figure>
-					) : (
-						<p key={f.url} className="text-small text-ink-2">
-							{f.name}
-						</p>
-					),
+				{said.text && <p className="whitespace-pre-wrap">{said.text}</p>}
+				{said.files.length > 0 && (
+					<ul className={css.files}>
+						{said.files.map((f, i) => (
+							// biome-ignore lint/suspicious/noArrayIndexKey: files may be the same
+							<li key={i}>{f.mediaType.startsWith("image/") ? <Picture of={f} /> : f.name}</li>
+						))}
+					</ul>
 				)}
 			</div>
 			{said.state === "failed" && (
