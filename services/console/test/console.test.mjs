@@ -687,8 +687,16 @@ test("two people and the agent write in one document", async (t) => {
 	await sheet.getByRole("heading", { name: "Summary" }).click();
 	await page.keyboard.press("Home");
 	await page.keyboard.type("Typed by one. ");
+	// Where the agent writes is out of this person's sight.
+	await other.setViewportSize({ width: 1440, height: 420 });
+	await theirs.getByRole("heading", { name: "Maps", exact: true }).scrollIntoViewIfNeeded();
 	await say(page, "append a closing thought to it");
 	await page.getByRole("button", { name: /Done Append to document/ }).waitFor();
+	const below = other.getByRole("button", { name: "Signalbox writes below" });
+	await below.click();
+	await below.waitFor({ state: "detached" });
+	const caret = await theirs.locator("[data-name=Signalbox]").boundingBox();
+	assert.ok(caret.y > 0 && caret.y < 420, `the agent's caret is at ${caret.y}`);
 	for (const s of [sheet, theirs]) {
 		await s.getByText("Typed by one. Summary").waitFor();
 		await s.getByText("Typed by the other.").waitFor();

@@ -12,6 +12,7 @@ import { copyText } from "../insecure.ts";
 import { CopyButton } from "../parts/CopyButton.tsx";
 import { Button, Face, IconButton, Notice, Tag } from "../parts/controls.tsx";
 import { toast } from "../parts/Toast.tsx";
+import { Away } from "./Away.tsx";
 import { useDocument } from "./connection.ts";
 import css from "./Document.module.css";
 import type { Draft } from "./draft.ts";
@@ -122,6 +123,7 @@ function Sheet({
 	onTyped: (text: string) => void;
 }) {
 	const place = useRef<HTMLDivElement>(null);
+	const box = useRef<HTMLDivElement>(null);
 	const [editor, setEditor] = useState<Editor | null>(null);
 	const people = usePeople(connected);
 	const typing = useRef({ at: 0, text: "" });
@@ -186,11 +188,14 @@ function Sheet({
 				</span>
 				<Tag tone={line === "live" ? "live" : "plain"}>{line === "live" ? "Live" : line === "connecting" ? "Connecting" : "Offline"}</Tag>
 			</div>
-			<div className="scroll">
-				<div className={css.page}>
-					{editor && <Margin editor={editor} />}
-					<div ref={place} />
+			<div className={css.frame}>
+				<div ref={box} className="scroll">
+					<div className={css.page}>
+						{editor && <Margin editor={editor} />}
+						<div ref={place} />
+					</div>
 				</div>
+				{editor && run && written > 0 && <Away editor={editor} box={box} />}
 			</div>
 		</>
 	);
