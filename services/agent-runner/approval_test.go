@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"signalbox.dev/pkg/fault"
@@ -182,6 +183,15 @@ func TestRefusalAndStop(t *testing.T) {
 	}
 	if n := w.tools.timesRan("a") + w.tools.timesRan("b"); n != 0 {
 		t.Errorf("refused and stopped calls ran %d times", n)
+	}
+	// The answer stands beside the messages: who gave it, when and why. Nobody has answered about the other call.
+	want := []*agentv1.CallFigures{{ToolCallId: "a", Decision: agentv1.Decision_DECISION_REFUSED, DecisionReason: "wrong list", DecidedBy: "0198a000-0000-7000-8000-000000000001"}}
+	got := w.look(session).GetRuns()[0].GetCalls()
+	if diff := cmp.Diff(want, got, protocmp.Transform(), protocmp.IgnoreFields(&agentv1.CallFigures{}, "decided_at")); diff != "" {
+		t.Errorf("answers beside the messages (-want +got):\n%s", diff)
+	}
+	if len(got) > 0 && time.Since(got[0].GetDecidedAt().AsTime()) > time.Hour {
+		t.Errorf("the answer was given at %v, want now", got[0].GetDecidedAt())
 	}
 }
 

@@ -630,7 +630,22 @@ func figuresOf(r conversation.RunOf) *agentv1.RunFigures {
 		out.EndedAt = timestamppb.New(*r.EndedAt)
 	}
 	for _, c := range r.Calls {
-		out.Calls = append(out.Calls, &agentv1.CallFigures{StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, DurationMs: c.DurationMS})
+		out.Calls = append(out.Calls, callFiguresOf(c))
+	}
+	return out
+}
+
+func callFiguresOf(c conversation.CallFigures) *agentv1.CallFigures {
+	out := &agentv1.CallFigures{StepIndex: int32(c.StepIndex), ToolCallId: c.ToolCallID, DurationMs: c.DurationMS}
+	if c.Decision == "" {
+		return out
+	}
+	out.Decision, out.DecisionReason = decisionProto(c.Decision), c.DecisionReason
+	if c.DecidedBy != nil {
+		out.DecidedBy = c.DecidedBy.String()
+	}
+	if c.DecidedAt != nil {
+		out.DecidedAt = timestamppb.New(*c.DecidedAt)
 	}
 	return out
 }

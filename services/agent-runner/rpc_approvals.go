@@ -167,14 +167,17 @@ func decisionOf(d agentv1.Decision) run.Decision {
 	return run.Decision(strings.ToLower(strings.TrimPrefix(d.String(), "DECISION_")))
 }
 
+func decisionProto(d run.Decision) agentv1.Decision {
+	return agentv1.Decision(agentv1.Decision_value["DECISION_"+strings.ToUpper(string(d))])
+}
+
 func approvalOf(p *conversation.Approval) *agentv1.Approval {
 	out := &agentv1.Approval{
 		SessionId: p.Session.String(), SessionTitle: p.SessionTitle, RunId: p.Run.String(), StepIndex: int32(p.StepIndex),
 		ToolCallId: p.ToolCallID, ToolName: p.ToolName, ArgsJson: string(p.Args),
 		Question: agentv1.Question(agentv1.Question_value["QUESTION_"+strings.ToUpper(string(p.Question))]),
 		Reason:   p.Why, AskedAt: timestamppb.New(p.AskedAt), AskedFor: p.AskedFor.String(),
-		Decision:       agentv1.Decision(agentv1.Decision_value["DECISION_"+strings.ToUpper(string(p.Decision))]),
-		DecisionReason: p.DecisionReason,
+		Decision: decisionProto(p.Decision), DecisionReason: p.DecisionReason,
 	}
 	if p.ExpiresAt != nil {
 		out.ExpiresAt = timestamppb.New(*p.ExpiresAt)

@@ -484,7 +484,12 @@ test("a person approves in the inbox", async (t) => {
 	await other.getByText("Nothing waits for you").waitFor();
 	assert.equal(await other.title(), "Inbox · Signalbox");
 	await page.getByRole("button", { name: /Done Delete document/ }).waitFor();
-	await page.getByText(/^Approved by Member [0-9a-f]{4}, \d/).waitFor();
+	const approved = page.getByText(/^Approved by Member [0-9a-f]{4}, \d/);
+	await approved.waitFor();
+	await page.getByText(/^Step \d/).waitFor({ state: "detached" });
+	await page.reload(); // the run has ended: who answered stands beside the messages
+	await approved.waitFor();
+	await page.getByText(/^Refused by Member [0-9a-f]{4}, \d.*: keep it until Friday$/).waitFor();
 });
 
 test("code that cannot be fetched is missing by itself, and the conversation stays", async (t) => {

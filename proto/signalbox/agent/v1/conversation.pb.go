@@ -1208,7 +1208,7 @@ type RunFigures struct {
 	// Absent until it has started, and until it has ended.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	EndedAt   *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
-	// Its tool calls that have ended and whose duration is known.
+	// Its tool calls that have ended and whose duration is known, or about which a person was asked.
 	Calls         []*CallFigures `protobuf:"bytes,6,rep,name=calls,proto3" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1286,13 +1286,20 @@ func (x *RunFigures) GetCalls() []*CallFigures {
 	return nil
 }
 
-// What a tool call took.
+// What a tool call took, and a person's answer to the last question about it.
 type CallFigures struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Models repeat the ids of calls: the step tells them apart.
-	StepIndex     int32  `protobuf:"varint,1,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
-	ToolCallId    string `protobuf:"bytes,2,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
-	DurationMs    int64  `protobuf:"varint,3,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	StepIndex  int32  `protobuf:"varint,1,opt,name=step_index,json=stepIndex,proto3" json:"step_index,omitempty"`
+	ToolCallId string `protobuf:"bytes,2,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	// 0 if unknown.
+	DurationMs int64 `protobuf:"varint,3,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
+	// Unspecified if nobody was asked.
+	Decision       Decision `protobuf:"varint,4,opt,name=decision,proto3,enum=signalbox.agent.v1.Decision" json:"decision,omitempty"`
+	DecisionReason string   `protobuf:"bytes,5,opt,name=decision_reason,json=decisionReason,proto3" json:"decision_reason,omitempty"`
+	// Empty if nobody answered in time.
+	DecidedBy     string                 `protobuf:"bytes,6,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	DecidedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=decided_at,json=decidedAt,proto3" json:"decided_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1346,6 +1353,34 @@ func (x *CallFigures) GetDurationMs() int64 {
 		return x.DurationMs
 	}
 	return 0
+}
+
+func (x *CallFigures) GetDecision() Decision {
+	if x != nil {
+		return x.Decision
+	}
+	return Decision_DECISION_UNSPECIFIED
+}
+
+func (x *CallFigures) GetDecisionReason() string {
+	if x != nil {
+		return x.DecisionReason
+	}
+	return ""
+}
+
+func (x *CallFigures) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *CallFigures) GetDecidedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DecidedAt
+	}
+	return nil
 }
 
 // A summary of a conversation's first messages.
@@ -2919,7 +2954,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xb8\x04\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!signalbox/agent/v1/approval.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xb8\x04\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -3041,14 +3076,20 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x125\n" +
 	"\bended_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendedAt\x125\n" +
 	"\x05calls\x18\x06 \x03(\v2\x1f.signalbox.agent.v1.CallFiguresR\x05callsB\x0e\n" +
-	"\f_cost_micros\"o\n" +
+	"\f_cost_micros\"\xac\x02\n" +
 	"\vCallFigures\x12\x1d\n" +
 	"\n" +
 	"step_index\x18\x01 \x01(\x05R\tstepIndex\x12 \n" +
 	"\ftool_call_id\x18\x02 \x01(\tR\n" +
 	"toolCallId\x12\x1f\n" +
 	"\vduration_ms\x18\x03 \x01(\x03R\n" +
-	"durationMs\"t\n" +
+	"durationMs\x128\n" +
+	"\bdecision\x18\x04 \x01(\x0e2\x1c.signalbox.agent.v1.DecisionR\bdecision\x12'\n" +
+	"\x0fdecision_reason\x18\x05 \x01(\tR\x0edecisionReason\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\x06 \x01(\tR\tdecidedBy\x129\n" +
+	"\n" +
+	"decided_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tdecidedAt\"t\n" +
 	"\aSummary\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x05R\bmessages\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x129\n" +
@@ -3257,7 +3298,8 @@ var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(*Run)(nil),                    // 41: signalbox.agent.v1.Run
 	(*UnavailableTool)(nil),        // 42: signalbox.agent.v1.UnavailableTool
 	(*Usage)(nil),                  // 43: signalbox.agent.v1.Usage
-	(*ToolCall)(nil),               // 44: signalbox.agent.v1.ToolCall
+	(Decision)(0),                  // 44: signalbox.agent.v1.Decision
+	(*ToolCall)(nil),               // 45: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
@@ -3283,53 +3325,55 @@ var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
 	40, // 20: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
 	40, // 21: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
 	14, // 22: signalbox.agent.v1.RunFigures.calls:type_name -> signalbox.agent.v1.CallFigures
-	40, // 23: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 24: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	6,  // 25: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 26: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 27: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 28: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	6,  // 29: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	24, // 30: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
-	25, // 31: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
-	26, // 32: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
-	26, // 33: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
-	1,  // 34: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	41, // 35: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	44, // 36: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	0,  // 37: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	41, // 38: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
-	4,  // 39: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	9,  // 40: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	11, // 41: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	17, // 42: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	19, // 43: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	23, // 44: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	21, // 45: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	34, // 46: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	35, // 47: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
-	37, // 48: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
-	32, // 49: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	27, // 50: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
-	29, // 51: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
-	8,  // 52: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 53: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 54: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	18, // 55: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	20, // 56: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	31, // 57: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	22, // 58: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	39, // 59: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	36, // 60: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
-	38, // 61: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
-	33, // 62: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	28, // 63: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
-	30, // 64: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
-	52, // [52:65] is the sub-list for method output_type
-	39, // [39:52] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	44, // 23: signalbox.agent.v1.CallFigures.decision:type_name -> signalbox.agent.v1.Decision
+	40, // 24: signalbox.agent.v1.CallFigures.decided_at:type_name -> google.protobuf.Timestamp
+	40, // 25: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	2,  // 26: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	6,  // 27: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 28: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	2,  // 29: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 30: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	6,  // 31: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	24, // 32: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
+	25, // 33: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
+	26, // 34: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
+	26, // 35: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
+	1,  // 36: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	41, // 37: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	45, // 38: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 39: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	41, // 40: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
+	4,  // 41: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	9,  // 42: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	11, // 43: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	17, // 44: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	19, // 45: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	23, // 46: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	21, // 47: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	34, // 48: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	35, // 49: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
+	37, // 50: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
+	32, // 51: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	27, // 52: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	29, // 53: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	8,  // 54: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	10, // 55: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	12, // 56: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	18, // 57: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	20, // 58: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	31, // 59: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	22, // 60: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	39, // 61: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	36, // 62: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
+	38, // 63: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
+	33, // 64: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	28, // 65: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	30, // 66: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	54, // [54:67] is the sub-list for method output_type
+	41, // [41:54] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -3337,6 +3381,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	if File_signalbox_agent_v1_conversation_proto != nil {
 		return
 	}
+	file_signalbox_agent_v1_approval_proto_init()
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
 	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}

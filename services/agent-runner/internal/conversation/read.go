@@ -68,16 +68,21 @@ type RunOf struct {
 	// CostMicros is the list price in millionths of a dollar, or nil.
 	CostMicros         *int64
 	StartedAt, EndedAt *time.Time
-	// Calls are the tool calls that have ended and whose duration is known, in order.
-	Calls []CallTime `db:"-"`
+	// Calls are the tool calls that have ended and whose duration is known, or about which a person
+	// was asked, in order.
+	Calls []CallFigures `db:"-"`
 }
 
-// CallTime says how long a tool call took.
-type CallTime struct {
-	Run        id.Run `db:"run_id"`
-	StepIndex  int
-	ToolCallID string
-	DurationMS int64
+// CallFigures is what a tool call took, and a person's answer to the last question about it.
+type CallFigures struct {
+	Run            id.Run `db:"run_id"`
+	StepIndex      int
+	ToolCallID     string
+	DurationMS     int64        // 0 if unknown
+	Decision       run.Decision // empty if nobody was asked
+	DecisionReason string       `db:"decided_why"`
+	DecidedBy      *id.Member
+	DecidedAt      *time.Time
 }
 
 // Page says which messages of a session to read.
@@ -269,13 +274,16 @@ func (v *View) readRuns(ctx context.Context, tx pgx.Tx, args pg.Args) error {
 		v.Runs[r.ID] = r
 	}
 	rows, err = tx.Query(ctx, `
-		SELECT run_id, step_index, tool_call_id, duration_ms FROM tool_calls
-		WHERE workspace_id = @workspace AND run_id = ANY (@runs::uuid[]) AND phase = 'done' AND duration_ms > 0
+		SELECT run_id, step_index, tool_call_id, duration_ms, CASE WHEN question IN ('approval', 'outcome') AND decision <> 'rule' THEN decision ELSE '' END AS decision,
+			decided_why, decided_by, decided_at
+		FROM tool_calls
+		WHERE workspace_id = @workspace AND run_id = ANY (@runs::uuid[]) AND phase = 'done'
+			AND (duration_ms > 0 OR question IN ('approval', 'outcome') AND decision NOT IN ('', 'rule'))
 		ORDER BY run_id, step_index, call_index`, args)
 	if err != nil {
 		return err
 	}
-	calls, err := pgx.CollectRows(rows, pgx.RowToStructByName[CallTime])
+	calls, err := pgx.CollectRows(rows, pgx.RowToStructByName[CallFigures])
 	if err != nil {
 		return err
 	}

@@ -139,6 +139,37 @@ test("stored calls have the durations of their run and step", () => {
 	expect(c.view().lines.map((l) => l.kind === "step" && l.calls[0]?.durationMs)).toEqual([undefined, 230]);
 });
 
+test("stored calls say who answered the question about them", () => {
+	const ids = ["yes", "no", "nobody"];
+	const message = {
+		id: "a",
+		role: "assistant",
+		content: ids.flatMap((toolCallId) => [
+			{ type: "tool-call", toolCallId, toolName: "doc_delete", input: {} },
+			{ type: "tool-result", toolCallId, output: { type: toolCallId === "yes" ? "json" : "error-json", value: { error: "x" } } },
+		]),
+		created_at: "",
+		run_id: "r1",
+		step_index: 0,
+		tokens_in: null,
+		tokens_out: null,
+	};
+	const answers = [
+		{ decision: "approved", decided_by: "ines", decided_at: "2026-11-24T14:43:00Z", decision_reason: null },
+		{ decision: "refused", decided_by: "ines", decided_at: "2026-11-24T14:44:00Z", decision_reason: "Keep it." },
+		{ decision: null, decided_by: null, decided_at: null, decision_reason: null },
+	];
+	const tool_calls = ids.map((tool_call_id, i) => ({ step_index: 0, tool_call_id, duration_ms: 0, ...answers[i] }));
+	const details = { session, messages: [message], active_run: null, last_event_id: "0-0", unavailable_tools: [] };
+	const c = new Conversation({ ...details, runs: [{ run_id: "r1", ended_at: null, tool_calls }] } as never);
+	const [step] = c.view().lines;
+	expect(step?.kind === "step" && step.calls.map((c) => [c.state, c.ask?.decision, c.durationMs])).toEqual([
+		["done", { decision: "approved", by: "ines", at: "2026-11-24T14:43:00Z" }, undefined],
+		["refused", { decision: "refused", by: "ines", at: "2026-11-24T14:44:00Z", reason: "Keep it." }, undefined],
+		["failed", undefined, undefined],
+	]);
+});
+
 test("an approval is asked and answered", () => {
 	const { c, apply, steps } = conversation();
 	apply(start, { type: "tool-call-complete", toolCallId: "c1", toolName: "doc_delete", args: {} }, complete(0));

@@ -328,15 +328,8 @@ export class Conversation {
 
 	/** Adds to a call who answered the question about it, and when. */
 	#decided(run: string, step: number, id: string, a: Schemas["Approval"]): void {
-		const decision = {
-			decision: a.decision ?? "",
-			by: a.decided_by ?? undefined,
-			reason: a.decision_reason ?? undefined,
-			at: a.decided_at ?? "",
-		};
-		const ask: Ask = { reason: a.reason, outcomeUnknown: a.question === "outcome", askedAt: a.asked_at, decision };
-		const refused = a.decision === "refused" || a.decision === "expired";
-		const change = (c: Call): Call => (c.id === id && c.state !== "asking" ? { ...c, ask, ...(refused ? { state: "refused" } : {}) } : c);
+		const ask: Ask = { reason: a.reason, outcomeUnknown: a.question === "outcome", askedAt: a.asked_at, decision: decisionOf(a) };
+		const change = (c: Call): Call => (c.id === id && c.state !== "asking" ? decided(c, ask) : c);
 		const lines = this.#view.lines.map((l) =>
 			l.kind === "step" && l.run === run && l.index === step && l.calls.some((c) => c.id === id) ? { ...l, calls: l.calls.map(change) } : l,
 		);
@@ -723,7 +716,7 @@ function linesOf(
 		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
 	});
 	end(messages.at(-1)?.run_id);
-	time(lines, stored.runs);
+	addFigures(lines, stored.runs);
 	return { lines, queue };
 }
 
@@ -759,19 +752,33 @@ function stepOf(m: Schemas["Message"]): Step {
 	return s;
 }
 
-/** Adds to calls how long they took. */
-function time(lines: readonly Line[], runs: readonly Schemas["RunFigures"][] = []): void {
+/** Adds to calls how long they took, and who answered the question about them. */
+function addFigures(lines: readonly Line[], runs: readonly Schemas["RunFigures"][] = []): void {
 	const place = (run: string, step: number, call: string) => `${run}/${step}/${call}`;
-	const took = new Map(
-		runs.flatMap((r) => (r.tool_calls ?? []).map((c) => [place(r.run_id, c.step_index, c.tool_call_id), c.duration_ms])),
-	);
+	const figures = new Map(runs.flatMap((r) => (r.tool_calls ?? []).map((c) => [place(r.run_id, c.step_index, c.tool_call_id), c])));
 	for (const l of lines)
 		if (l.kind === "step")
-			for (const c of l.calls) {
-				const durationMs = took.get(place(l.run, l.index, c.id));
-				if (durationMs) c.durationMs = durationMs;
-			}
+			l.calls = l.calls.map((c) => {
+				const f = figures.get(place(l.run, l.index, c.id));
+				if (!f) return c;
+				const timed = f.duration_ms > 0 ? { ...c, durationMs: f.duration_ms } : c;
+				return f.decision ? decided(timed, { reason: "", outcomeUnknown: false, decision: decisionOf(f) }) : timed;
+			});
 }
+
+/** A call with the answered question about it. */
+const decided = (c: Call, ask: Ask): Call => ({
+	...c,
+	ask,
+	...(ask.decision?.decision === "refused" || ask.decision?.decision === "expired" ? { state: "refused" } : {}),
+});
+
+const decisionOf = (a: Pick<Schemas["Approval"], "decision" | "decided_by" | "decision_reason" | "decided_at">) => ({
+	decision: a.decision ?? "",
+	by: a.decided_by ?? undefined,
+	reason: a.decision_reason ?? undefined,
+	at: a.decided_at ?? "",
+});
 
 /** Gives a stored result to its call, which stands in one of the last lines. */
 function settle(lines: Line[], p: Part): void {

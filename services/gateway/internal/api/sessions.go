@@ -213,21 +213,28 @@ type RunFigures struct {
 	StartedAt  *string `json:"started_at" format:"date-time"`
 	EndedAt    *string `json:"ended_at" format:"date-time"`
 
-	ToolCalls []CallFigures `json:"tool_calls" nullable:"false" doc:"The tool calls that have ended and whose duration is known."`
+	ToolCalls []CallFigures `json:"tool_calls" nullable:"false" doc:"The tool calls that have ended and whose duration is known, or about which a person was asked."`
 }
 
-// CallFigures is what a tool call took.
+// CallFigures is what a tool call took, and a person's answer to the last question about it.
 type CallFigures struct {
-	StepIndex  int32  `json:"step_index"`
-	ToolCallID string `json:"tool_call_id"`
-	DurationMS int64  `json:"duration_ms" doc:"How long the tool ran; of a client's tool, the time from its call to its result."`
+	StepIndex      int32   `json:"step_index"`
+	ToolCallID     string  `json:"tool_call_id"`
+	DurationMS     int64   `json:"duration_ms" doc:"How long the tool ran; of a client's tool, the time from its call to its result. 0 if that is unknown or it did not run."`
+	Decision       *string `json:"decision" enum:"approved,refused,expired,happened,repeat" doc:"Null if nobody was asked."`
+	DecisionReason *string `json:"decision_reason"`
+	DecidedBy      *string `json:"decided_by" format:"uuid" doc:"Null if nobody answered in time."`
+	DecidedAt      *string `json:"decided_at" format:"date-time"`
 }
 
 func viewFigures(r *agentv1.RunFigures) RunFigures {
 	return RunFigures{
 		r.GetRunId(), viewUsage(r.GetUsage()), r.CostMicros, stampOrNull(r.GetStartedAt()), stampOrNull(r.GetEndedAt()),
 		each(r.GetCalls(), func(c *agentv1.CallFigures) CallFigures {
-			return CallFigures{c.GetStepIndex(), c.GetToolCallId(), c.GetDurationMs()}
+			return CallFigures{
+				c.GetStepIndex(), c.GetToolCallId(), c.GetDurationMs(), orNull(enumName(c.GetDecision())), orNull(c.GetDecisionReason()),
+				orNull(c.GetDecidedBy()), stampOrNull(c.GetDecidedAt()),
+			}
 		}),
 	}
 }

@@ -2046,9 +2046,22 @@ export interface components {
             next_cursor: string | null;
         };
         CallFigures: {
+            /** Format: date-time */
+            decided_at: string | null;
+            /**
+             * Format: uuid
+             * @description Null if nobody answered in time.
+             */
+            decided_by: string | null;
+            /**
+             * @description Null if nobody was asked.
+             * @enum {string|null}
+             */
+            decision: "approved" | "refused" | "expired" | "happened" | "repeat" | null;
+            decision_reason: string | null;
             /**
              * Format: int64
-             * @description How long the tool ran; of a client's tool, the time from its call to its result.
+             * @description How long the tool ran; of a client's tool, the time from its call to its result. 0 if that is unknown or it did not run.
              */
             duration_ms: number;
             /** Format: int32 */
@@ -3249,7 +3262,7 @@ export interface components {
             run_id: string;
             /** Format: date-time */
             started_at: string | null;
-            /** @description The tool calls that have ended and whose duration is known. */
+            /** @description The tool calls that have ended and whose duration is known, or about which a person was asked. */
             tool_calls: components["schemas"]["CallFigures"][];
             usage: components["schemas"]["Usage"];
         };
