@@ -26,17 +26,17 @@ export interface Given {
 /** How long an answer can be taken back, in ms. */
 const grace = 5000;
 
-/** Names a question: models repeat the ids of calls, and a call is asked about twice if its outcome is unknown. */
+/** A question's id of its own: models repeat the ids of calls, and a call is asked about twice if its outcome is unknown. */
 export const questionId = ({ run, call, ask }: Question): string => `${run}/${call.id}/${Date.parse(ask.expiresAt ?? ask.askedAt ?? "")}`;
 
 let given: ReadonlyMap<string, Given> = new Map();
 const waiting = new Map<string, { timer: ReturnType<typeof setTimeout>; send: () => void }>();
 const listeners = new Set<() => void>();
 
-function put(name: string, g: Given | undefined): void {
+function put(id: string, g: Given | undefined): void {
 	const next = new Map(given);
-	if (g) next.set(name, g);
-	else next.delete(name);
+	if (g) next.set(id, g);
+	else next.delete(id);
 	given = next;
 	for (const f of listeners) f();
 }
@@ -46,53 +46,53 @@ function put(name: string, g: Given | undefined): void {
  * effect if the question has one already.
  */
 export function giveAnswer(
-	name: string,
+	id: string,
 	answer: Answer,
 	deliver: (answer: Answer) => Promise<unknown>,
 	onFailed?: (e: unknown) => void,
 ): void {
-	if (isAnswered(given.get(name))) return;
+	if (isAnswered(given.get(id))) return;
 	const send = () => {
-		put(name, { answer, state: "sending" });
+		put(id, { answer, state: "sending" });
 		deliver(answer).then(
-			() => put(name, { answer, state: "sent" }),
+			() => put(id, { answer, state: "sent" }),
 			(e) => {
-				put(name, { answer, state: "failed", error: e instanceof Error ? e.message : String(e) });
+				put(id, { answer, state: "failed", error: e instanceof Error ? e.message : String(e) });
 				onFailed?.(e);
 			},
 		);
 	};
-	waiting.set(name, { timer: setTimeout(() => sendAnswer(name), grace), send });
-	put(name, { answer, state: "waits" });
+	waiting.set(id, { timer: setTimeout(() => sendAnswer(id), grace), send });
+	put(id, { answer, state: "waits" });
 }
 
 /** Sends an answer that waits. */
-export function sendAnswer(name: string): void {
-	const w = stopWaiting(name);
+export function sendAnswer(id: string): void {
+	const w = stopWaiting(id);
 	w?.send();
 }
 
 /** Takes back an answer that waits; false if none does. */
-export function takeBackAnswer(name: string): boolean {
-	if (!stopWaiting(name)) return false;
-	put(name, undefined);
+export function takeBackAnswer(id: string): boolean {
+	if (!stopWaiting(id)) return false;
+	put(id, undefined);
 	return true;
 }
 
 /** Forgets an answer that was not accepted, once it was shown. */
-export function forgetFailure(name: string): void {
-	if (given.get(name)?.state === "failed") put(name, undefined);
+export function forgetFailure(id: string): void {
+	if (given.get(id)?.state === "failed") put(id, undefined);
 }
 
 // A page that closes sends what waits.
 globalThis.addEventListener?.("pagehide", () => {
-	for (const name of waiting.keys()) sendAnswer(name);
+	for (const id of waiting.keys()) sendAnswer(id);
 });
 
-function stopWaiting(name: string) {
-	const w = waiting.get(name);
+function stopWaiting(id: string) {
+	const w = waiting.get(id);
 	clearTimeout(w?.timer);
-	waiting.delete(name);
+	waiting.delete(id);
 	return w;
 }
 
@@ -105,7 +105,7 @@ const subscribe = (f: () => void) => {
 	return () => listeners.delete(f);
 };
 
-/** The answers that were given on this page, by the names of their questions. */
+/** The answers that were given on this page, by the ids of their questions. */
 export const useAnswers = (): ReadonlyMap<string, Given> => useSyncExternalStore(subscribe, answersGiven);
 
 /** Sends an answer to the server, also if the page closes meanwhile. */
