@@ -137,6 +137,17 @@ func (b *broker) serve(cfg credentialbroker.Config) *broker {
 	return b
 }
 
+func receive[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatal("nothing came within a minute")
+		panic("not reached")
+	}
+}
+
 func member(role identity.Role) identity.Actor {
 	return identity.Actor{Workspace: id.New[id.Workspace](), Member: id.New[id.Member](), Role: role, Run: id.New[id.Run](), Session: id.New[id.Session]()}
 }
@@ -607,53 +618,53 @@ func TestEnvironmentAndSimulator(t *testing.T) {
 // error event and a broken connection.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	arrived := make(chan struct{}, 2)
-	release := make(chan struct{})
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "event: content_block_start\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
-		_ = http.NewResponseController(w).Flush()
-		arrived <- struct{}{}
-		if r.URL.Path == "/v1/messages" {
-			<-release
-			fmt.Fprint(w, "event: message_stop\ndata: {}\n\n")
-			return
-		}
-		<-r.Context().Done()
-	}))
-	t.Cleanup(up.Close)
-	b := start(t, credentialbroker.Config{
-		Drain:       time.Second,
-		Environment: admin.Environment{AnthropicURL: up.URL, OpenAIURL: up.URL + "/v1"},
-	})
-	a := member(identity.Editor)
-	type result struct {
-		path, body string
-		err        error
-	}
-	results := make(chan result, 2)
-	for _, path := range []string{messages, "/egress/openai/v1/chat/completions"} {
-		go func() {
-			_, body, err := b.ask(a, path)
-			results <- result{path, body, err}
-		}()
-	}
-	<-arrived
-	<-arrived
-	b.stop()
-	close(release)
-	for range 2 {
-		switch r := <-results; r.path {
-		case messages:
-			if r.err != nil || !strings.HasSuffix(r.body, "event: message_stop\ndata: {}\n\n") {
-				t.Errorf("the stream that could finish: %q, %v", r.body, r.err)
+	for _, tt := range []struct {
+		name, path string
+		drain      time.Duration
+		finishes   bool
+	}{
+		{"a stream that can finish", messages, time.Minute, true},
+		{"a stream that cannot", "/egress/openai/v1/chat/completions", 10 * time.Millisecond, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			arrived, release := make(chan struct{}), make(chan struct{})
+			up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.Header().Set("Content-Type", "text/event-stream")
+				fmt.Fprint(w, "event: content_block_start\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n")
+				_ = http.NewResponseController(w).Flush()
+				close(arrived)
+				if tt.finishes {
+					<-release
+					fmt.Fprint(w, "event: message_stop\ndata: {}\n\n")
+					return
+				}
+				<-r.Context().Done()
+			}))
+			t.Cleanup(up.Close)
+			b := start(t, credentialbroker.Config{
+				Drain:       tt.drain,
+				Environment: admin.Environment{AnthropicURL: up.URL, OpenAIURL: up.URL + "/v1"},
+			})
+			var body string
+			ended := make(chan error, 1)
+			go func() {
+				var err error
+				_, body, err = b.ask(member(identity.Editor), tt.path)
+				ended <- err
+			}()
+			receive(t, arrived)
+			b.stop()
+			close(release)
+			err := receive(t, ended)
+			if tt.finishes && (err != nil || !strings.HasSuffix(body, "event: message_stop\ndata: {}\n\n")) {
+				t.Errorf("it ended with %q, %v, want the provider's end", body, err)
 			}
-		default:
-			if r.err == nil || !strings.Contains(r.body, "shutting down") {
-				t.Errorf("the stream that could not: %q, %v", r.body, r.err)
+			if !tt.finishes && (err == nil || !strings.Contains(body, "shutting down")) {
+				t.Errorf("it ended with %q, %v, want to be told of the shutdown", body, err)
 			}
-		}
+		})
 	}
 }
 
