@@ -205,7 +205,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("call %s ran %d times, want once", c, n)
 		}
 	}
-	// How long the tools ran is in the log and beside the messages; two of the calls ran none.
+	// How long the tools ran is in the log and beside the messages; the other two calls did not run.
 	var ran []*agentv1.CallFigures
 	for _, ev := range events {
 		if r := ev.GetToolResult(); r.GetDurationMs() > 0 {
@@ -267,7 +267,7 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release := make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Second."), says("Third."))
+	w.model.then(func(a *answer) { a.begin(); await(a.r.Context(), release); a.text("First."); a.end() }, says("Second."), says("Third."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
@@ -903,7 +903,7 @@ func (w *world) counted() map[string]int64 {
 // for its end. It returns the second run's session and viewer.
 func waitsForBudget(w *world, began, release chan struct{}) (session string, v *viewer) {
 	w.t.Helper()
-	w.model.then(func(a *answer) { a.begin(); close(began); <-release; a.text("First."); a.end() }, says("Second."))
+	w.model.then(func(a *answer) { a.begin(); close(began); await(a.r.Context(), release); a.text("First."); a.end() }, says("Second."))
 	if _, err := w.usage.SetBudget(w.as(identity.Owner), &agentv1.SetBudgetRequest{Scope: "workspace", Tokens: new(int64(100))}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -957,7 +957,7 @@ func TestSteer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	started, release := make(chan struct{}), make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); close(started); <-release; a.text("First."); a.end() }, says("Steered."))
+	w.model.then(func(a *answer) { a.begin(); close(started); await(a.r.Context(), release); a.text("First."); a.end() }, says("Steered."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
@@ -1125,7 +1125,7 @@ func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release := make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Third."))
+	w.model.then(func(a *answer) { a.begin(); await(a.r.Context(), release); a.text("First."); a.end() }, says("Third."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
@@ -1171,7 +1171,7 @@ func TestMove(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release := make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); <-release; a.text("First."); a.end() }, says("Steered."), says("Fourth."), says("Second."))
+	w.model.then(func(a *answer) { a.begin(); await(a.r.Context(), release); a.text("First."); a.end() }, says("Steered."), says("Fourth."), says("Second."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)
@@ -1307,7 +1307,13 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t)
 	started, release := make(chan struct{}), make(chan struct{})
 	w.tools.add("one", func(context.Context, *toolv1.Call) string { return `{"result":"1"}` })
-	w.model.then(func(a *answer) { a.begin(); close(started); <-release; a.call("a", "one", "{}"); a.end() }, says("Done elsewhere."))
+	w.model.then(func(a *answer) {
+		a.begin()
+		close(started)
+		await(a.r.Context(), release)
+		a.call("a", "one", "{}")
+		a.end()
+	}, says("Done elsewhere."))
 	first := w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)

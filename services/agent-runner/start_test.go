@@ -39,7 +39,7 @@ func TestStart(t *testing.T) {
 			w := newWorld(t)
 			release := make(chan struct{})
 			for range tc.runs {
-				w.model.then(func(a *answer) { a.begin(); <-release; a.text("Hello."); a.end() })
+				w.model.then(func(a *answer) { a.begin(); await(a.r.Context(), release); a.text("Hello."); a.end() })
 			}
 			w.start(func(c *agentrunner.Config) { c.Slots = tc.slots })
 			var watched []*viewer
@@ -70,7 +70,7 @@ func TestUnknownRole(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	started, release := make(chan struct{}), make(chan struct{})
-	w.model.then(func(a *answer) { a.begin(); close(started); <-release; a.text("First."); a.end() }, says("Third."))
+	w.model.then(func(a *answer) { a.begin(); close(started); await(a.r.Context(), release); a.text("First."); a.end() }, says("Third."))
 	w.start()
 	session := w.session(&agentv1.CreateSessionRequest{})
 	v := w.watch(session)

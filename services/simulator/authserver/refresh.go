@@ -1,18 +1,19 @@
 package authserver
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"time"
 )
 
 // renew handles a refresh and plays the next fault, if there is one.
-func (s *Server) renew(w http.ResponseWriter, p url.Values, known bool) {
+func (s *Server) renew(w http.ResponseWriter, r *http.Request, p url.Values, known bool) {
 	f, stage := s.arrived()
 	stage("arrived")
 	defer stage("answered")
 	if !f.After {
-		pause(f)
+		pause(r.Context(), f)
 		switch {
 		case f.Drop:
 			panic(http.ErrAbortHandler)
@@ -31,7 +32,7 @@ func (s *Server) renew(w http.ResponseWriter, p url.Values, known bool) {
 	t, ok := s.rotate(p.Get("refresh_token"))
 	stage("rotated")
 	if f.After {
-		pause(f)
+		pause(r.Context(), f)
 	}
 	switch {
 	case f.After && f.Drop:
@@ -61,9 +62,14 @@ func (s *Server) arrived() (f Fault, stage func(string)) {
 	return f, stage
 }
 
-func pause(f Fault) {
-	if f.Wait != nil {
-		<-f.Wait
+// pause waits as the fault says, but no longer than the client.
+func pause(ctx context.Context, f Fault) {
+	if f.Wait == nil {
+		return
+	}
+	select {
+	case <-f.Wait:
+	case <-ctx.Done():
 	}
 }
 

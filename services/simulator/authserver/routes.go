@@ -122,7 +122,7 @@ func (s *Server) token(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	switch grant := p.Get("grant_type"); {
 	case grant == "refresh_token":
-		s.renew(w, p, known)
+		s.renew(w, r, p, known)
 	case !known:
 		refuse(w, http.StatusUnauthorized, "invalid_client", p)
 	case grant == "authorization_code":
