@@ -94,17 +94,19 @@ func TestUnavailable(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(release)
-	holding := make(chan struct{})
+	holding := make(chan error, 2)
 	holder := d.Open(t, notes())
 	wg.Go(func() {
-		_ = holder.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
+		holding <- holder.InWorkspace(t.Context(), ws, func(ctx context.Context, tx pgx.Tx) error {
 			err := run("update notes set text = text")(ctx, tx)
-			close(holding)
+			holding <- err
 			<-release
 			return err
 		})
 	})
-	<-holding
+	if err := <-holding; err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name string
 		fn   func(context.Context, pgx.Tx) error
@@ -167,12 +169,16 @@ func TestFairConnections(t *testing.T) {
 	}
 	holds, letGo := make(chan struct{}), make(chan struct{})
 	ask(flood, func() { close(holds); <-letGo })
-	<-holds
+	select {
+	case <-holds:
+	case <-time.After(time.Minute):
+		t.Fatal("no transaction began within a minute")
+	}
 	const many = 50
 	for range many {
 		ask(flood, func() { begun.Add(1) })
 	}
-	for pg.Waiting(db) < many {
+	for pg.Waiting(db) < many && !t.Failed() {
 		runtime.Gosched()
 	}
 	ask(other, func() {
@@ -180,7 +186,7 @@ func TestFairConnections(t *testing.T) {
 			t.Errorf("%d of another workspace's transactions came first, want none", n)
 		}
 	})
-	for pg.Waiting(db) < many+1 {
+	for pg.Waiting(db) < many+1 && !t.Failed() {
 		runtime.Gosched()
 	}
 	close(letGo)

@@ -457,8 +457,13 @@ func TestResetWins(t *testing.T) {
 	}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+	late := time.After(time.Minute)
 	for b.post(owner, messages, opus) != http.StatusOK {
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("the account is not used a minute after the reset")
+		}
 	}
 	for { // until what the broker had to write is written
 		stored, err := scope.Stats(t.Context())
@@ -468,7 +473,11 @@ func TestResetWins(t *testing.T) {
 		if len(stored) >= 2 {
 			break
 		}
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("after a minute, what was written is %v", stored)
+		}
 	}
 	if now, err := scope.Get(t.Context(), a.ID); err != nil || len(now.Cooldowns) > 0 {
 		t.Errorf("after the reset: %+v, %v, want no cooldown", now.Cooldowns, err)
@@ -582,7 +591,7 @@ func TestRemoveDuringRenewal(t *testing.T) {
 	})
 	renewed := make(chan error)
 	go func() { renewed <- s.other.Refresh(t.Context(), identity.Actor{}, ref) }()
-	<-asked
+	receive(t, asked)
 	remove := func() error {
 		_, err := s.client().RemoveAccount(identity.With(t.Context(), owner), &credentialv1.RemoveAccountRequest{Id: ref.Account.String()})
 		return err
@@ -591,7 +600,7 @@ func TestRemoveDuringRenewal(t *testing.T) {
 		t.Errorf("RemoveAccount() during a renewal = %v, want to be asked to come again", f)
 	}
 	close(answer)
-	if err := <-renewed; err != nil {
+	if err := receive(t, renewed); err != nil {
 		t.Fatal(err)
 	}
 	token, err := s.other.Token(t.Context(), ref)
@@ -626,14 +635,14 @@ func TestSignInDuringRenewal(t *testing.T) {
 		defer close(done)
 		s.wantAnswer("during the renewal", owner, http.StatusOK)
 	}()
-	<-asked
+	receive(t, asked)
 	s.signInAgain(owner, ref)
 	signedIn, err := s.other.Token(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
 	close(answer)
-	<-done
+	receive(t, done)
 	// From now on the provider refuses the token of the sign-in, and accepts the renewed one.
 	s.server.End(signedIn.Secret.Reveal())
 	s.wantAnswer("the token of the sign-in, which is withdrawn", owner, http.StatusUnauthorized)

@@ -206,7 +206,11 @@ func (r *rig) contendedLog(t *testing.T) {
 		}
 		written <- err
 	}()
-	<-began
+	select {
+	case <-began:
+	case err := <-written:
+		t.Fatal(err)
+	}
 	release()
 	r.claimedAgain(t, run)
 	from := r.head(t, session)

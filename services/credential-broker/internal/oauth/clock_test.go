@@ -115,7 +115,7 @@ func TestStrayLeaseIsNotTakenAtOnce(t *testing.T) {
 	})
 	renewed := make(chan error)
 	go func() { _, err := k.Token(t.Context(), ref); renewed <- err }()
-	<-arrived
+	receive(t, arrived)
 	w.grants(`lease_until = lease_until + interval '2 hours'`, func(g *accountfile.Grant, now time.Time) { g.Attempt.LeaseUntil = now.Add(2 * time.Hour) })
 	asked := make(chan error)
 	go func() { _, err := other.Token(t.Context(), ref); asked <- err }()

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -202,14 +201,14 @@ func TestDurableBeforeUse(t *testing.T) {
 		}
 		answered <- got
 	}()
-	for !strings.Contains(w.log.String(), "renewed tokens not stored yet") {
+	eventually(t, "the tokens wait to be stored", func() bool {
 		select {
 		case got := <-answered:
 			t.Fatalf("version %d was handed out and is not stored", got.Version)
 		default:
-			runtime.Gosched()
 		}
-	}
+		return strings.Contains(w.log.String(), "renewed tokens not stored yet")
+	})
 	if err := os.RemoveAll(tmp); err != nil {
 		t.Fatal(err)
 	}

@@ -91,9 +91,9 @@ func TestWaitersLeave(t *testing.T) {
 		_, err := k.Token(ctx, ref)
 		left <- err
 	}()
-	<-arrived
+	receive(t, arrived)
 	cancel()
-	if err := <-left; !errors.Is(err, context.Canceled) {
+	if err := receive(t, left); !errors.Is(err, context.Canceled) {
 		t.Errorf("Token() of a caller who left = %v, want %v", err, context.Canceled)
 	}
 	close(answer)
@@ -255,7 +255,7 @@ func TestWorkerRenewsAheadOfExpiry(t *testing.T) {
 		})
 	}
 	for range refs {
-		<-all
+		receive(t, all)
 	}
 	cancel()
 	wg.Wait()

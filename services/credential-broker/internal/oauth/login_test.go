@@ -403,7 +403,7 @@ func TestRevokeWaitsForRenewal(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = k.Token(t.Context(), ref) }) // a token, or that it was signed out
-	<-arrived
+	receive(t, arrived)
 	wg.Go(func() {
 		if got, err := other.Revoke(t.Context(), w.who, ref); err != nil || !got.AtProvider {
 			t.Errorf("Revoke() = %+v, %v", got, err)

@@ -119,7 +119,7 @@ func (r *race) expiry(n int, stage string, patient bool) {
 	r.server.Watch(nil)
 	victim := -1
 	if stage != "" {
-		victim = <-killed
+		victim = receive(r.t, killed)
 		r.kills++
 	}
 	for i := range r.procs {

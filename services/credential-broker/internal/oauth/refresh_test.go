@@ -250,14 +250,14 @@ func TestZombie(t *testing.T) {
 				_, err := k.Token(t.Context(), ref)
 				late <- err
 			}()
-			<-rotated
+			receive(t, rotated)
 			w.change(`UPDATE credentials.grants SET lease_until = now()`) // as if it had been stopped
 			_, err := other.Token(t.Context(), ref)
 			if (err == nil) != (tt.grace > 0) {
 				t.Errorf("Token() of the one who took over = %v", err)
 			}
 			close(answer)
-			if err := <-late; err != nil {
+			if err := receive(t, late); err != nil {
 				t.Errorf("Token() of the late one = %v", err)
 			}
 			other.Forget(ref)
@@ -294,13 +294,12 @@ func TestSlowServer(t *testing.T) {
 			done <- err
 		}()
 	}
-	<-arrived
+	receive(t, arrived)
 	// Three times the lease is extended, by the database's own clock.
-	first := w.rows(`SELECT lease_until::text FROM credentials.grants`)[0]
-	for n := 0; n < 3; {
-		if next := w.rows(`SELECT lease_until::text FROM credentials.grants`)[0]; next != first {
-			first, n = next, n+1
-		}
+	lease := func() string { return w.rows(`SELECT lease_until::text FROM credentials.grants`)[0] }
+	for range 3 {
+		before := lease()
+		eventually(t, "the lease is extended", func() bool { return lease() != before })
 	}
 	close(answer)
 	for range 2 {
@@ -378,7 +377,7 @@ func TestOthersDuringARenewal(t *testing.T) {
 			})
 			first := make(chan error)
 			go func() { first <- k.Refresh(t.Context(), w.who, ref) }()
-			<-arrived
+			receive(t, arrived)
 			version := make(chan int64)
 			go func() {
 				got, err := other.Token(t.Context(), ref)
@@ -426,7 +425,7 @@ func TestRemovedDuringRenewal(t *testing.T) {
 			})
 			got := make(chan error)
 			go func() { _, err := k.Token(t.Context(), ref); got <- err }()
-			<-arrived
+			receive(t, arrived)
 			w.change(`DELETE FROM credentials.accounts WHERE id = $1`, ref.Account)
 			close(release)
 			wantFault(t, "Token()", <-got, fault.NotFound, "ACCOUNT_NO_GRANT")

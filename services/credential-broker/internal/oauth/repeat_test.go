@@ -261,7 +261,10 @@ func TestFirstToReturn(t *testing.T) {
 			}
 			if form, _ := url.ParseQuery(string(body)); held != "" && form.Get("code") == held {
 				close(arrived)
-				<-answer
+				select {
+				case <-answer:
+				case <-t.Context().Done():
+				}
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			server.ServeHTTP(rw, r)
@@ -286,13 +289,13 @@ func TestFirstToReturn(t *testing.T) {
 		_, err := k.Complete(t.Context(), other, slow)
 		ended <- err
 	}()
-	<-arrived
+	receive(t, arrived)
 	if _, err := k.Complete(t.Context(), w.who, first); err != nil {
 		t.Fatal(err)
 	}
 	theirs := w.token(k, ref)
 	close(answer)
-	wantFault(t, "Complete() of who was with the provider", <-ended, fault.Conflict, "LOGIN_UNKNOWN")
+	wantFault(t, "Complete() of who was with the provider", receive(t, ended), fault.Conflict, "LOGIN_UNKNOWN")
 	if !strings.Contains(w.log.String(), "stays valid at the provider") || w.server.Calls().Revoke > 0 {
 		t.Errorf("the log does not tell of the grant that nobody has, or it was revoked: %s", w.log)
 	}
@@ -372,7 +375,10 @@ func TestDeviceAgainDuringPoll(t *testing.T) {
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/token" && held.CompareAndSwap(true, false) {
 				arrived <- struct{}{}
-				<-answer
+				select {
+				case <-answer:
+				case <-t.Context().Done():
+				}
 			}
 			server.ServeHTTP(rw, r)
 		})
@@ -413,14 +419,14 @@ func TestDeviceAgainDuringPoll(t *testing.T) {
 			defer close(polled)
 			tt.want(k.Poll(t.Context(), w.who, first.ID))
 		}()
-		<-arrived
+		receive(t, arrived)
 		again, err := other.Start(t.Context(), w.who, r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		now()
 		answer <- struct{}{}
-		<-polled
+		receive(t, polled)
 		w.server.Decide(again.UserCode, true)
 		w.server.Rest()
 		got, err := other.Poll(t.Context(), w.who, again.ID)

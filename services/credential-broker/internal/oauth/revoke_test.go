@@ -197,13 +197,25 @@ func (w *world) lateAnswer(k *oauth.Keeper, ref oauth.Ref) (answer chan struct{}
 		defer close(done)
 		_, _ = k.Token(w.t.Context(), ref) // a token, or that it was signed out
 	}()
-	<-rotated
+	receive(w.t, rotated)
 	w.grants(`lease_until = now()`, func(g *accountfile.Grant, now time.Time) {
 		if g.Attempt != nil {
 			g.Attempt.LeaseUntil = now
 		}
 	})
 	return answer, done
+}
+
+// receive waits a minute for what comes from c.
+func receive[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(time.Minute):
+		t.Fatal("nothing came within a minute")
+		panic("not reached")
+	}
 }
 
 // eventually waits for what another process or the database does.

@@ -205,10 +205,19 @@ func TestBackupUnderTraffic(t *testing.T) {
 			}
 		}
 	}()
-	for <-sold < 50 {
+	sale := func() int {
+		select {
+		case n := <-sold:
+			return n
+		case err := <-ended:
+			t.Fatalf("no more can be sold: %v", err)
+			panic("not reached")
+		}
+	}
+	for sale() < 50 {
 	}
 	file, m := write(t, from, left, right)
-	<-sold
+	sale()
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -527,7 +527,11 @@ func TestStop(t *testing.T) {
 	if err == nil {
 		t.Error("a stopped call succeeded")
 	}
-	<-left
+	select {
+	case <-left:
+	case <-time.After(time.Minute):
+		t.Fatalf("the server does not see the connection closed; the call ended with %v", err)
+	}
 	t.Logf("closed %v after the call began", time.Since(begin))
 	w.mustOpen("/")
 	if got := w.read(); got != "here" {

@@ -240,12 +240,16 @@ func leak(t *testing.T, namespace bool) {
 			_, _ = fmt.Fprintf(w, `fetch('http://%s/x', {mode: 'no-cors'})`, r.URL.RawQuery)
 		case "/page":
 			w.Header().Set("Content-Type", "text/html")
-			_, _ = fmt.Fprint(w, "<!doctype html><title>page</title>", <-target)
+			select {
+			case html := <-target:
+				_, _ = fmt.Fprint(w, "<!doctype html><title>page</title>", html)
+			case <-r.Context().Done(): // asked for again
+			}
 		case "/favicon.ico":
 			w.WriteHeader(http.StatusNotFound)
 		}
 	}))
-	defer site.Close()
+	t.Cleanup(site.Close) // after the browser
 	dns := &names{asked: map[string]int{}}
 	// The range lets every port through, so that only its address keeps a page from the canary.
 	cfg := settings(t, site.Listener.Addr().String()+",127.0.0.1:"+allowed.port+",10.254.0.0/16")

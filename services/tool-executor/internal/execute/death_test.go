@@ -63,10 +63,10 @@ func TestDeathAroundACall(t *testing.T) {
 				c := w.call("act", `{}`)
 				_, bury := victim.handle(t, c)
 				if hold != nil {
-					<-hold.Reached()
+					receive(t, hold.Reached())
 					victim.kill()
 				}
-				<-victim.died
+				receive(t, victim.died)
 				if p.lands == "before" {
 					hold.Release()
 				}
@@ -154,7 +154,7 @@ func TestStopped(t *testing.T) {
 			zombie := w.newMortal(t, r, effect, soon, setClaim, true)
 			c := w.call("act", `{}`)
 			ended, _ := zombie.handle(t, c)
-			<-zombie.died
+			receive(t, zombie.died)
 			mine := r.tool(effect, alone(t), soon)
 			mine.spec.Deadline = time.Second // and so long for what may still come
 			heir := w.with(mine).start(t, func(c *execute.Config) { c.Lease = quick })
@@ -162,7 +162,7 @@ func TestStopped(t *testing.T) {
 			awaitOutcome(t, w, c)
 			before := r.Get(c.GetKey())
 			zombie.goOn()
-			if err := <-ended; err == nil {
+			if err := receive(t, ended); err == nil {
 				t.Error("Handle of the zombie = nil: it acked what another one has done")
 			}
 			after := r.Get(c.GetKey())
@@ -188,7 +188,7 @@ func TestStopped(t *testing.T) {
 			zombie := w.newMortal(t, r, effect, soon, never, true)
 			c := w.call("act", `{}`)
 			ended, _ := zombie.handle(t, c)
-			<-hold.Reached()
+			receive(t, hold.Reached())
 			zombie.kill() // it does not renew, and is present
 			heir := w.with(r.tool(effect, alone(t), soon)).start(t, func(c *execute.Config) { c.Lease = quick })
 			heir.sweep(t)
@@ -196,7 +196,7 @@ func TestStopped(t *testing.T) {
 			hold.Release()
 			awaitOutcome(t, w, c)
 			zombie.goOn()
-			if err := <-ended; err == nil {
+			if err := receive(t, ended); err == nil {
 				t.Error("Handle of the zombie = nil: it acked what another one has done")
 			}
 			state, want := ok, 1
@@ -224,7 +224,7 @@ func TestStoppedThenDead(t *testing.T) {
 	zombie := w.newMortal(t, r, verify, soon, setClaim, true)
 	c := w.call("act", `{}`)
 	zombie.handle(t, c)
-	<-zombie.died
+	receive(t, zombie.died)
 	heir := w.with(r.tool(verify, alone(t), soon)).start(t, func(c *execute.Config) { c.Lease = 100 * time.Millisecond })
 	heir.sweep(t)
 	for range 3 { // looked up, not found, and not run
@@ -253,7 +253,7 @@ func TestLostClaimEndsTheTool(t *testing.T) {
 	c := w.call("act", `{}`)
 	ended := make(chan error, 1)
 	go func() { ended <- e.Handle(t.Context(), c) }()
-	<-begun
+	receive(t, begun)
 	other := ledger.New(w.db, "other", patience)
 	for { // it renews in between
 		open, err := other.Open(t.Context())
@@ -266,7 +266,7 @@ func TestLostClaimEndsTheTool(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := <-ended; err == nil {
+	if err := receive(t, ended); err == nil {
 		t.Error("Handle of a lost call was acked")
 	}
 	if o := w.outcome(t, c); o != nil {
@@ -284,7 +284,7 @@ func TestCallOfAnotherExecutor(t *testing.T) {
 	c := w.call("act", `{}`)
 	ended := make(chan error, 1)
 	go func() { ended <- e.Handle(t.Context(), c) }()
-	<-begun
+	receive(t, begun)
 	for until := time.Now().Add(time.Second); time.Now().Before(until); {
 		for _, x := range []*executor{e, other} {
 			if err := x.Handle(t.Context(), c); err != nil {
@@ -301,7 +301,7 @@ func TestCallOfAnotherExecutor(t *testing.T) {
 	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
+	if err := receive(t, ended); err != nil {
 		t.Errorf("Handle = %v", err)
 	}
 	w.ended(t, c, unknown, "cancelled")

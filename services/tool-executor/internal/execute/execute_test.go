@@ -206,7 +206,7 @@ func TestCancel(t *testing.T) {
 				t.Errorf("Handle = %v", err)
 			}
 		})
-		<-begun
+		receive(t, begun)
 	}
 	// A cancel of one call of the run.
 	if err := e.Cancel(&toolv1.Cancel{RunId: w.run.String(), Keys: []string{first.GetKey()}}); err != nil {
@@ -338,7 +338,7 @@ func TestSlots(t *testing.T) {
 				t.Errorf("Handle = %v", err)
 			}
 		})
-		<-begun
+		receive(t, begun)
 	}
 	begin(w.call("act", `{}`))
 	begin(w.call("act", `{}`))
@@ -371,11 +371,14 @@ func TestSlots(t *testing.T) {
 // A free slot goes to the workspace that has none, not to the call that came first.
 func TestSlotsAreFair(t *testing.T) {
 	t.Parallel()
-	begun, stop := make(chan id.Workspace), make(chan struct{})
+	begun, stop := make(chan id.Workspace, 16), make(chan struct{})
 	w := newWorld(t, newFake("act", pure, func(ctx context.Context, _ tool.Call) (tool.Result, error) {
 		actor, _ := identity.From(ctx)
 		begun <- actor.Workspace
-		<-stop
+		select {
+		case <-stop:
+		case <-ctx.Done():
+		}
 		return tool.Object("done"), nil
 	}))
 	e := w.start(t, func(c *execute.Config) { c.Slots, c.PerWorkspace, c.Wait = 1, 1, patience })
@@ -389,27 +392,27 @@ func TestSlotsAreFair(t *testing.T) {
 		})
 	}
 	handle(w.call("act", `{}`))
-	<-begun
+	receive(t, begun)
 	const flood = 5
 	for range flood {
 		handle(w.call("act", `{}`))
 	}
 	elsewhere, other := w.call("act", `{}`), id.New[id.Workspace]()
 	elsewhere.WorkspaceId = other.String()
-	for e.Waiting() < flood {
+	for e.Waiting() < flood && !t.Failed() {
 		runtime.Gosched()
 	}
 	handle(elsewhere)
-	for e.Waiting() < flood+1 {
+	for e.Waiting() < flood+1 && !t.Failed() {
 		runtime.Gosched()
 	}
 	stop <- struct{}{}
-	if ws := <-begun; ws != other {
+	if ws := receive(t, begun); ws != other {
 		t.Error("the next call is one of the flood, want the other workspace's")
 	}
 	close(stop)
 	for range flood {
-		<-begun
+		receive(t, begun)
 	}
 }
 
@@ -566,9 +569,9 @@ func TestDrain(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- leaving.Handle(ctx, c) }()
-		<-begun
+		receive(t, begun)
 		stop(bus.ErrDraining)
-		err := <-ended
+		err := receive(t, ended)
 		if effect == unsafe {
 			if err != nil {
 				t.Errorf("%v: Handle = %v, want the unknown outcome recorded", effect, err)

@@ -92,8 +92,19 @@ type executor struct {
 	log    *lines
 }
 
-// patience is a lease that no test waits for.
+// patience is a lease that no test waits for, and the bound of what tests wait for.
 const patience = time.Minute
+
+func receive[T any](t testing.TB, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(patience):
+		t.Fatal("nothing came in time")
+		panic("not reached")
+	}
+}
 
 // start returns an executor that keeps its leases until the test ends. change may be nil.
 func (w *world) start(t testing.TB, change func(*execute.Config)) *executor {
