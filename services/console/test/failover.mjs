@@ -1,6 +1,8 @@
 // A person uses the console at an address behind which gateways are, and a second one at another
 // gateway, whose address is the second argument. The first two lines of input are their tokens. It
-// says "kill" in the middle of an answer, and goes on when the next line has come.
+// says "kill" in the middle of an answer, and goes on when the next line has come. Then the line is the
+// session of a model that calls a tool after 3 s: it says "stop" before that, and "start" once it has seen
+// that the run is paused.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";
 import { stopClock } from "./people.mjs";
@@ -74,6 +76,19 @@ try {
 	await check();
 	await page.reload();
 	await check();
+	console.log("deploy");
+	const session = (await input.next()).value;
+	await page.goto(`${page.url().replace(/\/s\/.*/, "")}/s/${session}`);
+	await say("deploy");
+	await page.getByText("Let me see.").waitFor();
+	console.log("stop");
+	const paused = page.getByText("Paused between steps: a deploy is going on. Goes on by itself.");
+	await paused.waitFor();
+	console.log("start");
+	await page.getByText("Two minutes to three.").waitFor();
+	await idle();
+	assert.equal(await paused.count(), 0);
+	assert.equal(await page.getByText(/took over/).count(), 0, "a deploy loses nothing");
 } finally {
 	await browser.close();
 	process.stdin.destroy();
