@@ -523,11 +523,16 @@ func TestWaiting(t *testing.T) {
 			w.start()
 			session := w.session(&agentv1.CreateSessionRequest{})
 			v := w.watch(session)
-			w.submit(session, "go")
+			sub := w.submit(session, "go")
 			events := v.until(isEnd)
 			checkDense(t, events)
 			if diff := cmp.Diff(append([]string{`1 user "go"`, "1 start"}, tc.want...), lines(events)); diff != "" {
 				t.Error(diff)
+			}
+			end := events[len(events)-1]
+			told, stored := end.GetError().GetRetryAt(), w.run(sub.GetRun().GetId()).GetRun().GetErrorRetryAt()
+			if !told.AsTime().Equal(stored.AsTime()) || end.GetError() != nil && !told.AsTime().After(end.GetTime().AsTime()) {
+				t.Errorf("the run may be tried again at %v, and its row says %v", told, stored)
 			}
 			for i, ev := range events {
 				if ev.GetWaiting() == nil {

@@ -1,10 +1,40 @@
 import { expect, test } from "vitest";
-import { ago, clock, decisionWords, money, since, tellingArgument, timeOfDay, timeOn, tokens, toolWords, until } from "./words.ts";
+import {
+	ago,
+	backAt,
+	backWords,
+	clock,
+	decisionWords,
+	money,
+	since,
+	tellingArgument,
+	timeOfDay,
+	timeOn,
+	tokens,
+	toolWords,
+	until,
+} from "./words.ts";
 
 test("tools have names in words", () => {
 	expect(toolWords("doc_create")).toBe("Create document");
 	expect(toolWords("mcp__tracker__create_issue")).toBe("Create issue, tracker");
 	expect(toolWords("something_new")).toBe("Something new");
+});
+
+test("how long the line was lost, and what came meanwhile", () => {
+	expect([undefined, 0, 1, 1214].map((n) => backWords(38_400, n))).toEqual([
+		"Back on the line after 38 s. What happened meanwhile is here.",
+		"Back on the line after 38 s. You missed nothing.",
+		"Back on the line. You missed one event in 38 s; it is here.",
+		"Back on the line. You missed 1,214 events in 38 s; all of them are here.",
+	]);
+});
+
+test("when something is back", () => {
+	const at = "2026-11-25T12:50:00Z";
+	const now = Date.parse(at);
+	expect(backAt(at, now - 18 * 60_000)).toBe(`It is back at ${timeOfDay(at)}, in 18 min.`);
+	expect(backAt(at, now + 1)).toBe(`It was to be back at ${timeOfDay(at)}.`);
 });
 
 test("the argument that tells most", () => {

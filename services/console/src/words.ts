@@ -142,6 +142,11 @@ export function until(at: string, now = Date.now()): string {
 	return m < 60 ? `${m} min` : `${Math.floor(m / 60)} h ${m % 60} min`;
 }
 
+/** When what failed may succeed: "It is back at 14:50, in 18 min." */
+export function backAt(at: string, now = Date.now()): string {
+	return Date.parse(at) > now ? `It is back at ${timeOn(at, now)}, in ${until(at, now)}.` : `It was to be back at ${timeOn(at, now)}.`;
+}
+
 /** "Today", "Yesterday", or the date: the heading over sessions of one day. */
 export function dayOf(at: string, now = Date.now()): string {
 	const day = new Date(at).toDateString();

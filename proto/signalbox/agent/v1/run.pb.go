@@ -216,7 +216,9 @@ type Run struct {
 	// included, in millionths of a dollar. Absent if a price is unknown or nothing was committed.
 	CostMicros *int64 `protobuf:"varint,24,opt,name=cost_micros,json=costMicros,proto3,oneof" json:"cost_micros,omitempty"`
 	// ListRuns only; empty if the session has no title yet.
-	SessionTitle  string `protobuf:"bytes,25,opt,name=session_title,json=sessionTitle,proto3" json:"session_title,omitempty"`
+	SessionTitle string `protobuf:"bytes,25,opt,name=session_title,json=sessionTitle,proto3" json:"session_title,omitempty"`
+	// When what failed may succeed; absent if unknown.
+	ErrorRetryAt  *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=error_retry_at,json=errorRetryAt,proto3" json:"error_retry_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -424,6 +426,13 @@ func (x *Run) GetSessionTitle() string {
 		return x.SessionTitle
 	}
 	return ""
+}
+
+func (x *Run) GetErrorRetryAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErrorRetryAt
+	}
+	return nil
 }
 
 // One model call and the tools it asked for.
@@ -1395,7 +1404,7 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\x12cache_write_tokens\x18\x03 \x01(\x03R\x10cacheWriteTokens\x12#\n" +
 	"\routput_tokens\x18\x04 \x01(\x03R\foutputTokens\x12)\n" +
 	"\x10reasoning_tokens\x18\x05 \x01(\x03R\x0freasoningTokens\x12\x1c\n" +
-	"\testimated\x18\x06 \x01(\bR\testimated\"\xa5\a\n" +
+	"\testimated\x18\x06 \x01(\bR\testimated\"\xe7\a\n" +
 	"\x03Run\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1429,7 +1438,8 @@ const file_signalbox_agent_v1_run_proto_rawDesc = "" +
 	"\rfinish_detail\x18\x17 \x01(\tR\ffinishDetail\x12$\n" +
 	"\vcost_micros\x18\x18 \x01(\x03H\x01R\n" +
 	"costMicros\x88\x01\x01\x12#\n" +
-	"\rsession_title\x18\x19 \x01(\tR\fsessionTitleB\r\n" +
+	"\rsession_title\x18\x19 \x01(\tR\fsessionTitle\x12@\n" +
+	"\x0eerror_retry_at\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\ferrorRetryAtB\r\n" +
 	"\v_last_eventB\x0e\n" +
 	"\f_cost_micros\"\xe4\x02\n" +
 	"\x04Step\x12\x14\n" +
@@ -1578,43 +1588,44 @@ var file_signalbox_agent_v1_run_proto_depIdxs = []int32{
 	16, // 2: signalbox.agent.v1.Run.created_at:type_name -> google.protobuf.Timestamp
 	16, // 3: signalbox.agent.v1.Run.started_at:type_name -> google.protobuf.Timestamp
 	16, // 4: signalbox.agent.v1.Run.ended_at:type_name -> google.protobuf.Timestamp
-	1,  // 5: signalbox.agent.v1.Step.usage:type_name -> signalbox.agent.v1.Usage
-	1,  // 6: signalbox.agent.v1.Step.wasted:type_name -> signalbox.agent.v1.Usage
-	16, // 7: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
-	17, // 8: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
-	18, // 9: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
-	19, // 10: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
-	16, // 11: signalbox.agent.v1.ToolCall.client_until:type_name -> google.protobuf.Timestamp
-	16, // 12: signalbox.agent.v1.ToolCall.planned_at:type_name -> google.protobuf.Timestamp
-	16, // 13: signalbox.agent.v1.ToolCall.done_at:type_name -> google.protobuf.Timestamp
-	2,  // 14: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
-	3,  // 15: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
-	4,  // 16: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
-	0,  // 17: signalbox.agent.v1.ListRunsRequest.states:type_name -> signalbox.agent.v1.RunState
-	2,  // 18: signalbox.agent.v1.ListRunsResponse.runs:type_name -> signalbox.agent.v1.Run
-	11, // 19: signalbox.agent.v1.GetTraceResponse.attempts:type_name -> signalbox.agent.v1.Attempt
-	12, // 20: signalbox.agent.v1.GetTraceResponse.moments:type_name -> signalbox.agent.v1.Moment
-	16, // 21: signalbox.agent.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
-	16, // 22: signalbox.agent.v1.Attempt.first_output_at:type_name -> google.protobuf.Timestamp
-	16, // 23: signalbox.agent.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
-	16, // 24: signalbox.agent.v1.Moment.time:type_name -> google.protobuf.Timestamp
-	16, // 25: signalbox.agent.v1.Moment.until:type_name -> google.protobuf.Timestamp
-	15, // 26: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
-	20, // 27: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
-	16, // 28: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
-	5,  // 29: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
-	7,  // 30: signalbox.agent.v1.RunService.ListRuns:input_type -> signalbox.agent.v1.ListRunsRequest
-	9,  // 31: signalbox.agent.v1.RunService.GetTrace:input_type -> signalbox.agent.v1.GetTraceRequest
-	13, // 32: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
-	6,  // 33: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
-	8,  // 34: signalbox.agent.v1.RunService.ListRuns:output_type -> signalbox.agent.v1.ListRunsResponse
-	10, // 35: signalbox.agent.v1.RunService.GetTrace:output_type -> signalbox.agent.v1.GetTraceResponse
-	14, // 36: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
-	33, // [33:37] is the sub-list for method output_type
-	29, // [29:33] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	16, // 5: signalbox.agent.v1.Run.error_retry_at:type_name -> google.protobuf.Timestamp
+	1,  // 6: signalbox.agent.v1.Step.usage:type_name -> signalbox.agent.v1.Usage
+	1,  // 7: signalbox.agent.v1.Step.wasted:type_name -> signalbox.agent.v1.Usage
+	16, // 8: signalbox.agent.v1.Step.committed_at:type_name -> google.protobuf.Timestamp
+	17, // 9: signalbox.agent.v1.ToolCall.effect:type_name -> signalbox.tool.v1.Effect
+	18, // 10: signalbox.agent.v1.ToolCall.outcome:type_name -> signalbox.tool.v1.Outcome
+	19, // 11: signalbox.agent.v1.ToolCall.approval:type_name -> signalbox.agent.v1.Approval
+	16, // 12: signalbox.agent.v1.ToolCall.client_until:type_name -> google.protobuf.Timestamp
+	16, // 13: signalbox.agent.v1.ToolCall.planned_at:type_name -> google.protobuf.Timestamp
+	16, // 14: signalbox.agent.v1.ToolCall.done_at:type_name -> google.protobuf.Timestamp
+	2,  // 15: signalbox.agent.v1.GetRunResponse.run:type_name -> signalbox.agent.v1.Run
+	3,  // 16: signalbox.agent.v1.GetRunResponse.steps:type_name -> signalbox.agent.v1.Step
+	4,  // 17: signalbox.agent.v1.GetRunResponse.tool_calls:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 18: signalbox.agent.v1.ListRunsRequest.states:type_name -> signalbox.agent.v1.RunState
+	2,  // 19: signalbox.agent.v1.ListRunsResponse.runs:type_name -> signalbox.agent.v1.Run
+	11, // 20: signalbox.agent.v1.GetTraceResponse.attempts:type_name -> signalbox.agent.v1.Attempt
+	12, // 21: signalbox.agent.v1.GetTraceResponse.moments:type_name -> signalbox.agent.v1.Moment
+	16, // 22: signalbox.agent.v1.Attempt.started_at:type_name -> google.protobuf.Timestamp
+	16, // 23: signalbox.agent.v1.Attempt.first_output_at:type_name -> google.protobuf.Timestamp
+	16, // 24: signalbox.agent.v1.Attempt.ended_at:type_name -> google.protobuf.Timestamp
+	16, // 25: signalbox.agent.v1.Moment.time:type_name -> google.protobuf.Timestamp
+	16, // 26: signalbox.agent.v1.Moment.until:type_name -> google.protobuf.Timestamp
+	15, // 27: signalbox.agent.v1.ListEventsResponse.events:type_name -> signalbox.agent.v1.LoggedEvent
+	20, // 28: signalbox.agent.v1.LoggedEvent.event:type_name -> signalbox.run.v1.Event
+	16, // 29: signalbox.agent.v1.LoggedEvent.stream_created:type_name -> google.protobuf.Timestamp
+	5,  // 30: signalbox.agent.v1.RunService.GetRun:input_type -> signalbox.agent.v1.GetRunRequest
+	7,  // 31: signalbox.agent.v1.RunService.ListRuns:input_type -> signalbox.agent.v1.ListRunsRequest
+	9,  // 32: signalbox.agent.v1.RunService.GetTrace:input_type -> signalbox.agent.v1.GetTraceRequest
+	13, // 33: signalbox.agent.v1.RunService.ListEvents:input_type -> signalbox.agent.v1.ListEventsRequest
+	6,  // 34: signalbox.agent.v1.RunService.GetRun:output_type -> signalbox.agent.v1.GetRunResponse
+	8,  // 35: signalbox.agent.v1.RunService.ListRuns:output_type -> signalbox.agent.v1.ListRunsResponse
+	10, // 36: signalbox.agent.v1.RunService.GetTrace:output_type -> signalbox.agent.v1.GetTraceResponse
+	14, // 37: signalbox.agent.v1.RunService.ListEvents:output_type -> signalbox.agent.v1.ListEventsResponse
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_run_proto_init() }

@@ -1917,9 +1917,11 @@ func (x *Done) GetMessageId() string {
 
 // The end of a run that failed.
 type Error struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Message       string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	Code          string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Message string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	Code    string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	// When the same may succeed, if the provider or the credential broker said so.
+	RetryAt       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=retry_at,json=retryAt,proto3" json:"retry_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1966,6 +1968,13 @@ func (x *Error) GetCode() string {
 		return x.Code
 	}
 	return ""
+}
+
+func (x *Error) GetRetryAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RetryAt
+	}
+	return nil
 }
 
 var File_signalbox_run_v1_event_proto protoreflect.FileDescriptor
@@ -2135,10 +2144,11 @@ const file_signalbox_run_v1_event_proto_rawDesc = "" +
 	"\tsimulated\x18\a \x01(\bR\tsimulated\x12#\n" +
 	"\rfinish_detail\x18\b \x01(\tR\ffinishDetail\x12\x1d\n" +
 	"\n" +
-	"message_id\x18\t \x01(\tR\tmessageId\"5\n" +
+	"message_id\x18\t \x01(\tR\tmessageId\"l\n" +
 	"\x05Error\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x12\n" +
-	"\x04code\x18\x02 \x01(\tR\x04codeB,Z*signalbox.dev/proto/signalbox/run/v1;runv1b\x06proto3"
+	"\x04code\x18\x02 \x01(\tR\x04code\x125\n" +
+	"\bretry_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aretryAtB,Z*signalbox.dev/proto/signalbox/run/v1;runv1b\x06proto3"
 
 var (
 	file_signalbox_run_v1_event_proto_rawDescOnce sync.Once
@@ -2207,11 +2217,12 @@ var file_signalbox_run_v1_event_proto_depIdxs = []int32{
 	23, // 24: signalbox.run.v1.ToolApprovalRequest.expires_at:type_name -> google.protobuf.Timestamp
 	23, // 25: signalbox.run.v1.ToolClientRequest.expires_at:type_name -> google.protobuf.Timestamp
 	23, // 26: signalbox.run.v1.Waiting.until:type_name -> google.protobuf.Timestamp
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	23, // 27: signalbox.run.v1.Error.retry_at:type_name -> google.protobuf.Timestamp
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_run_v1_event_proto_init() }

@@ -181,7 +181,7 @@ func (a *answering) giveUp(ctx context.Context, message, code string) error {
 	}
 	// End it without the log. Viewers learn of the end from the rows.
 	_, end.Subject = run.LogSubject(a.cfg.Partitions, r.Workspace, r.Session)
-	end.Events = runlog.Stamp(a.claim, r.LastEvent+1, failed(end.ErrorMessage, end.ErrorCode))
+	end.Events = runlog.Stamp(a.claim, r.LastEvent+1, failed(&end))
 	return a.Store.Finish(ctx, a.claim, end)
 }
 
@@ -604,7 +604,7 @@ func (a *answering) end(ctx context.Context, e run.End) error {
 	}
 	e.Text = a.text
 	if e.State == run.Failed {
-		e.Events = append(e.Events, failed(e.ErrorMessage, e.ErrorCode))
+		e.Events = append(e.Events, failed(&e))
 	} else {
 		e.Events = append(e.Events, done(r, a.allText(e.Answer), usage, steps, &e))
 	}

@@ -165,8 +165,12 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "… (shortened: the messages have the complete text)"
 }
 
-func failed(message, code string) *runv1.Event {
-	return &runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Message: message, Code: code}}}
+func failed(e *run.End) *runv1.Event {
+	out := &runv1.Error{Message: e.ErrorMessage, Code: e.ErrorCode}
+	if e.ErrorRetryAt != nil {
+		out.RetryAt = timestamppb.New(*e.ErrorRetryAt)
+	}
+	return &runv1.Event{Body: &runv1.Event_Error{Error: out}}
 }
 
 func userMessage(m run.Message, by id.Member) *runv1.Event {

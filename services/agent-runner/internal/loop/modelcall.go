@@ -298,7 +298,11 @@ func (a *answering) callFailed(ctx, stoppable context.Context, index int, partia
 		return false, err
 	}
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
-		return true, a.finish(ctx, run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)})
+		end := run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)}
+		if failure.RetryAfter > 0 {
+			end.ErrorRetryAt = new(time.Now().Add(failure.RetryAfter).Truncate(time.Second))
+		}
+		return true, a.finish(ctx, end)
 	}
 	switch f := fault.From(err); f.Kind {
 	case fault.Internal, fault.Unavailable, fault.Deadline, fault.Cancelled:

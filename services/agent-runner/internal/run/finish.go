@@ -26,6 +26,7 @@ type End struct {
 	FinishDetail string // for people; empty if the reason says it all
 	ErrorMessage string
 	ErrorCode    string
+	ErrorRetryAt *time.Time // when what failed may succeed; nil if unknown
 	// Answer is the answer of the last step if it is not committed yet.
 	Answer *Answer
 	// Time is as in Answer, and does not include that of the Answer.
@@ -85,10 +86,10 @@ func queueEnd(b *pgx.Batch, c *Claim, e End) {
 	queueProgress(b, c, used, steps, e.Events[len(e.Events)-1].GetNumber())
 	args := c.key()
 	args["state"], args["text"], args["reason"] = e.State, e.Text, e.FinishReason
-	args["detail"], args["message"], args["code"] = e.FinishDetail, e.ErrorMessage, e.ErrorCode
+	args["detail"], args["message"], args["code"], args["retry"] = e.FinishDetail, e.ErrorMessage, e.ErrorCode, e.ErrorRetryAt
 	b.Queue(`
 		UPDATE runs SET state = @state, text = @text, finish_reason = @reason, finish_detail = @detail, error_message = @message, error_code = @code,
-			lease_until = NULL, ended_at = clock_timestamp()
+			error_retry_at = @retry, lease_until = NULL, ended_at = clock_timestamp()
 		WHERE workspace_id = @workspace AND id = @run`, args)
 	b.Queue(`
 		UPDATE run_inbox SET read_at = clock_timestamp()

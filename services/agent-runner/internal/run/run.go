@@ -188,6 +188,7 @@ type Run struct {
 	FinishDetail     string
 	ErrorMessage     string
 	ErrorCode        string
+	ErrorRetryAt     *time.Time
 	Deadline         *time.Time
 	CreatedAt        time.Time
 	StartedAt        *time.Time
@@ -197,7 +198,7 @@ type Run struct {
 // Columns are the columns of a Run, for RowToStructByName.
 const Columns = `id, workspace_id, session_id, ordinal, state, user_message_id, created_by, role, provider, model, tools,
 	timezone, collect_tool_stats, response_schema, epoch, fruitless, last_event, steps, input_tokens, cache_read_tokens, cache_write_tokens,
-	output_tokens, reasoning_tokens, estimated, text, finish_reason, finish_detail, error_message, error_code, deadline, created_at, started_at, ended_at`
+	output_tokens, reasoning_tokens, estimated, text, finish_reason, finish_detail, error_message, error_code, error_retry_at, deadline, created_at, started_at, ended_at`
 
 // Simulator is the provider whose answers come from a script. It speaks Anthropic's
 // protocol. As simulator-openai and simulator-openrouter it speaks those protocols.
@@ -224,6 +225,9 @@ func (r *Run) Proto() *agentv1.Run {
 	}
 	if r.StartedAt != nil {
 		out.StartedAt = timestamppb.New(*r.StartedAt)
+	}
+	if r.ErrorRetryAt != nil {
+		out.ErrorRetryAt = timestamppb.New(*r.ErrorRetryAt)
 	}
 	if r.EndedAt != nil {
 		out.EndedAt = timestamppb.New(*r.EndedAt)

@@ -80,7 +80,7 @@ func (d *rows) finish(c *run.Claim, e run.End) error {
 		d.complete(row, e.Answer.Step)
 	}
 	now := d.cfg.now()
-	row.State, row.Text, row.FinishReason, row.ErrorMessage, row.ErrorCode = e.State, e.Text, e.FinishReason, e.ErrorMessage, e.ErrorCode
+	row.State, row.Text, row.FinishReason, row.ErrorMessage, row.ErrorCode, row.ErrorRetryAt = e.State, e.Text, e.FinishReason, e.ErrorMessage, e.ErrorCode, e.ErrorRetryAt
 	row.LastEvent = e.Events[len(e.Events)-1].GetNumber()
 	row.EndedAt, row.lease, row.Fruitless = &now, time.Time{}, 0
 	for _, i := range d.inbox {

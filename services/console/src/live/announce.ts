@@ -20,7 +20,7 @@ export function announcer(): (v: View) => string {
 export function happened({ lines, active }: Pick<View, "lines" | "active">): string {
 	const last = lines.at(-1);
 	const before = lines.at(-2);
-	if (last?.kind === "note") return [last.title, last.text].filter(Boolean).join(" ");
+	if (last?.kind === "note") return [last.title, last.text, last.kept].filter(Boolean).join(" ");
 	if (last?.kind !== "step") return "";
 	if (active?.run === last.run) {
 		// Not while calls arrive: their number would be said as it grows.

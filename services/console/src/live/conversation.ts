@@ -116,6 +116,10 @@ export interface Note {
 	code?: string | undefined;
 	/** What a person can do about it: choose another account or model, give it more steps, or raise a budget. */
 	about?: "accounts" | "steps" | "budget" | undefined;
+	/** Said after the text and the time. */
+	kept?: string;
+	/** When what failed may succeed. */
+	back?: string | undefined;
 	run: string;
 }
 
@@ -473,7 +477,7 @@ export class Conversation {
 				this.#ended(e.runId, noteOfEnd(e.runId, e.finishReason, e.finishDetail, e.steps));
 				return;
 			case "error":
-				this.#ended(e.runId, noteOfError(e.runId, e.error, e.code));
+				this.#ended(e.runId, noteOfError(e.runId, e.error, e.code, e.retryAt));
 				return;
 		}
 	}
@@ -701,7 +705,7 @@ function linesOf(
 		if (!r) return;
 		stopped.delete(r.run_id);
 		const note = r.error
-			? noteOfError(r.run_id, r.error.message, r.error.code)
+			? noteOfError(r.run_id, r.error.message, r.error.code, r.error.retry_at)
 			: noteOfEnd(r.run_id, r.finish_reason, r.finish_detail, r.steps);
 		if (note) lines.push(note);
 	};

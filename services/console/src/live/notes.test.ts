@@ -5,6 +5,8 @@ import { noteOfEnd, noteOfError } from "./notes.ts";
 test("an account that cannot answer is told apart from other failures", () => {
 	const limited = "All 2 accounts for the provider anthropic are paused after failures: the first will be tried again in 18m0s.";
 	expect(noteOfError("r", limited, "MODEL_SERVER")).toMatchObject({ title: "No account could answer.", about: "accounts" });
+	const back = "2026-11-25T14:50:00Z";
+	expect(noteOfError("r", limited, "MODEL_RATE_LIMIT", back)).toMatchObject({ back });
 	expect(noteOfError("r", "The provider account has no credit or quota left.", "MODEL_QUOTA")).toMatchObject({ about: "accounts" });
 	expect(noteOfError("r", "The conversation is too long for this model.", "MODEL_CONTEXT_LENGTH")).toMatchObject({
 		title: "The run stopped.",

@@ -31,11 +31,13 @@ export const tookOver = (t?: Taken): string =>
 const accountCodes = new Set(["MODEL_RATE_LIMIT", "MODEL_QUOTA", "MODEL_AUTH"]);
 const accountWords = /\b(accounts?|credential) for the provider \S/;
 
+const kept = "What was done so far is kept.";
+
 /** The note at the end of a run that failed. */
-export function noteOfError(run: string, text: string, code: string | undefined): Note {
-	const note = { kind: "note", key: `${run}/end`, tone: "stop", code, run } as const;
+export function noteOfError(run: string, text: string, code: string | undefined, back?: string): Note {
+	const note = { kind: "note", key: `${run}/end`, tone: "stop", code, run, back } as const;
 	if (accountCodes.has(code ?? "") || accountWords.test(text))
-		return { ...note, title: "No account could answer.", text: `${text} What was done so far is kept.`, about: "accounts" };
+		return { ...note, title: "No account could answer.", text, kept, about: "accounts" };
 	return { ...note, title: "The run stopped.", text };
 }
 

@@ -1,6 +1,6 @@
 import { useEffect, useState } from "react";
 import { serverNow } from "../live/servertime.ts";
-import { clock } from "../words.ts";
+import { backAt, clock } from "../words.ts";
 
 /** The time now by the server's clock, once a second. */
 export function useNow(): number {
@@ -20,6 +20,11 @@ export function Elapsed({ since }: { since: number }) {
 /** What is left until a time: 0:21. It ends at 0:00. */
 export function Countdown({ until }: { until: string }) {
 	return <span className="n">{clock(Date.parse(until) - useNow() + 999)}</span>;
+}
+
+/** Says when something is back, and in how long. */
+export function Back({ at }: { at: string }) {
+	return backAt(at, useNow());
 }
 
 /** What is left until a time, as a ring that closes, and as a clock. */

@@ -8,6 +8,7 @@ import type { Figures, Line, Note, Said, Step } from "../live/conversation.ts";
 import { hasUnsaved } from "../storage.ts";
 import { clock, money, timeOfDay, tokens } from "../words.ts";
 import { Calls } from "./Call.tsx";
+import { Back } from "./Clock.tsx";
 import { drafts } from "./Composer.tsx";
 import { type ModelChoice, otherModel, useModels, usePresets } from "./choices.tsx";
 import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
@@ -297,7 +298,7 @@ function NoteBody({ note, last }: { note: Note; last: boolean }) {
 	if (note.tone === "plain") return <p className="text-small text-ink-2">{note.text}</p>;
 	return (
 		<Notice tone={note.tone}>
-			<b className="font-bold">{note.title}</b> {note.text}
+			<b className="font-bold">{note.title}</b> {note.text} {note.back && <Back at={note.back} />} {note.kept}
 			{note.tone === "stop" && note.code && <p className="n mt-1 text-small text-ink-3">{note.code}</p>}
 			{last && (
 				<p className="mt-2 flex flex-wrap items-center gap-2">

@@ -90,7 +90,7 @@ func TestEventsAreDescribed(t *testing.T) {
 		{&runv1.Event{Body: &runv1.Event_UserMessage{UserMessage: &runv1.UserMessage{ContentJson: `"hi"`}}}, &UserMessageEvent{}},
 		{&runv1.Event{Body: &runv1.Event_RunStart{RunStart: &runv1.RunStart{}}}, &RunStartEvent{}},
 		{&runv1.Event{Body: &runv1.Event_Done{Done: &runv1.Done{MessageId: "m"}}}, &DoneEvent{}},
-		{&runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Code: "X"}}}, &ErrorEvent{}},
+		{&runv1.Event{Body: &runv1.Event_Error{Error: &runv1.Error{Code: "X", RetryAt: &timestamppb.Timestamp{Nanos: 1}}}}, &ErrorEvent{}},
 	} {
 		_, data, ok := bytes.Cut(dialect.Plain{}.Append(nil, tt.in), []byte("data: "))
 		data, _, ok2 := bytes.Cut(data, []byte("\n"))

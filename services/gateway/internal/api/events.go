@@ -204,4 +204,6 @@ type ErrorEvent struct {
 	Error string `json:"error"`
 	Code  string `json:"code,omitempty"`
 	RunID string `json:"runId"`
+
+	RetryAt *time.Time `json:"retryAt,omitempty" doc:"When the same may succeed, if the provider or the credential broker said so."`
 }

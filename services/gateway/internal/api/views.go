@@ -136,8 +136,9 @@ type Run struct {
 
 // RunError says why a run failed.
 type RunError struct {
-	Message string `json:"message"`
-	Code    string `json:"code,omitempty"`
+	Message string  `json:"message"`
+	Code    string  `json:"code,omitempty"`
+	RetryAt *string `json:"retry_at,omitempty" format:"date-time" doc:"When the same may succeed, if the provider or the credential broker said so."`
 }
 
 func viewRun(r *agentv1.Run) Run {
@@ -148,7 +149,7 @@ func viewRun(r *agentv1.Run) Run {
 		CreatedAt: stamp(r.GetCreatedAt()), StartedAt: stampOrNull(r.GetStartedAt()), EndedAt: stampOrNull(r.GetEndedAt()), CostMicros: r.CostMicros,
 	}
 	if r.GetErrorMessage() != "" || r.GetErrorCode() != "" {
-		v.Error = &RunError{r.GetErrorMessage(), r.GetErrorCode()}
+		v.Error = &RunError{r.GetErrorMessage(), r.GetErrorCode(), stampOrNull(r.GetErrorRetryAt())}
 	}
 	if r.LastEvent != nil {
 		v.LastEventID = new(feed.Position{Run: r.GetOrdinal(), Number: r.GetLastEvent()}.String())

@@ -177,7 +177,7 @@ func appendPlainBorder(b []byte, e *runv1.Event) (string, []byte) {
 		if m.GetCode() != "" {
 			o = o.text("code", m.GetCode())
 		}
-		return "error", o.text("runId", e.GetRunId()).end()
+		return "error", o.text("runId", e.GetRunId()).time("retryAt", m.GetRetryAt()).end()
 	}
 	return "", nil
 }

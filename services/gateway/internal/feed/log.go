@@ -430,7 +430,7 @@ func ended(run *agentv1.Run) bool {
 func EndOf(run *agentv1.Run) *runv1.Event {
 	e := &runv1.Event{RunId: run.GetId(), RunOrdinal: run.GetOrdinal(), Number: run.GetLastEvent()}
 	if run.GetState() == agentv1.RunState_RUN_STATE_FAILED {
-		e.Body = &runv1.Event_Error{Error: &runv1.Error{Message: run.GetErrorMessage(), Code: run.GetErrorCode()}}
+		e.Body = &runv1.Event_Error{Error: &runv1.Error{Message: run.GetErrorMessage(), Code: run.GetErrorCode(), RetryAt: run.GetErrorRetryAt()}}
 		return e
 	}
 	e.Body = &runv1.Event_Done{Done: &runv1.Done{

@@ -2578,6 +2578,11 @@ export interface components {
         ErrorEvent: {
             code?: string;
             error: string;
+            /**
+             * Format: date-time
+             * @description When the same may succeed, if the provider or the credential broker said so.
+             */
+            retryAt?: string;
             runId: string;
             /** @enum {string} */
             type: "error";
@@ -3249,6 +3254,11 @@ export interface components {
         RunError: {
             code?: string;
             message: string;
+            /**
+             * Format: date-time
+             * @description When the same may succeed, if the provider or the credential broker said so.
+             */
+            retry_at?: string;
         };
         RunFigures: {
             /**
