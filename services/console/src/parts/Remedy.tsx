@@ -37,9 +37,11 @@ function ConnectButton({ of: { provider, again, label } }: { of: Extract<What, {
 	if (!may || connection.state === "disabled" || connection.state === "not_configured") return null;
 	return (
 		<>
-			<Button small look="primary" className="mt-2" onClick={() => setOpen(true)}>
-				{label}
-			</Button>
+			<p className="mt-2">
+				<Button small look="primary" onClick={() => setOpen(true)}>
+					{label}
+				</Button>
+			</p>
 			{open && <Connect connection={connection} onClose={() => setOpen(false)} />}
 		</>
 	);
@@ -52,9 +54,11 @@ function ServerButton({ of: { server: name, owners, label } }: { of: Extract<Wha
 	return (
 		<>
 			{(server.needs_sign_in || !owners) && (
-				<Button small look={owners ? "primary" : "plain"} className="mt-2" onClick={() => setOpen(true)}>
-					{label}
-				</Button>
+				<p className="mt-2">
+					<Button small look={owners ? "primary" : "plain"} onClick={() => setOpen(true)}>
+						{label}
+					</Button>
+				</p>
 			)}
 			{open && <ServerDialog server={server} onClose={() => setOpen(false)} />}
 		</>
@@ -65,8 +69,10 @@ function AccountsButton({ label }: { label: string }) {
 	const { workspace } = useWorkspace();
 	const navigate = useNavigate();
 	return (
-		<Button small className="mt-2" onClick={() => void navigate({ to: "/w/$slug/accounts", params: { slug: slugOf(workspace) } })}>
-			{label}
-		</Button>
+		<p className="mt-2">
+			<Button small onClick={() => void navigate({ to: "/w/$slug/accounts", params: { slug: slugOf(workspace) } })}>
+				{label}
+			</Button>
+		</p>
 	);
 }

@@ -65,7 +65,7 @@ export function Strip({
 				</Link>
 			)}
 			{(active.state === "waiting" || active.state === "paused") && active.reason && (
-				<span className="cut text-small text-ink-3">{active.reason}</span>
+				<span className={`cut text-small text-ink-3 ${css.reason}`}>{active.reason}</span>
 			)}
 			<span className="flex-1" />
 			{onStop && (
@@ -88,7 +88,7 @@ function Small({ done, now }: { done: number; now: Active["state"] }) {
 			{Array.from({ length: done - hidden }, (_, i) => (
 				<b key={i} data-is="done" />
 			))}
-			<b data-is={now === "waiting" ? "waiting" : "now"} />
+			<b data-is={now === "waiting" ? "waiting" : now === "paused" ? undefined : "now"} />
 		</span>
 	);
 }
