@@ -107,7 +107,8 @@ func TestListSessions(t *testing.T) {
 	}
 }
 
-// Sessions are found by what was said in them, of their own workspace alone, and by their state.
+// Sessions are found by what was said in them, of their own workspace alone, and by their state. A
+// list says how far the newest run of each has come.
 func TestSearchSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -174,6 +175,19 @@ func TestSearchSessions(t *testing.T) {
 	}
 	w.workspace = mine
 	checkSearchIndex(t, w)
+	w.session(&agentv1.CreateSessionRequest{Title: "Empty"})
+	res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]string{}
+	for _, s := range res.GetSessions() {
+		last[s.GetTitle()] = fmt.Sprintf("%s %d", s.GetLastRun().GetState(), s.GetLastRun().GetSteps())
+	}
+	want := map[string]string{"Animals": "RUN_STATE_DONE 1", "Busy": "RUN_STATE_RUNNING 0", "Empty": "RUN_STATE_UNSPECIFIED 0"}
+	if diff := cmp.Diff(want, last); diff != "" {
+		t.Errorf("the newest runs that have begun (-want +got):\n%s", diff)
+	}
 	for _, s := range []string{fox, busy} {
 		if _, err := w.conversations.DeleteSession(w.as(identity.Editor), &agentv1.DeleteSessionRequest{Id: s}); err != nil {
 			t.Fatal(err)

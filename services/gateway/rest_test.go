@@ -117,10 +117,14 @@ func TestListSessions(t *testing.T) {
 	}
 	w.runner.mu.Lock()
 	w.runner.sessions[want[3]].State, w.runner.sessions[want[3]].Match = "waiting", "the passage"
+	w.runner.sessions[want[3]].LastRun = &agentv1.SessionRun{Id: noone, State: agentv1.RunState_RUN_STATE_WAITING, Steps: 4}
 	w.runner.mu.Unlock()
 	found := call[struct{ Sessions []object }](t, in, w.owner, "GET", "/api/sessions?state=waiting", "", http.StatusOK).Sessions
 	if len(found) != 1 || found[0]["id"] != want[3] || found[0]["state"] != "waiting" || found[0]["match"] != "the passage" {
 		t.Errorf("waiting sessions = %v, want %s with its match", found, want[3])
+	}
+	if diff := cmp.Diff(object{"id": noone, "state": "waiting", "steps": 4.}, found[0]["last_run"]); diff != "" {
+		t.Errorf("last_run differs (-want +got):\n%s", diff)
 	}
 	call[object](t, in, w.owner, "GET", "/api/sessions?state=done", "", http.StatusBadRequest)
 }

@@ -105,7 +105,9 @@ type Session struct {
 	// only the title has them.
 	Match string `protobuf:"bytes,16,opt,name=match,proto3" json:"match,omitempty"`
 	// The session that it was forked from, which may be deleted; empty if it was not.
-	ForkedFrom    string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
+	ForkedFrom string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
+	// ListSessions only: the newest run that has begun. Absent if none has.
+	LastRun       *SessionRun `protobuf:"bytes,18,opt,name=last_run,json=lastRun,proto3" json:"last_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -259,6 +261,75 @@ func (x *Session) GetForkedFrom() string {
 	return ""
 }
 
+func (x *Session) GetLastRun() *SessionRun {
+	if x != nil {
+		return x.LastRun
+	}
+	return nil
+}
+
+// How far a run of a session has come.
+type SessionRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State RunState               `protobuf:"varint,2,opt,name=state,proto3,enum=signalbox.agent.v1.RunState" json:"state,omitempty"`
+	// Committed steps.
+	Steps         int32 `protobuf:"varint,3,opt,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionRun) Reset() {
+	*x = SessionRun{}
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionRun) ProtoMessage() {}
+
+func (x *SessionRun) ProtoReflect() protoreflect.Message {
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionRun.ProtoReflect.Descriptor instead.
+func (*SessionRun) Descriptor() ([]byte, []int) {
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SessionRun) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SessionRun) GetState() RunState {
+	if x != nil {
+		return x.State
+	}
+	return RunState_RUN_STATE_UNSPECIFIED
+}
+
+func (x *SessionRun) GetSteps() int32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
 // The names of the enabled tools, or prefixes that end in *, and with - in front those that are left
 // out; only such take them from the preset's, or for a run from the session's. May be empty.
 type ToolSelection struct {
@@ -270,7 +341,7 @@ type ToolSelection struct {
 
 func (x *ToolSelection) Reset() {
 	*x = ToolSelection{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[1]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -282,7 +353,7 @@ func (x *ToolSelection) String() string {
 func (*ToolSelection) ProtoMessage() {}
 
 func (x *ToolSelection) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[1]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -295,7 +366,7 @@ func (x *ToolSelection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolSelection.ProtoReflect.Descriptor instead.
 func (*ToolSelection) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{1}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ToolSelection) GetNames() []string {
@@ -338,7 +409,7 @@ type Message struct {
 
 func (x *Message) Reset() {
 	*x = Message{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[2]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -350,7 +421,7 @@ func (x *Message) String() string {
 func (*Message) ProtoMessage() {}
 
 func (x *Message) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[2]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -363,7 +434,7 @@ func (x *Message) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Message.ProtoReflect.Descriptor instead.
 func (*Message) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{2}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Message) GetId() string {
@@ -492,7 +563,7 @@ type CreateSessionRequest struct {
 
 func (x *CreateSessionRequest) Reset() {
 	*x = CreateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[3]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +575,7 @@ func (x *CreateSessionRequest) String() string {
 func (*CreateSessionRequest) ProtoMessage() {}
 
 func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[3]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +588,7 @@ func (x *CreateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{3}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CreateSessionRequest) GetTitle() string {
@@ -610,7 +681,7 @@ type EarlierMessage struct {
 
 func (x *EarlierMessage) Reset() {
 	*x = EarlierMessage{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -622,7 +693,7 @@ func (x *EarlierMessage) String() string {
 func (*EarlierMessage) ProtoMessage() {}
 
 func (x *EarlierMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[4]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -635,7 +706,7 @@ func (x *EarlierMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EarlierMessage.ProtoReflect.Descriptor instead.
 func (*EarlierMessage) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{4}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *EarlierMessage) GetRole() string {
@@ -663,7 +734,7 @@ type ClientTools struct {
 
 func (x *ClientTools) Reset() {
 	*x = ClientTools{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +746,7 @@ func (x *ClientTools) String() string {
 func (*ClientTools) ProtoMessage() {}
 
 func (x *ClientTools) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[5]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +759,7 @@ func (x *ClientTools) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientTools.ProtoReflect.Descriptor instead.
 func (*ClientTools) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{5}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClientTools) GetTools() []*ClientTool {
@@ -712,7 +783,7 @@ type ClientTool struct {
 
 func (x *ClientTool) Reset() {
 	*x = ClientTool{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -724,7 +795,7 @@ func (x *ClientTool) String() string {
 func (*ClientTool) ProtoMessage() {}
 
 func (x *ClientTool) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[6]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -737,7 +808,7 @@ func (x *ClientTool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientTool.ProtoReflect.Descriptor instead.
 func (*ClientTool) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{6}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClientTool) GetName() string {
@@ -770,7 +841,7 @@ type CreateSessionResponse struct {
 
 func (x *CreateSessionResponse) Reset() {
 	*x = CreateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -782,7 +853,7 @@ func (x *CreateSessionResponse) String() string {
 func (*CreateSessionResponse) ProtoMessage() {}
 
 func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[7]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -795,7 +866,7 @@ func (x *CreateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSessionResponse.ProtoReflect.Descriptor instead.
 func (*CreateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{7}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateSessionResponse) GetSession() *Session {
@@ -827,7 +898,7 @@ type ListSessionsRequest struct {
 
 func (x *ListSessionsRequest) Reset() {
 	*x = ListSessionsRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +910,7 @@ func (x *ListSessionsRequest) String() string {
 func (*ListSessionsRequest) ProtoMessage() {}
 
 func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[8]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +923,7 @@ func (x *ListSessionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSessionsRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{8}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListSessionsRequest) GetBefore() *timestamppb.Timestamp {
@@ -918,7 +989,7 @@ type ListSessionsResponse struct {
 
 func (x *ListSessionsResponse) Reset() {
 	*x = ListSessionsResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1001,7 @@ func (x *ListSessionsResponse) String() string {
 func (*ListSessionsResponse) ProtoMessage() {}
 
 func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[9]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1014,7 @@ func (x *ListSessionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSessionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSessionsResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{9}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListSessionsResponse) GetSessions() []*Session {
@@ -989,7 +1060,7 @@ type GetSessionRequest struct {
 
 func (x *GetSessionRequest) Reset() {
 	*x = GetSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1072,7 @@ func (x *GetSessionRequest) String() string {
 func (*GetSessionRequest) ProtoMessage() {}
 
 func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[10]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1085,7 @@ func (x *GetSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionRequest.ProtoReflect.Descriptor instead.
 func (*GetSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{10}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetSessionRequest) GetId() string {
@@ -1093,7 +1164,7 @@ type GetSessionResponse struct {
 
 func (x *GetSessionResponse) Reset() {
 	*x = GetSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1176,7 @@ func (x *GetSessionResponse) String() string {
 func (*GetSessionResponse) ProtoMessage() {}
 
 func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[11]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1189,7 @@ func (x *GetSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSessionResponse.ProtoReflect.Descriptor instead.
 func (*GetSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{11}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetSessionResponse) GetSession() *Session {
@@ -1216,7 +1287,7 @@ type RunFigures struct {
 
 func (x *RunFigures) Reset() {
 	*x = RunFigures{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1299,7 @@ func (x *RunFigures) String() string {
 func (*RunFigures) ProtoMessage() {}
 
 func (x *RunFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[12]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1312,7 @@ func (x *RunFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunFigures.ProtoReflect.Descriptor instead.
 func (*RunFigures) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{12}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunFigures) GetRunId() string {
@@ -1306,7 +1377,7 @@ type CallFigures struct {
 
 func (x *CallFigures) Reset() {
 	*x = CallFigures{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1389,7 @@ func (x *CallFigures) String() string {
 func (*CallFigures) ProtoMessage() {}
 
 func (x *CallFigures) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[13]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1402,7 @@ func (x *CallFigures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallFigures.ProtoReflect.Descriptor instead.
 func (*CallFigures) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{13}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CallFigures) GetStepIndex() int32 {
@@ -1396,7 +1467,7 @@ type Summary struct {
 
 func (x *Summary) Reset() {
 	*x = Summary{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1479,7 @@ func (x *Summary) String() string {
 func (*Summary) ProtoMessage() {}
 
 func (x *Summary) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[14]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1492,7 @@ func (x *Summary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Summary.ProtoReflect.Descriptor instead.
 func (*Summary) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{14}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Summary) GetMessages() int32 {
@@ -1456,7 +1527,7 @@ type EventPosition struct {
 
 func (x *EventPosition) Reset() {
 	*x = EventPosition{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1468,7 +1539,7 @@ func (x *EventPosition) String() string {
 func (*EventPosition) ProtoMessage() {}
 
 func (x *EventPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[15]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1481,7 +1552,7 @@ func (x *EventPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventPosition.ProtoReflect.Descriptor instead.
 func (*EventPosition) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{15}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EventPosition) GetRunOrdinal() int64 {
@@ -1518,7 +1589,7 @@ type UpdateSessionRequest struct {
 
 func (x *UpdateSessionRequest) Reset() {
 	*x = UpdateSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1601,7 @@ func (x *UpdateSessionRequest) String() string {
 func (*UpdateSessionRequest) ProtoMessage() {}
 
 func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[16]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1614,7 @@ func (x *UpdateSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{16}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UpdateSessionRequest) GetId() string {
@@ -1618,7 +1689,7 @@ type UpdateSessionResponse struct {
 
 func (x *UpdateSessionResponse) Reset() {
 	*x = UpdateSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1701,7 @@ func (x *UpdateSessionResponse) String() string {
 func (*UpdateSessionResponse) ProtoMessage() {}
 
 func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[17]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1714,7 @@ func (x *UpdateSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSessionResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{17}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UpdateSessionResponse) GetSession() *Session {
@@ -1662,7 +1733,7 @@ type DeleteSessionRequest struct {
 
 func (x *DeleteSessionRequest) Reset() {
 	*x = DeleteSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1745,7 @@ func (x *DeleteSessionRequest) String() string {
 func (*DeleteSessionRequest) ProtoMessage() {}
 
 func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[18]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1758,7 @@ func (x *DeleteSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{18}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteSessionRequest) GetId() string {
@@ -1705,7 +1776,7 @@ type DeleteSessionResponse struct {
 
 func (x *DeleteSessionResponse) Reset() {
 	*x = DeleteSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1788,7 @@ func (x *DeleteSessionResponse) String() string {
 func (*DeleteSessionResponse) ProtoMessage() {}
 
 func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[19]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1801,7 @@ func (x *DeleteSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSessionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{19}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
 }
 
 type CompactSessionRequest struct {
@@ -1742,7 +1813,7 @@ type CompactSessionRequest struct {
 
 func (x *CompactSessionRequest) Reset() {
 	*x = CompactSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1825,7 @@ func (x *CompactSessionRequest) String() string {
 func (*CompactSessionRequest) ProtoMessage() {}
 
 func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[20]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1838,7 @@ func (x *CompactSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionRequest.ProtoReflect.Descriptor instead.
 func (*CompactSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{20}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CompactSessionRequest) GetId() string {
@@ -1785,7 +1856,7 @@ type CompactSessionResponse struct {
 
 func (x *CompactSessionResponse) Reset() {
 	*x = CompactSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +1868,7 @@ func (x *CompactSessionResponse) String() string {
 func (*CompactSessionResponse) ProtoMessage() {}
 
 func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[21]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +1881,7 @@ func (x *CompactSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompactSessionResponse.ProtoReflect.Descriptor instead.
 func (*CompactSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{21}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
 }
 
 type SubmitRequest struct {
@@ -1849,7 +1920,7 @@ type SubmitRequest struct {
 
 func (x *SubmitRequest) Reset() {
 	*x = SubmitRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1932,7 @@ func (x *SubmitRequest) String() string {
 func (*SubmitRequest) ProtoMessage() {}
 
 func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[22]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +1945,7 @@ func (x *SubmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitRequest.ProtoReflect.Descriptor instead.
 func (*SubmitRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{22}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SubmitRequest) GetSessionId() string {
@@ -1988,7 +2059,7 @@ type Edit struct {
 
 func (x *Edit) Reset() {
 	*x = Edit{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2071,7 @@ func (x *Edit) String() string {
 func (*Edit) ProtoMessage() {}
 
 func (x *Edit) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[23]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2084,7 @@ func (x *Edit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Edit.ProtoReflect.Descriptor instead.
 func (*Edit) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{23}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Edit) GetOf() *MessageRef {
@@ -2041,7 +2112,7 @@ type Regenerate struct {
 
 func (x *Regenerate) Reset() {
 	*x = Regenerate{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2124,7 @@ func (x *Regenerate) String() string {
 func (*Regenerate) ProtoMessage() {}
 
 func (x *Regenerate) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[24]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2137,7 @@ func (x *Regenerate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Regenerate.ProtoReflect.Descriptor instead.
 func (*Regenerate) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{24}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Regenerate) GetOf() *MessageRef {
@@ -2094,7 +2165,7 @@ type MessageRef struct {
 
 func (x *MessageRef) Reset() {
 	*x = MessageRef{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2177,7 @@ func (x *MessageRef) String() string {
 func (*MessageRef) ProtoMessage() {}
 
 func (x *MessageRef) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[25]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2190,7 @@ func (x *MessageRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageRef.ProtoReflect.Descriptor instead.
 func (*MessageRef) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{25}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MessageRef) GetBy() isMessageRef_By {
@@ -2197,7 +2268,7 @@ type SwitchBranchRequest struct {
 
 func (x *SwitchBranchRequest) Reset() {
 	*x = SwitchBranchRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2209,7 +2280,7 @@ func (x *SwitchBranchRequest) String() string {
 func (*SwitchBranchRequest) ProtoMessage() {}
 
 func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[26]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2222,7 +2293,7 @@ func (x *SwitchBranchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchRequest.ProtoReflect.Descriptor instead.
 func (*SwitchBranchRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{26}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SwitchBranchRequest) GetSessionId() string {
@@ -2247,7 +2318,7 @@ type SwitchBranchResponse struct {
 
 func (x *SwitchBranchResponse) Reset() {
 	*x = SwitchBranchResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2259,7 +2330,7 @@ func (x *SwitchBranchResponse) String() string {
 func (*SwitchBranchResponse) ProtoMessage() {}
 
 func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[27]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2272,7 +2343,7 @@ func (x *SwitchBranchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchBranchResponse.ProtoReflect.Descriptor instead.
 func (*SwitchBranchResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{27}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
 }
 
 type ForkSessionRequest struct {
@@ -2294,7 +2365,7 @@ type ForkSessionRequest struct {
 
 func (x *ForkSessionRequest) Reset() {
 	*x = ForkSessionRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2377,7 @@ func (x *ForkSessionRequest) String() string {
 func (*ForkSessionRequest) ProtoMessage() {}
 
 func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[28]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2390,7 @@ func (x *ForkSessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionRequest.ProtoReflect.Descriptor instead.
 func (*ForkSessionRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{28}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ForkSessionRequest) GetSessionId() string {
@@ -2373,7 +2444,7 @@ type ForkSessionResponse struct {
 
 func (x *ForkSessionResponse) Reset() {
 	*x = ForkSessionResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2456,7 @@ func (x *ForkSessionResponse) String() string {
 func (*ForkSessionResponse) ProtoMessage() {}
 
 func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[29]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2469,7 @@ func (x *ForkSessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkSessionResponse.ProtoReflect.Descriptor instead.
 func (*ForkSessionResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{29}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ForkSessionResponse) GetSession() *Session {
@@ -2420,7 +2491,7 @@ type SubmitResponse struct {
 
 func (x *SubmitResponse) Reset() {
 	*x = SubmitResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2503,7 @@ func (x *SubmitResponse) String() string {
 func (*SubmitResponse) ProtoMessage() {}
 
 func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[30]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2516,7 @@ func (x *SubmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitResponse.ProtoReflect.Descriptor instead.
 func (*SubmitResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{30}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SubmitResponse) GetRun() *Run {
@@ -2488,7 +2559,7 @@ type SendToolResultRequest struct {
 
 func (x *SendToolResultRequest) Reset() {
 	*x = SendToolResultRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2571,7 @@ func (x *SendToolResultRequest) String() string {
 func (*SendToolResultRequest) ProtoMessage() {}
 
 func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[31]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2584,7 @@ func (x *SendToolResultRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultRequest.ProtoReflect.Descriptor instead.
 func (*SendToolResultRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{31}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SendToolResultRequest) GetSessionId() string {
@@ -2597,7 +2668,7 @@ type SendToolResultResponse struct {
 
 func (x *SendToolResultResponse) Reset() {
 	*x = SendToolResultResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2680,7 @@ func (x *SendToolResultResponse) String() string {
 func (*SendToolResultResponse) ProtoMessage() {}
 
 func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[32]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2693,7 @@ func (x *SendToolResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendToolResultResponse.ProtoReflect.Descriptor instead.
 func (*SendToolResultResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{32}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SendToolResultResponse) GetRunId() string {
@@ -2655,7 +2726,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2738,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[33]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2751,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{33}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CancelRequest) GetSessionId() string {
@@ -2721,7 +2792,7 @@ type WithdrawRequest struct {
 
 func (x *WithdrawRequest) Reset() {
 	*x = WithdrawRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2804,7 @@ func (x *WithdrawRequest) String() string {
 func (*WithdrawRequest) ProtoMessage() {}
 
 func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[34]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2817,7 @@ func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{34}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WithdrawRequest) GetSessionId() string {
@@ -2771,7 +2842,7 @@ type WithdrawResponse struct {
 
 func (x *WithdrawResponse) Reset() {
 	*x = WithdrawResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2854,7 @@ func (x *WithdrawResponse) String() string {
 func (*WithdrawResponse) ProtoMessage() {}
 
 func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[35]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2867,7 @@ func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{35}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{36}
 }
 
 type MoveRequest struct {
@@ -2811,7 +2882,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2823,7 +2894,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[36]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2836,7 +2907,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{36}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveRequest) GetSessionId() string {
@@ -2870,7 +2941,7 @@ type MoveResponse struct {
 
 func (x *MoveResponse) Reset() {
 	*x = MoveResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +2953,7 @@ func (x *MoveResponse) String() string {
 func (*MoveResponse) ProtoMessage() {}
 
 func (x *MoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[37]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +2966,7 @@ func (x *MoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveResponse.ProtoReflect.Descriptor instead.
 func (*MoveResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{37}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveResponse) GetRun() *Run {
@@ -2915,7 +2986,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +2998,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[38]
+	mi := &file_signalbox_agent_v1_conversation_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +3011,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{38}
+	return file_signalbox_agent_v1_conversation_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CancelResponse) GetRunIds() []string {
@@ -2954,7 +3025,7 @@ var File_signalbox_agent_v1_conversation_proto protoreflect.FileDescriptor
 
 const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\n" +
-	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!signalbox/agent/v1/approval.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xb8\x04\n" +
+	"%signalbox/agent/v1/conversation.proto\x12\x12signalbox.agent.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!signalbox/agent/v1/approval.proto\x1a\x1fsignalbox/agent/v1/preset.proto\x1a\x1csignalbox/agent/v1/run.proto\"\xf3\x04\n" +
 	"\aSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
 	"\fworkspace_id\x18\x02 \x01(\tR\vworkspaceId\x12\x1d\n" +
@@ -2977,7 +3048,13 @@ const file_signalbox_agent_v1_conversation_proto_rawDesc = "" +
 	"\x05state\x18\x0f \x01(\tR\x05state\x12\x14\n" +
 	"\x05match\x18\x10 \x01(\tR\x05match\x12\x1f\n" +
 	"\vforked_from\x18\x11 \x01(\tR\n" +
-	"forkedFrom\"%\n" +
+	"forkedFrom\x129\n" +
+	"\blast_run\x18\x12 \x01(\v2\x1e.signalbox.agent.v1.SessionRunR\alastRun\"f\n" +
+	"\n" +
+	"SessionRun\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x122\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x1c.signalbox.agent.v1.RunStateR\x05state\x12\x14\n" +
+	"\x05steps\x18\x03 \x01(\x05R\x05steps\"%\n" +
 	"\rToolSelection\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"\x85\x04\n" +
 	"\aMessage\x12\x0e\n" +
@@ -3252,128 +3329,132 @@ func file_signalbox_agent_v1_conversation_proto_rawDescGZIP() []byte {
 }
 
 var file_signalbox_agent_v1_conversation_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_signalbox_agent_v1_conversation_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_signalbox_agent_v1_conversation_proto_goTypes = []any{
 	(SubmitMode)(0),                // 0: signalbox.agent.v1.SubmitMode
 	(*Session)(nil),                // 1: signalbox.agent.v1.Session
-	(*ToolSelection)(nil),          // 2: signalbox.agent.v1.ToolSelection
-	(*Message)(nil),                // 3: signalbox.agent.v1.Message
-	(*CreateSessionRequest)(nil),   // 4: signalbox.agent.v1.CreateSessionRequest
-	(*EarlierMessage)(nil),         // 5: signalbox.agent.v1.EarlierMessage
-	(*ClientTools)(nil),            // 6: signalbox.agent.v1.ClientTools
-	(*ClientTool)(nil),             // 7: signalbox.agent.v1.ClientTool
-	(*CreateSessionResponse)(nil),  // 8: signalbox.agent.v1.CreateSessionResponse
-	(*ListSessionsRequest)(nil),    // 9: signalbox.agent.v1.ListSessionsRequest
-	(*ListSessionsResponse)(nil),   // 10: signalbox.agent.v1.ListSessionsResponse
-	(*GetSessionRequest)(nil),      // 11: signalbox.agent.v1.GetSessionRequest
-	(*GetSessionResponse)(nil),     // 12: signalbox.agent.v1.GetSessionResponse
-	(*RunFigures)(nil),             // 13: signalbox.agent.v1.RunFigures
-	(*CallFigures)(nil),            // 14: signalbox.agent.v1.CallFigures
-	(*Summary)(nil),                // 15: signalbox.agent.v1.Summary
-	(*EventPosition)(nil),          // 16: signalbox.agent.v1.EventPosition
-	(*UpdateSessionRequest)(nil),   // 17: signalbox.agent.v1.UpdateSessionRequest
-	(*UpdateSessionResponse)(nil),  // 18: signalbox.agent.v1.UpdateSessionResponse
-	(*DeleteSessionRequest)(nil),   // 19: signalbox.agent.v1.DeleteSessionRequest
-	(*DeleteSessionResponse)(nil),  // 20: signalbox.agent.v1.DeleteSessionResponse
-	(*CompactSessionRequest)(nil),  // 21: signalbox.agent.v1.CompactSessionRequest
-	(*CompactSessionResponse)(nil), // 22: signalbox.agent.v1.CompactSessionResponse
-	(*SubmitRequest)(nil),          // 23: signalbox.agent.v1.SubmitRequest
-	(*Edit)(nil),                   // 24: signalbox.agent.v1.Edit
-	(*Regenerate)(nil),             // 25: signalbox.agent.v1.Regenerate
-	(*MessageRef)(nil),             // 26: signalbox.agent.v1.MessageRef
-	(*SwitchBranchRequest)(nil),    // 27: signalbox.agent.v1.SwitchBranchRequest
-	(*SwitchBranchResponse)(nil),   // 28: signalbox.agent.v1.SwitchBranchResponse
-	(*ForkSessionRequest)(nil),     // 29: signalbox.agent.v1.ForkSessionRequest
-	(*ForkSessionResponse)(nil),    // 30: signalbox.agent.v1.ForkSessionResponse
-	(*SubmitResponse)(nil),         // 31: signalbox.agent.v1.SubmitResponse
-	(*SendToolResultRequest)(nil),  // 32: signalbox.agent.v1.SendToolResultRequest
-	(*SendToolResultResponse)(nil), // 33: signalbox.agent.v1.SendToolResultResponse
-	(*CancelRequest)(nil),          // 34: signalbox.agent.v1.CancelRequest
-	(*WithdrawRequest)(nil),        // 35: signalbox.agent.v1.WithdrawRequest
-	(*WithdrawResponse)(nil),       // 36: signalbox.agent.v1.WithdrawResponse
-	(*MoveRequest)(nil),            // 37: signalbox.agent.v1.MoveRequest
-	(*MoveResponse)(nil),           // 38: signalbox.agent.v1.MoveResponse
-	(*CancelResponse)(nil),         // 39: signalbox.agent.v1.CancelResponse
-	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
-	(*Run)(nil),                    // 41: signalbox.agent.v1.Run
-	(*UnavailableTool)(nil),        // 42: signalbox.agent.v1.UnavailableTool
-	(*Usage)(nil),                  // 43: signalbox.agent.v1.Usage
-	(Decision)(0),                  // 44: signalbox.agent.v1.Decision
-	(*ToolCall)(nil),               // 45: signalbox.agent.v1.ToolCall
+	(*SessionRun)(nil),             // 2: signalbox.agent.v1.SessionRun
+	(*ToolSelection)(nil),          // 3: signalbox.agent.v1.ToolSelection
+	(*Message)(nil),                // 4: signalbox.agent.v1.Message
+	(*CreateSessionRequest)(nil),   // 5: signalbox.agent.v1.CreateSessionRequest
+	(*EarlierMessage)(nil),         // 6: signalbox.agent.v1.EarlierMessage
+	(*ClientTools)(nil),            // 7: signalbox.agent.v1.ClientTools
+	(*ClientTool)(nil),             // 8: signalbox.agent.v1.ClientTool
+	(*CreateSessionResponse)(nil),  // 9: signalbox.agent.v1.CreateSessionResponse
+	(*ListSessionsRequest)(nil),    // 10: signalbox.agent.v1.ListSessionsRequest
+	(*ListSessionsResponse)(nil),   // 11: signalbox.agent.v1.ListSessionsResponse
+	(*GetSessionRequest)(nil),      // 12: signalbox.agent.v1.GetSessionRequest
+	(*GetSessionResponse)(nil),     // 13: signalbox.agent.v1.GetSessionResponse
+	(*RunFigures)(nil),             // 14: signalbox.agent.v1.RunFigures
+	(*CallFigures)(nil),            // 15: signalbox.agent.v1.CallFigures
+	(*Summary)(nil),                // 16: signalbox.agent.v1.Summary
+	(*EventPosition)(nil),          // 17: signalbox.agent.v1.EventPosition
+	(*UpdateSessionRequest)(nil),   // 18: signalbox.agent.v1.UpdateSessionRequest
+	(*UpdateSessionResponse)(nil),  // 19: signalbox.agent.v1.UpdateSessionResponse
+	(*DeleteSessionRequest)(nil),   // 20: signalbox.agent.v1.DeleteSessionRequest
+	(*DeleteSessionResponse)(nil),  // 21: signalbox.agent.v1.DeleteSessionResponse
+	(*CompactSessionRequest)(nil),  // 22: signalbox.agent.v1.CompactSessionRequest
+	(*CompactSessionResponse)(nil), // 23: signalbox.agent.v1.CompactSessionResponse
+	(*SubmitRequest)(nil),          // 24: signalbox.agent.v1.SubmitRequest
+	(*Edit)(nil),                   // 25: signalbox.agent.v1.Edit
+	(*Regenerate)(nil),             // 26: signalbox.agent.v1.Regenerate
+	(*MessageRef)(nil),             // 27: signalbox.agent.v1.MessageRef
+	(*SwitchBranchRequest)(nil),    // 28: signalbox.agent.v1.SwitchBranchRequest
+	(*SwitchBranchResponse)(nil),   // 29: signalbox.agent.v1.SwitchBranchResponse
+	(*ForkSessionRequest)(nil),     // 30: signalbox.agent.v1.ForkSessionRequest
+	(*ForkSessionResponse)(nil),    // 31: signalbox.agent.v1.ForkSessionResponse
+	(*SubmitResponse)(nil),         // 32: signalbox.agent.v1.SubmitResponse
+	(*SendToolResultRequest)(nil),  // 33: signalbox.agent.v1.SendToolResultRequest
+	(*SendToolResultResponse)(nil), // 34: signalbox.agent.v1.SendToolResultResponse
+	(*CancelRequest)(nil),          // 35: signalbox.agent.v1.CancelRequest
+	(*WithdrawRequest)(nil),        // 36: signalbox.agent.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),       // 37: signalbox.agent.v1.WithdrawResponse
+	(*MoveRequest)(nil),            // 38: signalbox.agent.v1.MoveRequest
+	(*MoveResponse)(nil),           // 39: signalbox.agent.v1.MoveResponse
+	(*CancelResponse)(nil),         // 40: signalbox.agent.v1.CancelResponse
+	(*timestamppb.Timestamp)(nil),  // 41: google.protobuf.Timestamp
+	(RunState)(0),                  // 42: signalbox.agent.v1.RunState
+	(*Run)(nil),                    // 43: signalbox.agent.v1.Run
+	(*UnavailableTool)(nil),        // 44: signalbox.agent.v1.UnavailableTool
+	(*Usage)(nil),                  // 45: signalbox.agent.v1.Usage
+	(Decision)(0),                  // 46: signalbox.agent.v1.Decision
+	(*ToolCall)(nil),               // 47: signalbox.agent.v1.ToolCall
 }
 var file_signalbox_agent_v1_conversation_proto_depIdxs = []int32{
-	2,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
-	40, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
-	40, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
-	40, // 3: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 4: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	6,  // 5: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	5,  // 6: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
-	7,  // 7: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
-	1,  // 8: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	40, // 9: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
-	1,  // 10: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
-	1,  // 11: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	3,  // 12: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
-	41, // 13: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
-	16, // 14: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
-	42, // 15: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
-	15, // 16: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
-	41, // 17: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
-	13, // 18: signalbox.agent.v1.GetSessionResponse.runs:type_name -> signalbox.agent.v1.RunFigures
-	43, // 19: signalbox.agent.v1.RunFigures.usage:type_name -> signalbox.agent.v1.Usage
-	40, // 20: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
-	40, // 21: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
-	14, // 22: signalbox.agent.v1.RunFigures.calls:type_name -> signalbox.agent.v1.CallFigures
-	44, // 23: signalbox.agent.v1.CallFigures.decision:type_name -> signalbox.agent.v1.Decision
-	40, // 24: signalbox.agent.v1.CallFigures.decided_at:type_name -> google.protobuf.Timestamp
-	40, // 25: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 26: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	6,  // 27: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	1,  // 28: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	2,  // 29: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
-	0,  // 30: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	6,  // 31: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
-	24, // 32: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
-	25, // 33: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
-	26, // 34: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
-	26, // 35: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
-	1,  // 36: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
-	41, // 37: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
-	45, // 38: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
-	0,  // 39: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
-	41, // 40: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
-	4,  // 41: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
-	9,  // 42: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
-	11, // 43: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
-	17, // 44: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
-	19, // 45: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
-	23, // 46: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
-	21, // 47: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
-	34, // 48: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
-	35, // 49: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
-	37, // 50: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
-	32, // 51: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
-	27, // 52: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
-	29, // 53: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
-	8,  // 54: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
-	10, // 55: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
-	12, // 56: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
-	18, // 57: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
-	20, // 58: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
-	31, // 59: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
-	22, // 60: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
-	39, // 61: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
-	36, // 62: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
-	38, // 63: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
-	33, // 64: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
-	28, // 65: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
-	30, // 66: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
-	54, // [54:67] is the sub-list for method output_type
-	41, // [41:54] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	3,  // 0: signalbox.agent.v1.Session.tools:type_name -> signalbox.agent.v1.ToolSelection
+	41, // 1: signalbox.agent.v1.Session.created_at:type_name -> google.protobuf.Timestamp
+	41, // 2: signalbox.agent.v1.Session.updated_at:type_name -> google.protobuf.Timestamp
+	2,  // 3: signalbox.agent.v1.Session.last_run:type_name -> signalbox.agent.v1.SessionRun
+	42, // 4: signalbox.agent.v1.SessionRun.state:type_name -> signalbox.agent.v1.RunState
+	41, // 5: signalbox.agent.v1.Message.created_at:type_name -> google.protobuf.Timestamp
+	3,  // 6: signalbox.agent.v1.CreateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	7,  // 7: signalbox.agent.v1.CreateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	6,  // 8: signalbox.agent.v1.CreateSessionRequest.history:type_name -> signalbox.agent.v1.EarlierMessage
+	8,  // 9: signalbox.agent.v1.ClientTools.tools:type_name -> signalbox.agent.v1.ClientTool
+	1,  // 10: signalbox.agent.v1.CreateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	41, // 11: signalbox.agent.v1.ListSessionsRequest.before:type_name -> google.protobuf.Timestamp
+	1,  // 12: signalbox.agent.v1.ListSessionsResponse.sessions:type_name -> signalbox.agent.v1.Session
+	1,  // 13: signalbox.agent.v1.GetSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	4,  // 14: signalbox.agent.v1.GetSessionResponse.messages:type_name -> signalbox.agent.v1.Message
+	43, // 15: signalbox.agent.v1.GetSessionResponse.active_run:type_name -> signalbox.agent.v1.Run
+	17, // 16: signalbox.agent.v1.GetSessionResponse.last_event:type_name -> signalbox.agent.v1.EventPosition
+	44, // 17: signalbox.agent.v1.GetSessionResponse.unavailable_tools:type_name -> signalbox.agent.v1.UnavailableTool
+	16, // 18: signalbox.agent.v1.GetSessionResponse.summary:type_name -> signalbox.agent.v1.Summary
+	43, // 19: signalbox.agent.v1.GetSessionResponse.stopped_runs:type_name -> signalbox.agent.v1.Run
+	14, // 20: signalbox.agent.v1.GetSessionResponse.runs:type_name -> signalbox.agent.v1.RunFigures
+	45, // 21: signalbox.agent.v1.RunFigures.usage:type_name -> signalbox.agent.v1.Usage
+	41, // 22: signalbox.agent.v1.RunFigures.started_at:type_name -> google.protobuf.Timestamp
+	41, // 23: signalbox.agent.v1.RunFigures.ended_at:type_name -> google.protobuf.Timestamp
+	15, // 24: signalbox.agent.v1.RunFigures.calls:type_name -> signalbox.agent.v1.CallFigures
+	46, // 25: signalbox.agent.v1.CallFigures.decision:type_name -> signalbox.agent.v1.Decision
+	41, // 26: signalbox.agent.v1.CallFigures.decided_at:type_name -> google.protobuf.Timestamp
+	41, // 27: signalbox.agent.v1.Summary.created_at:type_name -> google.protobuf.Timestamp
+	3,  // 28: signalbox.agent.v1.UpdateSessionRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	7,  // 29: signalbox.agent.v1.UpdateSessionRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	1,  // 30: signalbox.agent.v1.UpdateSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	3,  // 31: signalbox.agent.v1.SubmitRequest.tools:type_name -> signalbox.agent.v1.ToolSelection
+	0,  // 32: signalbox.agent.v1.SubmitRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	7,  // 33: signalbox.agent.v1.SubmitRequest.client_tools:type_name -> signalbox.agent.v1.ClientTools
+	25, // 34: signalbox.agent.v1.SubmitRequest.edit:type_name -> signalbox.agent.v1.Edit
+	26, // 35: signalbox.agent.v1.SubmitRequest.regenerate:type_name -> signalbox.agent.v1.Regenerate
+	27, // 36: signalbox.agent.v1.Edit.of:type_name -> signalbox.agent.v1.MessageRef
+	27, // 37: signalbox.agent.v1.Regenerate.of:type_name -> signalbox.agent.v1.MessageRef
+	1,  // 38: signalbox.agent.v1.ForkSessionResponse.session:type_name -> signalbox.agent.v1.Session
+	43, // 39: signalbox.agent.v1.SubmitResponse.run:type_name -> signalbox.agent.v1.Run
+	47, // 40: signalbox.agent.v1.SendToolResultResponse.tool_call:type_name -> signalbox.agent.v1.ToolCall
+	0,  // 41: signalbox.agent.v1.MoveRequest.mode:type_name -> signalbox.agent.v1.SubmitMode
+	43, // 42: signalbox.agent.v1.MoveResponse.run:type_name -> signalbox.agent.v1.Run
+	5,  // 43: signalbox.agent.v1.ConversationService.CreateSession:input_type -> signalbox.agent.v1.CreateSessionRequest
+	10, // 44: signalbox.agent.v1.ConversationService.ListSessions:input_type -> signalbox.agent.v1.ListSessionsRequest
+	12, // 45: signalbox.agent.v1.ConversationService.GetSession:input_type -> signalbox.agent.v1.GetSessionRequest
+	18, // 46: signalbox.agent.v1.ConversationService.UpdateSession:input_type -> signalbox.agent.v1.UpdateSessionRequest
+	20, // 47: signalbox.agent.v1.ConversationService.DeleteSession:input_type -> signalbox.agent.v1.DeleteSessionRequest
+	24, // 48: signalbox.agent.v1.ConversationService.Submit:input_type -> signalbox.agent.v1.SubmitRequest
+	22, // 49: signalbox.agent.v1.ConversationService.CompactSession:input_type -> signalbox.agent.v1.CompactSessionRequest
+	35, // 50: signalbox.agent.v1.ConversationService.Cancel:input_type -> signalbox.agent.v1.CancelRequest
+	36, // 51: signalbox.agent.v1.ConversationService.Withdraw:input_type -> signalbox.agent.v1.WithdrawRequest
+	38, // 52: signalbox.agent.v1.ConversationService.Move:input_type -> signalbox.agent.v1.MoveRequest
+	33, // 53: signalbox.agent.v1.ConversationService.SendToolResult:input_type -> signalbox.agent.v1.SendToolResultRequest
+	28, // 54: signalbox.agent.v1.ConversationService.SwitchBranch:input_type -> signalbox.agent.v1.SwitchBranchRequest
+	30, // 55: signalbox.agent.v1.ConversationService.ForkSession:input_type -> signalbox.agent.v1.ForkSessionRequest
+	9,  // 56: signalbox.agent.v1.ConversationService.CreateSession:output_type -> signalbox.agent.v1.CreateSessionResponse
+	11, // 57: signalbox.agent.v1.ConversationService.ListSessions:output_type -> signalbox.agent.v1.ListSessionsResponse
+	13, // 58: signalbox.agent.v1.ConversationService.GetSession:output_type -> signalbox.agent.v1.GetSessionResponse
+	19, // 59: signalbox.agent.v1.ConversationService.UpdateSession:output_type -> signalbox.agent.v1.UpdateSessionResponse
+	21, // 60: signalbox.agent.v1.ConversationService.DeleteSession:output_type -> signalbox.agent.v1.DeleteSessionResponse
+	32, // 61: signalbox.agent.v1.ConversationService.Submit:output_type -> signalbox.agent.v1.SubmitResponse
+	23, // 62: signalbox.agent.v1.ConversationService.CompactSession:output_type -> signalbox.agent.v1.CompactSessionResponse
+	40, // 63: signalbox.agent.v1.ConversationService.Cancel:output_type -> signalbox.agent.v1.CancelResponse
+	37, // 64: signalbox.agent.v1.ConversationService.Withdraw:output_type -> signalbox.agent.v1.WithdrawResponse
+	39, // 65: signalbox.agent.v1.ConversationService.Move:output_type -> signalbox.agent.v1.MoveResponse
+	34, // 66: signalbox.agent.v1.ConversationService.SendToolResult:output_type -> signalbox.agent.v1.SendToolResultResponse
+	29, // 67: signalbox.agent.v1.ConversationService.SwitchBranch:output_type -> signalbox.agent.v1.SwitchBranchResponse
+	31, // 68: signalbox.agent.v1.ConversationService.ForkSession:output_type -> signalbox.agent.v1.ForkSessionResponse
+	56, // [56:69] is the sub-list for method output_type
+	43, // [43:56] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_signalbox_agent_v1_conversation_proto_init() }
@@ -3384,16 +3465,16 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 	file_signalbox_agent_v1_approval_proto_init()
 	file_signalbox_agent_v1_preset_proto_init()
 	file_signalbox_agent_v1_run_proto_init()
-	file_signalbox_agent_v1_conversation_proto_msgTypes[2].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[12].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[16].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[22].OneofWrappers = []any{}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[25].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[3].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[13].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[17].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[23].OneofWrappers = []any{}
+	file_signalbox_agent_v1_conversation_proto_msgTypes[26].OneofWrappers = []any{
 		(*MessageRef_MessageId)(nil),
 		(*MessageRef_RunId)(nil),
 		(*MessageRef_IdempotencyKey)(nil),
 	}
-	file_signalbox_agent_v1_conversation_proto_msgTypes[31].OneofWrappers = []any{
+	file_signalbox_agent_v1_conversation_proto_msgTypes[32].OneofWrappers = []any{
 		(*SendToolResultRequest_OutputJson)(nil),
 		(*SendToolResultRequest_Error)(nil),
 	}
@@ -3403,7 +3484,7 @@ func file_signalbox_agent_v1_conversation_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_signalbox_agent_v1_conversation_proto_rawDesc), len(file_signalbox_agent_v1_conversation_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

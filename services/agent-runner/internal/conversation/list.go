@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"signalbox.dev/pkg/fault"
+	"signalbox.dev/pkg/id"
 	"signalbox.dev/pkg/identity"
 	"signalbox.dev/pkg/pg"
 	agentv1 "signalbox.dev/proto/signalbox/agent/v1"
@@ -33,12 +34,19 @@ type Query struct {
 type Found struct {
 	Session
 	Match string // the passage of its newest message with the words; empty if none has them
+	// Of the newest run that has begun; nil if none has.
+	RunID    *id.Run
+	RunState *run.State
+	RunSteps *int32
 }
 
 // Proto returns the session as other services see it.
 func (f *Found) Proto() *agentv1.Session {
 	out := f.Session.Proto()
 	out.Match = f.Match
+	if f.RunID != nil {
+		out.LastRun = &agentv1.SessionRun{Id: f.RunID.String(), State: f.RunState.Proto(), Steps: *f.RunSteps}
+	}
 	return out
 }
 
@@ -103,8 +111,13 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 		SELECT `+columns+`, coalesce((
 				SELECT ts_headline('simple', message_text(m.content), current_setting('signalbox.search')::tsquery,
 					'StartSel="", StopSel="", MaxFragments=1, MinWords=8, MaxWords=24')
-				FROM messages m WHERE m.workspace_id = @workspace AND m.id = (SELECT message_id FROM said WHERE session_id = sessions.id)), '') AS match
-		FROM sessions
+				FROM messages m WHERE m.workspace_id = @workspace AND m.id = (SELECT message_id FROM said WHERE session_id = sessions.id)), '') AS match,
+			newest.run_id, newest.run_state, newest.run_steps
+		FROM sessions LEFT JOIN LATERAL (
+			SELECT r.id AS run_id, r.state AS run_state, r.steps AS run_steps FROM runs r
+			WHERE r.workspace_id = sessions.workspace_id AND r.session_id = sessions.id AND r.state <> 'queued'
+			ORDER BY r.ordinal DESC LIMIT 1
+		) newest ON true
 		WHERE workspace_id = @workspace AND archived = @archived AND (@before::timestamptz IS NULL OR `+after+`)
 			AND (title ILIKE ALL (@words::text[]) OR id IN (SELECT session_id FROM said)) AND `+narrow+`
 			AND (@state = '' OR `+state+` = @state)

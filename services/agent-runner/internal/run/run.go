@@ -123,6 +123,11 @@ const (
 // Ended reports whether the state is final.
 func (s State) Ended() bool { return s == Done || s == Failed || s == Cancelled }
 
+// Proto returns the state as other services see it.
+func (s State) Proto() agentv1.RunState {
+	return agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(s))])
+}
+
 var (
 	// ErrFenced means that the claim is no longer the newest, or that the run has ended or
 	// was deleted. The runner must stop and write nothing more.
@@ -217,7 +222,7 @@ func (r *Run) Simulated() bool { return IsSimulator(r.Provider) }
 func (r *Run) Proto() *agentv1.Run {
 	out := &agentv1.Run{
 		Id: r.ID.String(), SessionId: r.Session.String(), Ordinal: r.Ordinal,
-		State:         agentv1.RunState(agentv1.RunState_value["RUN_STATE_"+strings.ToUpper(string(r.State))]),
+		State:         r.State.Proto(),
 		UserMessageId: r.UserMessage.String(), CreatedBy: r.CreatedBy.String(), Provider: r.Provider, Model: r.Model,
 		Steps: int32(r.Steps), FinishReason: r.FinishReason, FinishDetail: r.FinishDetail, ErrorMessage: r.ErrorMessage, ErrorCode: r.ErrorCode, Text: r.Text,
 		CollectToolStats: r.CollectToolStats, Simulated: r.Simulated(), CreatedAt: timestamppb.New(r.CreatedAt),

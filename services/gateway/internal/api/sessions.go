@@ -42,6 +42,15 @@ type Session struct {
 
 	State string `json:"state" enum:"idle,queued,running,waiting" doc:"The state of the session's open run; idle if it has none. A run waits for a person's approval or for a client's result."`
 	Match string `json:"match,omitempty" doc:"With q: the passage of the newest message that has its words; absent if only the title has them."`
+
+	LastRun *SessionRun `json:"last_run,omitempty" doc:"In lists: the newest run that has begun; absent if none has."`
+}
+
+// SessionRun is how far a run of a session has come.
+type SessionRun struct {
+	ID    string `json:"id" format:"uuid"`
+	State string `json:"state" enum:"running,waiting,done,failed,cancelled"`
+	Steps int32  `json:"steps" doc:"Number of committed steps."`
 }
 
 func viewSession(s *agentv1.Session) Session {
@@ -53,6 +62,9 @@ func viewSession(s *agentv1.Session) Session {
 	}
 	if s.GetTools() != nil {
 		v.Tools = new(append([]string{}, s.GetTools().GetNames()...))
+	}
+	if r := s.GetLastRun(); r != nil {
+		v.LastRun = &SessionRun{r.GetId(), cmp.Or(enumName(r.GetState()), "running"), r.GetSteps()}
 	}
 	return v
 }

@@ -3464,6 +3464,8 @@ export interface components {
             forked_from: string | null;
             /** Format: uuid */
             id: string;
+            /** @description In lists: the newest run that has begun; absent if none has. */
+            last_run?: components["schemas"]["SessionRun"];
             /** @description With q: the passage of the newest message that has its words; absent if only the title has them. */
             match?: string;
             /**
@@ -3515,6 +3517,17 @@ export interface components {
         };
         SessionOutputBody: {
             session: components["schemas"]["Session"];
+        };
+        SessionRun: {
+            /** Format: uuid */
+            id: string;
+            /** @enum {string} */
+            state: "running" | "waiting" | "done" | "failed" | "cancelled";
+            /**
+             * Format: int32
+             * @description Number of committed steps.
+             */
+            steps: number;
         };
         SessionTitleEvent: {
             title: string;
