@@ -1021,6 +1021,19 @@ test("what is written without a connection is kept over a reload, and sent when 
 		{ name: "big.bin", mimeType: "application/octet-stream", buffer: Buffer.alloc(15e6) },
 	]);
 	await page.getByText("big.bin has 15.0 MB. The files of one message have at most 14 MB together.").waitFor();
+test("a page that could not be loaded says so also while it is tried again", async (t) => {
+	const page = await person(t);
+	let tries = 0;
+	await page.route(/\/api\/runs\/[^/]*$/, (route) => (tries++ === 0 ? route.fulfill({ status: 404, json: {} }) : undefined));
+	await page.goto(`${page.url()}/runs/${crypto.randomUUID()}`);
+	await page.getByRole("heading", { name: "Not here" }).waitFor();
+	const again = page.waitForRequest(/\/api\/runs\/[^/]*$/);
+	await page.evaluate(() => document.dispatchEvent(new Event("visibilitychange"))); // as if the person came back to the page
+	await again;
+	await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+	assert.equal(await page.getByRole("heading", { name: "Not here" }).count(), 1);
+});
+
 	await say(page, "create a document about notes");
 	await page.getByText("Done. I wrote Notes").waitFor();
 	await page.getByRole("log").getByText("note.txt").waitFor();

@@ -9,7 +9,7 @@ import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { usePeople } from "../people.ts";
 import { ago } from "../words.ts";
 import css from "./documents.module.css";
-import { Failed } from "./failed.tsx";
+import { Failed, useFailure } from "./failed.tsx";
 import list from "./sessions.module.css";
 
 type Doc = Schemas["Document"];
@@ -35,6 +35,7 @@ export function DocumentsPage({ search }: { search: { q?: string } }) {
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
 		refetchInterval: 15_000,
 	});
+	const failure = useFailure(documents);
 	const typing = useRef<ReturnType<typeof setTimeout>>(undefined);
 	const find = (q: string) => {
 		clearTimeout(typing.current);
@@ -47,7 +48,7 @@ export function DocumentsPage({ search }: { search: { q?: string } }) {
 		document.title = "Documents · Signalbox";
 		return () => clearTimeout(typing.current);
 	}, []);
-	if (documents.error && !documents.data) return <Failed error={documents.error} onRetry={() => void documents.refetch()} />;
+	if (failure) return <Failed error={failure} onRetry={() => void documents.refetch()} />;
 	const all = documents.data?.pages.flatMap((p) => p.documents) ?? [];
 	const again = () => queries.invalidateQueries({ queryKey: [workspace.id, "documents"] });
 	return (

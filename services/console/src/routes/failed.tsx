@@ -1,6 +1,6 @@
 import { SignalboxError } from "@signalbox/client";
 import { Link, useRouter } from "@tanstack/react-router";
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 import { signedOut } from "../client.ts";
 import { Blank, Button } from "../parts/controls.tsx";
 import { hasUnsaved } from "../storage.ts";
@@ -18,6 +18,13 @@ export function NotHere() {
 			This page does not exist, or your workspace may not see it. We cannot say which.
 		</Blank>
 	);
+}
+
+/** Why there is no data of a query; null while the first try is under way. While it is tried again, the reason stays. */
+export function useFailure(query: { data: unknown; error: Error | null; errorUpdateCount: number }): Error | null {
+	const last = useRef<Error>(null);
+	if (query.error) last.current = query.error;
+	return query.data === undefined && query.errorUpdateCount > 0 ? last.current : null;
 }
 
 /** A page that could not be loaded, with what is known about why. */

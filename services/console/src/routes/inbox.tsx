@@ -9,7 +9,7 @@ import { Notices } from "../parts/Notices.tsx";
 import { useRows } from "../parts/rows.ts";
 import { usePeople } from "../people.ts";
 import { ago } from "../words.ts";
-import { Failed } from "./failed.tsx";
+import { Failed, useFailure } from "./failed.tsx";
 import css from "./inbox.module.css";
 
 /** What waits for a person, oldest first: what waits for the one who looks comes first. */
@@ -17,6 +17,7 @@ export function InboxPage() {
 	const { workspace } = useWorkspace();
 	const approvals = useApprovals();
 	const { me, nameOf } = usePeople();
+	const failure = useFailure(approvals);
 	const slug = slugOf(workspace);
 	const list = useRef<HTMLOListElement>(null);
 	const [whose, setWhose] = useState<"all" | "mine">("all");
@@ -31,7 +32,7 @@ export function InboxPage() {
 	useEffect(() => {
 		document.title = "Inbox · Signalbox";
 	}, []);
-	if (approvals.error && !approvals.data) return <Failed error={approvals.error} onRetry={() => void approvals.refetch()} />;
+	if (failure) return <Failed error={failure} onRetry={() => void approvals.refetch()} />;
 	return (
 		<div className="scroll">
 			<div className="page">

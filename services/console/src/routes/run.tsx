@@ -17,7 +17,7 @@ import { otlp } from "../run/otlp.ts";
 import css from "../run/run.module.css";
 import { type Waterfall, waterfall } from "../run/waterfall.ts";
 import { money, tokens } from "../words.ts";
-import { Failed } from "./failed.tsx";
+import { Failed, useFailure } from "./failed.tsx";
 
 export interface RunSearch {
 	step?: string;
@@ -55,7 +55,8 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 		// The trace is a moment behind the run's end.
 		refetchInterval: (q) => {
 			const d = q.state.data;
-			if (!d || !over(d.details.run)) return 1500;
+			if (!d) return 10_000;
+			if (!over(d.details.run)) return 1500;
 			return d.trace?.moments.length && !d.trace.moments.some((m) => m.kind === "done" || m.kind === "error") && !d.trace.truncated
 				? 1500
 				: false;
@@ -69,6 +70,7 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 				(b) => b.runs[0]?.session_title ?? "a session",
 			),
 	});
+	const failure = useFailure(read);
 	const { nameOf } = usePeople();
 	const title = read.data ? `Run ${read.data.details.run.ordinal} of ${session.data ?? ""}` : "Run";
 	useEffect(() => {
@@ -76,7 +78,7 @@ export function RunPage({ id, search }: { id: string; search: RunSearch }) {
 	}, [title]);
 	const fall = useMemo(() => read.data && waterfall(read.data.details, read.data.trace, read.data.at), [read.data]);
 	const [part, setPart] = useState<Part>();
-	if (read.error && !read.data) return <Failed error={read.error} onRetry={() => void read.refetch()} />;
+	if (failure) return <Failed error={failure} onRetry={() => void read.refetch()} />;
 	if (!read.data || !fall)
 		return (
 			<p className="sr" role="status">

@@ -8,7 +8,7 @@ import { Signal } from "../parts/Signal.tsx";
 import { took } from "../run/figures.ts";
 import css from "../run/run.module.css";
 import { ago, money, tokens } from "../words.ts";
-import { Failed } from "./failed.tsx";
+import { Failed, useFailure } from "./failed.tsx";
 import { stateOf } from "./run.tsx";
 
 export interface RunsSearch {
@@ -44,9 +44,10 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 		refetchInterval: 10_000,
 	});
 	useEffect(() => {
+	const failure = useFailure(runs);
 		document.title = "Runs · Signalbox";
 	}, []);
-	if (runs.error && !runs.data) return <Failed error={runs.error} onRetry={() => void runs.refetch()} />;
+	if (failure) return <Failed error={failure} onRetry={() => void runs.refetch()} />;
 	const all = runs.data?.pages.flatMap((p) => p.runs) ?? [];
 	const go = (next: RunsSearch) => void navigate({ to: "/w/$slug/runs", params: { slug }, search: next });
 	return (
