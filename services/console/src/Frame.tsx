@@ -152,7 +152,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					{sessions.data?.length === 0 && <p className="px-2 text-small text-ink-3">Your sessions will be here, with their signals.</p>}
 					{sessions.data?.map((s) => (
 						<Link key={s.id} to="/w/$slug/s/$id" params={{ slug, id: s.id }} className={css.place} activeProps={{ "aria-current": "page" }}>
-							<Signal name={s.state} />
+							<Signal name={s.state === "idle" && s.last_run?.state === "failed" ? "failed" : s.state} />
 							<span className={css.text}>{s.title ?? "New session"}</span>
 						</Link>
 					))}

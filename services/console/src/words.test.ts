@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { stopsOf } from "./parts/RunSmall.tsx";
 import {
 	ago,
 	backAt,
@@ -6,6 +7,8 @@ import {
 	clock,
 	decisionWords,
 	money,
+	sessionSignal,
+	sessionWords,
 	since,
 	tellingArgument,
 	timeOfDay,
@@ -61,6 +64,28 @@ test("figures", () => {
 	expect(["2026-11-24T11:59:50Z", "2026-11-24T11:48:00Z"].map((at) => since(at, now))).toEqual(["just now", "for 12 min"]);
 	expect(since("2026-11-01T11:48:00Z", now)).toMatch(/^since .*1/);
 	expect(until("2026-11-25T11:48:00Z", now)).toBe("23 h 48 min");
+});
+
+test("a session says what it does, or how its newest run ended", () => {
+	const run = (state: "running" | "waiting" | "done" | "failed" | "cancelled") => ({ id: "1", steps: 2, state });
+	const said = (s: Parameters<typeof sessionWords>[0]) => `${sessionSignal(s)}: ${sessionWords(s)}`;
+	expect(said({ state: "idle" })).toBe("idle: ");
+	expect(said({ state: "queued", last_run: run("failed") })).toBe("queued: Begins soon");
+	expect(said({ state: "waiting", last_run: run("waiting") })).toBe("waiting: Waits for an answer");
+	expect(said({ state: "idle", last_run: run("done") })).toBe("done: ");
+	expect(said({ state: "idle", last_run: run("failed") })).toBe("failed: Failed");
+	expect(said({ state: "idle", last_run: run("cancelled") })).toBe("stopped: Stopped");
+});
+
+test("a run in small has a stop a step, the last twelve", () => {
+	expect(stopsOf(2, "running")).toEqual({ before: 0, stops: ["done", "done", "now"] });
+	expect(stopsOf(1, "waiting").stops).toEqual(["done", "waiting"]);
+	expect(stopsOf(1, "failed").stops).toEqual(["done", "failed"]);
+	expect(stopsOf(1, "cancelled").stops).toEqual(["done", "possible"]);
+	expect(stopsOf(0, "queued").stops).toEqual(["possible"]);
+	expect(stopsOf(3, "done").stops).toEqual(["done", "done", "done"]);
+	const long = stopsOf(20, "running");
+	expect([long.before, long.stops.length, long.stops.at(-1)]).toEqual([9, 12, "now"]);
 });
 
 test("who answered, and what", () => {

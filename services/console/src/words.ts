@@ -1,4 +1,6 @@
 /** Words and figures as the console writes them. */
+import type { Schemas } from "@signalbox/client";
+import type { SignalName } from "./parts/Signal.tsx";
 
 /** A tool's name in words: doc_create is "Create document". */
 export function toolWords(name: string): string {
@@ -173,7 +175,23 @@ export function decisionWords(
 	return `${said}${at ? `, ${timeOn(at, now)}` : ""}${reason ? `: ${reason}` : ""}`;
 }
 
-/** What a session does now; empty if nothing. */
-export function sessionWords(state: "idle" | "queued" | "running" | "waiting"): string {
-	return { idle: "", queued: "Begins soon", running: "Running", waiting: "Waits for an answer" }[state];
+/** A session as a list has it. */
+type Listed = Pick<Schemas["Session"], "state" | "last_run">;
+
+/** What a session does now, or how its newest run ended if that was not with an answer; empty if there is nothing to say. */
+export function sessionWords({ state, last_run }: Listed): string {
+	if (state === "idle") return last_run?.state === "failed" ? "Failed" : last_run?.state === "cancelled" ? "Stopped" : "";
+	return { queued: "Begins soon", running: "Running", waiting: "Waits for an answer" }[state];
+}
+
+/** The signal of a session: what it does now, or how its newest run ended. */
+export function sessionSignal({ state, last_run }: Listed): SignalName {
+	if (state !== "idle") return state;
+	return last_run?.state === "cancelled" ? "stopped" : last_run?.state === "done" || last_run?.state === "failed" ? last_run.state : "idle";
+}
+
+/** What the server says, such as an error, as a sentence. */
+export function sentence(text: string): string {
+	const t = text.trim();
+	return t ? t.charAt(0).toUpperCase() + t.slice(1) + (/[.!?]$/.test(t) ? "" : ".") : "";
 }

@@ -473,6 +473,10 @@ test("a person approves in the inbox", async (t) => {
 	await other.waitForFunction(() => document.title === "(1) Inbox · Signalbox");
 	await other.unroute(/\/api\/approvals\?/);
 	await other.getByRole("button", { name: "Approve" }).waitFor();
+	await other
+		.getByRole("listitem")
+		.getByRole("img", { name: /^Step \d$/ })
+		.waitFor();
 	await other.getByText("Runs again, and takes effect once.").waitFor();
 	assert.ok(!(await remembered(other)).includes("in the workspace"));
 	await stopClock(other);
@@ -980,7 +984,11 @@ test("a run is inspected by keyboard", async (t) => {
 	await say(page, "create a document about keys");
 	await page.getByText("Done. I wrote Keys").waitFor();
 	const main = page.getByRole("main");
-	await page.getByRole("link", { name: "Runs" }).click();
+	for (const place of ["Sessions", "Runs"]) {
+		await page.getByRole("link", { name: place, exact: true }).first().click();
+		const listed = place === "Runs" ? main.getByRole("row") : main.getByRole("link");
+		await listed.filter({ hasText: "create a document about keys" }).getByRole("img", { name: "2 steps" }).waitFor();
+	}
 	await main.getByRole("link", { name: "create a document about keys" }).click();
 	const grid = page.getByRole("grid", { name: "Steps, attempts and calls" });
 	await grid
@@ -1013,14 +1021,6 @@ test("a run is inspected by keyboard", async (t) => {
 	await main.getByText("Done. I wrote Keys").waitFor();
 });
 
-test("what is written without a connection is kept over a reload, and sent when the line is back", async (t) => {
-	const page = await person(t);
-	const field = page.getByLabel("Message", { exact: true });
-	await page.setInputFiles("input[type=file]", [
-		{ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("a note") },
-		{ name: "big.bin", mimeType: "application/octet-stream", buffer: Buffer.alloc(15e6) },
-	]);
-	await page.getByText("big.bin has 15.0 MB. The files of one message have at most 14 MB together.").waitFor();
 test("a page that could not be loaded says so also while it is tried again", async (t) => {
 	const page = await person(t);
 	let tries = 0;
@@ -1034,6 +1034,14 @@ test("a page that could not be loaded says so also while it is tried again", asy
 	assert.equal(await page.getByRole("heading", { name: "Not here" }).count(), 1);
 });
 
+test("what is written without a connection is kept over a reload, and sent when the line is back", async (t) => {
+	const page = await person(t);
+	const field = page.getByLabel("Message", { exact: true });
+	await page.setInputFiles("input[type=file]", [
+		{ name: "note.txt", mimeType: "text/plain", buffer: Buffer.from("a note") },
+		{ name: "big.bin", mimeType: "application/octet-stream", buffer: Buffer.alloc(15e6) },
+	]);
+	await page.getByText("big.bin has 15.0 MB. The files of one message have at most 14 MB together.").waitFor();
 	await say(page, "create a document about notes");
 	await page.getByText("Done. I wrote Notes").waitFor();
 	await page.getByRole("log").getByText("note.txt").waitFor();

@@ -6,6 +6,7 @@ import type { Active } from "../live/conversation.ts";
 import { clock, money, tokens } from "../words.ts";
 import { useNow } from "./Clock.tsx";
 import { Button } from "./controls.tsx";
+import { RunSmall } from "./RunSmall.tsx";
 import { Signal, type SignalName } from "./Signal.tsx";
 import css from "./Strip.module.css";
 
@@ -48,10 +49,10 @@ export function Strip({
 	return (
 		<div className={css.strip}>
 			<Signal name={active.stopping ? "stopped" : signals[active.state]} />
-			<Small done={active.step} now={active.state} />
+			<RunSmall steps={active.step} state={active.state} />
 			<span className="n">
 				Step {active.step + 1}
-				{limit ? ` of at most ${limit}` : ""}
+				{limit ? <span className={css.limit}> of at most {limit}</span> : null}
 			</span>
 			<span className="n">{active.stopping ? "Stopping…" : clock(now - active.startedAt)}</span>
 			{active.tokensIn > 0 && (
@@ -74,21 +75,5 @@ export function Strip({
 				</Button>
 			)}
 		</div>
-	);
-}
-
-const shown = 11;
-
-/** A run in small: a stop a step, the last twelve. */
-function Small({ done, now }: { done: number; now: Active["state"] }) {
-	const hidden = Math.max(0, done - shown);
-	return (
-		<span className={css.small} role="img" aria-label={`Step ${done + 1}`}>
-			{hidden > 0 && <span className="n text-micro">+{hidden}</span>}
-			{Array.from({ length: done - hidden }, (_, i) => (
-				<b key={i} data-is="done" />
-			))}
-			<b data-is={now === "waiting" ? "waiting" : now === "paused" ? undefined : "now"} />
-		</span>
 	);
 }

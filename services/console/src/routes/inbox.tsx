@@ -6,6 +6,7 @@ import { useApprovals } from "../Frame.tsx";
 import { Ask } from "../parts/Ask.tsx";
 import { Blank, Button, IconButton, Segments } from "../parts/controls.tsx";
 import { Notices } from "../parts/Notices.tsx";
+import { RunSmall } from "../parts/RunSmall.tsx";
 import { useRows } from "../parts/rows.ts";
 import { usePeople } from "../people.ts";
 import { ago } from "../words.ts";
@@ -16,8 +17,8 @@ import css from "./inbox.module.css";
 export function InboxPage() {
 	const { workspace } = useWorkspace();
 	const approvals = useApprovals();
-	const { me, nameOf } = usePeople();
 	const failure = useFailure(approvals);
+	const { me, nameOf } = usePeople();
 	const slug = slugOf(workspace);
 	const list = useRef<HTMLOListElement>(null);
 	const [whose, setWhose] = useState<"all" | "mine">("all");
@@ -64,6 +65,7 @@ export function InboxPage() {
 										{a.session_title || "New session"}
 									</Link>
 								</span>
+								<RunSmall small steps={a.step_index} state="waiting" />
 								<time className="n" dateTime={a.asked_at}>
 									{ago(a.asked_at)}
 								</time>

@@ -4,6 +4,7 @@ import { X } from "lucide-react";
 import { useEffect } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Button, IconButton, Segments } from "../parts/controls.tsx";
+import { RunSmall } from "../parts/RunSmall.tsx";
 import { Signal } from "../parts/Signal.tsx";
 import { took } from "../run/figures.ts";
 import css from "../run/run.module.css";
@@ -43,8 +44,8 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
 		refetchInterval: 10_000,
 	});
-	useEffect(() => {
 	const failure = useFailure(runs);
+	useEffect(() => {
 		document.title = "Runs · Signalbox";
 	}, []);
 	if (failure) return <Failed error={failure} onRetry={() => void runs.refetch()} />;
@@ -120,7 +121,9 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 											<span className="n text-ink-3">run {r.ordinal}</span>
 										</td>
 										<td className="cut text-small text-ink-3">{r.model}</td>
-										<td className="n">{r.steps}</td>
+										<td>
+											<RunSmall small steps={r.steps} state={r.state} />
+										</td>
 										<td className="n">{used ? tokens(used) : ""}</td>
 										<td className="n">{r.cost_micros == null ? "" : r.simulated ? "simulated" : money(r.cost_micros)}</td>
 										<td className="n">{r.started_at && r.ended_at ? took(Date.parse(r.ended_at) - Date.parse(r.started_at)) : ""}</td>

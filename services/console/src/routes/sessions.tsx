@@ -7,12 +7,13 @@ import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { useSessions } from "../Frame.tsx";
 import { Blank, Button, Face, Icon, Segments } from "../parts/controls.tsx";
 import { Marked } from "../parts/Marked.tsx";
+import { RunSmall } from "../parts/RunSmall.tsx";
 import { focusedRow, rowsOf, useRows } from "../parts/rows.ts";
 import { Signal } from "../parts/Signal.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { usePeople } from "../people.ts";
-import { ago, dayOf, sessionWords } from "../words.ts";
-import { Failed } from "./failed.tsx";
+import { ago, dayOf, sessionSignal, sessionWords } from "../words.ts";
+import { Failed, useFailure } from "./failed.tsx";
 import css from "./sessions.module.css";
 
 export type SessionSearch = { q?: string; archived?: boolean; state?: "running" | "waiting" };
@@ -23,6 +24,7 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 	const navigate = useNavigate();
 	const queries = useQueryClient();
 	const sessions = useSessions(search);
+	const failure = useFailure(sessions);
 	const { nameOf } = usePeople();
 	const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
 	const list = useRef<HTMLDivElement>(null);
@@ -86,7 +88,7 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 	useEffect(() => {
 		document.title = "Sessions · Signalbox";
 	}, []);
-	if (sessions.error && !sessions.data) return <Failed error={sessions.error} onRetry={() => void sessions.refetch()} />;
+	if (failure) return <Failed error={failure} onRetry={() => void sessions.refetch()} />;
 	let day = "";
 	return (
 		<div className="scroll">
@@ -155,29 +157,31 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 						const heading = dayOf(s.updated_at);
 						const fresh = heading !== day;
 						day = heading;
-						const words = sessionWords(s.state);
+						const words = sessionWords(s);
+						const signal = sessionSignal(s);
 						return (
 							<Fragment key={s.id}>
 								{fresh && <h2 className={`micro ${css.day}`}>{heading}</h2>}
 								<Link
 									to="/w/$slug/s/$id"
 									params={{ slug, id: s.id }}
-									className={`${css.session} ${css.two}`}
+									className={css.session ?? ""}
 									data-row={s.id}
 									data-selected={selected.has(s.id) || undefined}
 								>
-									<Signal name={s.state} />
+									<Signal name={signal} />
 									<span className={css.words}>
 										<span className="cut font-mid">
 											{selected.has(s.id) && <span className="sr">Selected: </span>}
 											<Marked text={s.title ?? "New session"} words={search.q ?? ""} />
 										</span>
 										{(s.match || words) && (
-											<span className="cut text-small text-ink-3" data-state={s.match ? undefined : s.state}>
+											<span className="cut text-small text-ink-3" data-is={s.match ? undefined : signal}>
 												{s.match ? <Marked text={s.match} words={search.q ?? ""} /> : words}
 											</span>
 										)}
 									</span>
+									{s.last_run ? <RunSmall small steps={s.last_run.steps} state={s.last_run.state} /> : <span />}
 									<span className="cut text-small text-ink-3">{s.model}</span>
 									<time className="n text-small text-ink-3" dateTime={s.updated_at}>
 										{ago(s.updated_at)}

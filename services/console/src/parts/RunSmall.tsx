@@ -1,0 +1,53 @@
+import type { Schemas } from "@signalbox/client";
+import type { CSSProperties } from "react";
+import css from "./RunSmall.module.css";
+
+type State = Schemas["Run"]["state"];
+
+/** The stop after the steps that are complete; undefined if the run has come to its end. */
+const next: Record<State, string | undefined> = {
+	queued: "possible",
+	running: "now",
+	waiting: "waiting",
+	failed: "failed",
+	cancelled: "possible",
+	done: undefined,
+};
+
+const words: Record<State, (step: number) => string> = {
+	queued: () => "Not begun",
+	running: (step) => `Step ${step}`,
+	waiting: (step) => `Step ${step}`,
+	failed: (step) => `Failed in step ${step}`,
+	cancelled: (step) => `Stopped in step ${step}`,
+	done: (step) => (step === 2 ? "1 step" : `${step - 1} steps`),
+};
+
+const shown = 12;
+
+/** The last stops of a run, and how many are before them. */
+export function stopsOf(steps: number, state: State): { before: number; stops: string[] } {
+	const last = next[state];
+	const all = [...Array<string>(steps).fill("done"), ...(last ? [last] : [])];
+	return { before: Math.max(0, all.length - shown), stops: all.slice(-shown) };
+}
+
+/** A run in small: a stop a step, the last twelve, and how many were before. `small` is its size in a list. */
+export function RunSmall({ steps, state, small }: { steps: number; state: State; small?: boolean }) {
+	const { before, stops } = stopsOf(steps, state);
+	return (
+		<span
+			className={css.run}
+			style={{ "--stops": stops.length } as CSSProperties}
+			data-small={small || undefined}
+			role="img"
+			aria-label={words[state](steps + 1)}
+		>
+			{before > 0 && <span className="n">+{before}</span>}
+			{stops.map((is, i) => (
+				// biome-ignore lint/suspicious/noArrayIndexKey: a stop is its place
+				<b key={i} data-is={is} />
+			))}
+		</span>
+	);
+}
