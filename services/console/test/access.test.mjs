@@ -88,238 +88,301 @@ const sideways = () => {
 	return found;
 };
 
-/** Each width, with what makes its text or window as hard as it gets. */
-const widths = {
-	1440: { about: "rivers", of: "text of 200 %", width: 1280, fontSize: "200%" },
-	390: { about: "lakes", of: "320 px", width: 320, fontSize: "" },
+/** The size of every text that is seen, and what is wrong with text that was enlarged since they were taken. */
+const textSizes = () => {
+	globalThis.sizes = new Map();
+	const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	for (let n = all.nextNode(); n; n = all.nextNode())
+		if (n.data.trim()) globalThis.sizes.set(n.parentElement, parseFloat(getComputedStyle(n.parentElement).fontSize));
 };
+const crowded = () => {
+	const found = [];
+	const say = (text, why) =>
+		found.push(`“${text.data.trim().slice(0, 40)}” in ${text.parentElement.cloneNode().outerHTML.slice(0, 120)} ${why}`);
+	const style = (e) => getComputedStyle(e);
+	const clear = (colour) => /^rgba\(.*, 0\)$|^transparent$/.test(colour);
+	/** Whether something is painted behind the text of an element. */
+	const painted = (e) => {
+		const s = style(e);
+		return !clear(s.backgroundColor) || s.boxShadow !== "none" || (parseFloat(s.borderTopWidth) > 0 && parseFloat(s.borderBottomWidth) > 0);
+	};
+	const texts = [];
+	const all = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+	const range = document.createRange();
+	for (let n = all.nextNode(); n; n = all.nextNode()) {
+		const e = n.parentElement;
+		// Faces and drawings are pictures, of which the figures are in a table, too.
+		if (
+			!n.data.trim() ||
+			!e.checkVisibility({ visibilityProperty: true, opacityProperty: true }) ||
+			e.closest("[role=img], svg, option, .sr")
+		)
+			continue;
+		const before = globalThis.sizes.get(e);
+		const now = parseFloat(style(e).fontSize);
+		if (before && now < before * 1.9) say(n, `is ${before} px, and enlarged ${now}`);
+		range.selectNodeContents(n);
+		for (const r of range.getClientRects()) {
+			if (r.width <= 1 || r.bottom < 0 || r.top > innerHeight) continue;
+			texts.push([n, r]);
+			const out = (of, by) => r.top < of.top - by || r.bottom > of.bottom + by || r.left < of.left - by || r.right > of.right + by;
+			for (let box = e; box; box = box.parentElement) {
+				const s = style(box);
+				if (s.display === "inline" || s.display === "contents") continue;
+				const of = box.getBoundingClientRect();
+				if (s.overflow !== "visible" && (r.top >= of.bottom || r.bottom <= of.top || r.left >= of.right || r.right <= of.left)) break;
+				if (/auto|scroll/.test(s.overflow) || s.textOverflow === "ellipsis") break;
+				if (s.overflow !== "visible" && out(of, 3)) {
+					say(n, `is cut off by ${box.cloneNode().outerHTML.slice(0, 100)}`);
+					break;
+				}
+				if (!painted(box)) continue;
+				if (out(of, 3)) say(n, `is larger than ${box.cloneNode().outerHTML.slice(0, 100)}`);
+				break;
+			}
+		}
+	}
+	texts.sort(([, a], [, b]) => a.top - b.top);
+	texts.forEach(([n, a], i) => {
+		for (const [m, b] of texts.slice(i + 1)) {
+			if (b.top >= a.bottom) break;
+			const [left, right, top, bottom] = [Math.max(a.left, b.left), Math.min(a.right, b.right), b.top, Math.min(a.bottom, b.bottom)];
+			if (n === m || right - left < 3 || bottom - top < 0.3 * Math.min(a.height, b.height)) continue;
+			// One of the two hides the other if it has a background.
+			const stack = document.elementsFromPoint((left + right) / 2, (top + bottom) / 2);
+			const at = [n, m].map((t) => stack.indexOf(t.parentElement)).sort((x, y) => x - y);
+			if (at[0] < 0 || stack.slice(at[0], at[1]).some((e) => !clear(style(e).backgroundColor))) continue;
+			say(n, `lies over “${m.data.trim().slice(0, 40)}”`);
+		}
+	});
+	return found;
+};
+
+/** The windows in which each page is looked at, with what makes their text or window as hard as it gets. */
+const windows = [
+	{ width: 1440, hard: { name: "text of 200 %", width: 1280, fontSize: "200%" } },
+	{ width: 390, hard: { name: "320 px", width: 320, fontSize: "" } },
+];
 // With SCREENSHOTS, which names a folder, each page is kept there as a picture.
-for (const [width, hard] of Object.entries(widths))
-	test(`every page is accessible, ${width} wide, and has no sideways scrolling with ${hard.of}`, async (t) => {
-		const viewport = { width: Number(width), height: 844 };
-		// Without motion, so that nothing is looked at while it fades in.
-		const page = await person(t, { colorScheme: "light", viewport, reducedMotion: "reduce" });
-		const start = page.url();
-		const [about, About] = [hard.about, hard.about.replace(/^./, (c) => c.toUpperCase())];
-		const problems = [];
-		const shoot = async (name, options = {}) => {
-			if (!process.env.SCREENSHOTS) return;
-			await page.screenshot({
-				...options,
-				path: path.join(process.env.SCREENSHOTS, `${name.replaceAll(/[^a-z0-9]+/gi, "-")}-${width}.png`),
-			});
-		};
-		const check = async (name) => {
+test("every page is accessible in both themes, wide and narrow, and has no sideways scrolling with large text or in 320 px", async (t) => {
+	const height = 844;
+	// Without motion, so that nothing is looked at while it fades in.
+	const page = await person(t, { colorScheme: "light", viewport: { width: 1440, height }, reducedMotion: "reduce" });
+	const start = page.url();
+	const problems = [];
+	const shoot = async (name, options = {}) => {
+		if (!process.env.SCREENSHOTS) return;
+		await page.screenshot({ ...options, path: path.join(process.env.SCREENSHOTS, `${name.replaceAll(/[^a-z0-9]+/gi, "-")}.png`) });
+	};
+	const zoom = async (fontSize, width) => {
+		if (page.viewportSize().width === width) return;
+		await page.setViewportSize({ width, height });
+		await page.evaluate((size) => {
+			document.documentElement.style.fontSize = size;
+			return new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+		}, fontSize);
+	};
+	const check = async (name) => {
+		for (const { width, hard } of windows) {
 			const report = (about, found) => problems.push(...found.map((f) => `${name}, ${about}: ${f}`));
+			await zoom("", width);
 			for (const scheme of ["light", "dark"]) {
 				await page.emulateMedia({ colorScheme: scheme });
 				// Of the other theme only the colours differ.
 				const found = await violations(page, scheme === "dark" ? { runOnly: ["color-contrast", "link-in-text-block"] } : {});
 				report(
-					scheme,
+					`${width} px, ${scheme}`,
 					found.flatMap((v) => v.nodes.map((n) => `${v.id}: ${n.html.slice(0, 200)}`)),
 				);
-				await shoot(`${name} ${scheme}`, { fullPage: true });
+				await shoot(`${name} ${width} ${scheme}`, { fullPage: true });
 			}
 			await page.emulateMedia({ colorScheme: "light" });
 			report(`${width} px`, await page.evaluate(sideways));
-			const zoom = (size) => page.evaluate((s) => (document.documentElement.style.fontSize = s), size);
-			await zoom(hard.fontSize);
-			await page.setViewportSize({ ...viewport, width: hard.width });
-			await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
-			report(hard.of, await page.evaluate(sideways));
-			await shoot(`${name} ${hard.of}`);
-			await zoom("");
-			await page.setViewportSize(viewport);
-		};
-		const dialog = page.getByRole("dialog");
-		const closed = async () => {
-			await page.keyboard.press("Escape");
-			await dialog.waitFor({ state: "detached" });
-		};
-		const go = async (place) => {
-			await page.evaluate((to) => {
-				document.querySelector("main h1").dataset.before = "";
-				history.pushState({}, "", to);
-			}, `${start}/${place}`);
-			await page.waitForFunction(
-				() => document.querySelector("main h1:not([data-before])") && !document.querySelector("[aria-label=Loading]"),
-			);
-		};
-
-		await check("new session");
-		await say(page, `create a document about ${about}`);
-		await page.getByText(`Done. I wrote ${About}`).waitFor();
-		await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
-		await page.getByRole("button", { name: /Create document/ }).click();
-		await check("session");
-		await page.getByLabel("Message", { exact: true }).press("ControlOrMeta+k");
-		await page.getByRole("listbox").getByRole("option").first().waitFor();
-		await check("palette");
-		await page.getByRole("option", { name: /^Keys/ }).last().click();
-		await page.getByRole("dialog", { name: "Keys" }).waitFor();
-		await check("keys overlay");
-		await closed();
-		for (const menu of ["Model", "Tools"]) {
-			await page.getByRole("button", { name: new RegExp(`^${menu}`) }).click();
-			await check(`menu ${menu}`);
-			await page.keyboard.press("Escape");
+			await page.evaluate(textSizes);
+			await zoom(hard.fontSize, hard.width);
+			report(hard.name, await page.evaluate(sideways));
+			if (hard.fontSize) report(hard.name, await page.evaluate(crowded));
+			await shoot(`${name} ${hard.name}`);
 		}
-		await say(page, "delete it");
-		await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
-		await check("approval");
-		const session = page.url();
-		await page.route(/\/api\/sessions\/[^/]+\?/, async (route) => {
-			const response = await route.fetch();
-			const body = await response.json();
-			const answer = body.messages?.findLast((m) => m.role === "assistant" && JSON.stringify(m).includes("I wrote"));
-			if (answer) answer.content = wide;
-			await route.fulfill({ response, json: body });
-		});
-		await page.goto(session);
-		await page.getByRole("heading", { name: /^Heading with/ }).waitFor();
-		await check("wide answer");
-		await go("inbox");
-		await page.getByRole("button", { name: "Refuse" }).first().waitFor();
-		await check("inbox");
-		await page.getByRole("button", { name: "Notifications" }).click();
-		await check("notifications");
-		await closed();
-
-		await go("runs");
-		await check("runs");
-		await page
-			.getByRole("main")
-			.getByRole("link", { name: `create a document about ${about}` })
-			.last()
-			.click();
-		await page.getByRole("grid").getByText("doc_create").click();
-		await check("run");
-		for (const view of ["Conversation", "Log"]) {
-			await page.getByRole("button", { name: view, exact: true }).click();
-			await check(`run, ${view}`);
-		}
-		await go("documents");
-		await check("documents");
-		await page.getByRole("button", { name: "New document" }).click();
-		await check("documents, new");
-		await closed();
-		await page
-			.getByRole("button", { name: `Rename ${About}` })
-			.first()
-			.click();
-		await check("documents, rename");
-		await closed();
-		await page
-			.getByRole("button", { name: `Delete ${About}` })
-			.first()
-			.click();
-		await check("documents, delete");
-		await closed();
-		await page.getByRole("list", { name: "Documents" }).getByRole("link", { name: About }).first().click();
-		await page.getByRole("textbox", { name: "Document" }).getByRole("heading", { name: About, exact: true }).waitFor();
-		await check("document");
-		await page.getByRole("button", { name: "Share" }).click();
-		await dialog.getByRole("button", { name: "Create link" }).click();
-		const address = await dialog.locator("code").innerText();
-		await check("share");
-		await closed();
-		await page.getByRole("button", { name: "History" }).click();
-		await page.getByRole("link", { name: /Signalbox created it/ }).click();
-		await page.getByRole("region", { name: "The version" }).locator("ins").first().waitFor();
-		await check("history");
-
-		for (const place of ["sessions", "runs/00000000-0000-7000-8000-000000000000", "d/00000000-0000-7000-8000-000000000000", "nowhere"]) {
-			await page.goto(`${start}/${place}`);
-			await page.locator("main h1, #app > div h1").first().waitFor();
-			await check(place);
-		}
-		await page.goto(`${start}/inbox`);
-		await page.getByRole("heading", { name: "Inbox" }).waitFor();
-		for (const [place, button] of Object.entries({
-			more: undefined,
-			welcome: undefined,
-			usage: "Set a budget",
-			members: "Add member",
-			keys: "New key",
-			rules: "New rule",
-			audit: undefined,
-		})) {
-			await go(place);
-			await check(place);
-			if (!button) continue;
-			await page.getByRole("button", { name: button }).click();
-			await dialog.waitFor();
-			await check(`${place}, dialog`);
-			await closed();
-		}
-		await page.route(/\/api\/mcp-servers(\?|$)/, (route) => route.fulfill({ json: { mcp_servers: [tracker], next_cursor: null } }));
-		await go("connections");
-		await page.getByRole("button", { name: "Add server" }).click();
-		await check("connections, add server");
-		await closed();
-		await page
-			.getByRole("row", { name: /tracker/ })
-			.getByRole("button")
-			.click();
-		await page.getByRole("dialog", { name: "tracker" }).waitFor();
-		await check("connections, server");
-		await dialog.getByRole("button", { name: "Remove" }).click();
-		await page.getByRole("dialog", { name: "Remove tracker?" }).waitFor();
-		await check("connections, remove");
+		await zoom("", 1440);
+	};
+	const dialog = page.getByRole("dialog");
+	const closed = async () => {
 		await page.keyboard.press("Escape");
-		await closed();
-		await check("connections");
-		await page
-			.getByRole("region")
-			.getByRole("button", { name: /^Connect/ })
-			.first()
-			.click();
-		await dialog.waitFor();
-		await check("connections, connect");
-		await closed();
-
-		const added = await page.evaluate(
-			(workspace) =>
-				fetch("/api/accounts", {
-					method: "POST",
-					headers: { "Content-Type": "application/json", "X-Workspace-Id": workspace },
-					body: JSON.stringify({ provider: "house", secret: "house-key-4Qx7", label: "team key" }),
-				}).then((r) => r.status),
-			(await signalbox.newToken()).workspace_id,
-		);
-		assert.ok(added < 300, `adding an account: ${added}`);
-		await go("accounts");
-		await page.getByText("team key").first().waitFor();
-		await check("accounts");
-		await page.getByRole("button", { name: "Add account" }).click();
-		await check("accounts, add");
-		await dialog.getByLabel("Provider").selectOption("house");
-		await dialog.getByRole("button", { name: "Code on another device" }).click();
-		await dialog.getByRole("button", { name: "Get a code" }).click();
-		await dialog.getByText("KTRX-4M9P").waitFor();
-		await check("accounts, code");
-		await closed();
-		await page.getByRole("button", { name: "More for team key" }).first().click();
-		await dialog.waitFor();
-		await check("accounts, account");
-		await dialog.getByRole("button", { name: "Remove" }).click();
-		await page.getByRole("dialog", { name: /^Remove/ }).waitFor();
-		await check("accounts, remove");
-		await page
-			.getByRole("dialog", { name: /^Remove/ })
-			.getByRole("button", { name: "Remove" })
-			.click();
 		await dialog.waitFor({ state: "detached" });
+	};
+	/** Goes to a place of the workspace without a reload, and waits for its heading and for what it loads. */
+	const go = async (place) => {
+		await page.evaluate((to) => {
+			for (const h of document.querySelectorAll("h1")) h.dataset.before = "";
+			history.pushState({}, "", to);
+		}, `${start}/${place}`);
+		await page.waitForFunction(() => {
+			const headings = [...document.querySelectorAll("h1:not([data-before])")];
+			return headings.some((h) => h.checkVisibility()) && !document.querySelector("[aria-label=Loading]");
+		});
+	};
 
-		await page.goto(address);
-		await page.getByRole("heading", { name: About, level: 1 }).waitFor();
-		await check("shared");
-		await page.goto(`${signalbox.url}/sign-in`);
-		await page.getByRole("heading", { name: "Sign in" }).waitFor();
-		await check("sign-in");
-		assert.deepEqual(problems, []);
+	await check("new session");
+	await say(page, "create a document about rivers");
+	await page.getByText("Done. I wrote Rivers").waitFor();
+	await page.getByRole("button", { name: "Stop", exact: true }).waitFor({ state: "detached" });
+	await page.getByRole("button", { name: /Create document/ }).click();
+	await check("session");
+	await page.getByLabel("Message", { exact: true }).press("ControlOrMeta+k");
+	await page.getByRole("listbox").getByRole("option").first().waitFor();
+	await check("palette");
+	await page.getByRole("option", { name: /^Keys/ }).last().click();
+	await page.getByRole("dialog", { name: "Keys" }).waitFor();
+	await check("keys overlay");
+	await closed();
+	for (const menu of ["Model", "Tools"]) {
+		await page.getByRole("button", { name: new RegExp(`^${menu}`) }).click();
+		await check(`menu ${menu}`);
+		await page.keyboard.press("Escape");
+	}
+	await say(page, "delete it");
+	await page.getByRole("region", { name: "Approval wanted: Delete document" }).waitFor();
+	await check("approval");
+	const session = page.url().slice(start.length + 1);
+	await page.route(/\/api\/sessions\/[^/]+\?/, async (route) => {
+		const response = await route.fetch();
+		const body = await response.json();
+		const answer = body.messages?.findLast((m) => m.role === "assistant" && JSON.stringify(m).includes("I wrote"));
+		if (answer) answer.content = wide;
+		await route.fulfill({ response, json: body });
 	});
+	await go("inbox");
+	await page.getByRole("button", { name: "Refuse" }).first().waitFor();
+	await check("inbox");
+	await page.getByRole("button", { name: "Notifications" }).click();
+	await check("notifications");
+	await closed();
+	await go(session);
+	await page.getByRole("heading", { name: /^Heading with/ }).waitFor();
+	await check("wide answer");
+
+	await go("runs");
+	await check("runs");
+	await page.getByRole("main").getByRole("link", { name: "create a document about rivers" }).last().click();
+	await page.getByRole("grid").getByText("doc_create").click();
+	await check("run");
+	for (const view of ["Conversation", "Log"]) {
+		await page.getByRole("button", { name: view, exact: true }).click();
+		await check(`run, ${view}`);
+	}
+	await go("documents");
+	await check("documents");
+	await page.getByRole("button", { name: "New document" }).click();
+	await check("documents, new");
+	await closed();
+	await page.getByRole("button", { name: "Rename Rivers" }).first().click();
+	await check("documents, rename");
+	await closed();
+	await page.getByRole("button", { name: "Delete Rivers" }).first().click();
+	await check("documents, delete");
+	await closed();
+	await page.getByRole("list", { name: "Documents" }).getByRole("link", { name: "Rivers" }).first().click();
+	await page.getByRole("textbox", { name: "Document" }).getByRole("heading", { name: "Rivers", exact: true }).waitFor();
+	await check("document");
+	await page.getByRole("button", { name: "Share" }).click();
+	await dialog.getByRole("button", { name: "Create link" }).click();
+	const address = await dialog.locator("code").innerText();
+	await check("share");
+	await closed();
+	await page.getByRole("button", { name: "History" }).click();
+	await page.getByRole("link", { name: /Signalbox created it/ }).click();
+	await page.getByRole("region", { name: "The version" }).locator("ins").first().waitFor();
+	await check("history");
+
+	for (const place of ["sessions", "runs/00000000-0000-7000-8000-000000000000", "d/00000000-0000-7000-8000-000000000000", "nowhere"]) {
+		await go(place);
+		await check(place);
+	}
+	for (const [place, button] of Object.entries({
+		more: undefined,
+		welcome: undefined,
+		usage: "Set a budget",
+		members: "Add member",
+		keys: "New key",
+		rules: "New rule",
+		audit: undefined,
+	})) {
+		await go(place);
+		await check(place);
+		if (!button) continue;
+		await page.getByRole("button", { name: button }).click();
+		await dialog.waitFor();
+		await check(`${place}, dialog`);
+		await closed();
+	}
+	await page.route(/\/api\/mcp-servers(\?|$)/, (route) => route.fulfill({ json: { mcp_servers: [tracker], next_cursor: null } }));
+	await go("connections");
+	await page.getByRole("button", { name: "Add server" }).click();
+	await check("connections, add server");
+	await closed();
+	await page
+		.getByRole("row", { name: /tracker/ })
+		.getByRole("button")
+		.click();
+	await page.getByRole("dialog", { name: "tracker" }).waitFor();
+	await check("connections, server");
+	await dialog.getByRole("button", { name: "Remove" }).click();
+	await page.getByRole("dialog", { name: "Remove tracker?" }).waitFor();
+	await check("connections, remove");
+	await page.keyboard.press("Escape");
+	await closed();
+	await check("connections");
+	await page
+		.getByRole("region")
+		.getByRole("button", { name: /^Connect/ })
+		.first()
+		.click();
+	await dialog.waitFor();
+	await check("connections, connect");
+	await closed();
+
+	const added = await page.evaluate(
+		(workspace) =>
+			fetch("/api/accounts", {
+				method: "POST",
+				headers: { "Content-Type": "application/json", "X-Workspace-Id": workspace },
+				body: JSON.stringify({ provider: "house", secret: "house-key-4Qx7", label: "team key" }),
+			}).then((r) => r.status),
+		(await signalbox.newToken()).workspace_id,
+	);
+	assert.ok(added < 300, `adding an account: ${added}`);
+	await go("accounts");
+	await page.getByText("team key").first().waitFor();
+	await check("accounts");
+	await page.getByRole("button", { name: "Add account" }).click();
+	await check("accounts, add");
+	await dialog.getByLabel("Provider").selectOption("house");
+	await dialog.getByRole("button", { name: "Code on another device" }).click();
+	await dialog.getByRole("button", { name: "Get a code" }).click();
+	await dialog.getByText("KTRX-4M9P").waitFor();
+	await check("accounts, code");
+	await closed();
+	await page.getByRole("button", { name: "More for team key" }).first().click();
+	await dialog.waitFor();
+	await check("accounts, account");
+	await dialog.getByRole("button", { name: "Remove" }).click();
+	await page.getByRole("dialog", { name: /^Remove/ }).waitFor();
+	await check("accounts, remove");
+	await page
+		.getByRole("dialog", { name: /^Remove/ })
+		.getByRole("button", { name: "Remove" })
+		.click();
+	await dialog.waitFor({ state: "detached" });
+
+	await page.goto(address);
+	await page.getByRole("heading", { name: "Rivers", level: 1 }).waitFor();
+	await check("shared");
+	await page.goto(`${signalbox.url}/sign-in`);
+	await page.getByRole("heading", { name: "Sign in" }).waitFor();
+	await check("sign-in");
+	assert.deepEqual(problems, []);
+});
 
 /** What a page draws without text or pictures, such as lines and bars, when it is first called, and whether each is still seen. */
 const shapes = () => {

@@ -1,5 +1,5 @@
 import { ChevronDown, type LucideIcon } from "lucide-react";
-import { type KeyboardEvent, type ReactNode, useId, useRef, useState } from "react";
+import { type KeyboardEvent, type ReactNode, useEffect, useId, useRef, useState } from "react";
 import { Icon } from "./controls.tsx";
 import css from "./Menu.module.css";
 
@@ -33,6 +33,12 @@ export function Menu({
 		p.style.bottom = above ? `${innerHeight - b.top + 6}px` : "auto";
 		p.style.maxHeight = `${Math.min(420, (above ? b.top : innerHeight - b.bottom) - 20)}px`;
 	};
+	// biome-ignore lint/correctness/useExhaustiveDependencies: it reads the window and the two elements
+	useEffect(() => {
+		if (!open) return;
+		addEventListener("resize", place);
+		return () => removeEventListener("resize", place);
+	}, [open]);
 	const onKeyDown = (e: KeyboardEvent) => {
 		const by = { ArrowDown: 1, ArrowUp: -1 }[e.key];
 		if (!by || e.target instanceof HTMLInputElement) return;
