@@ -48,12 +48,12 @@ export function Foot({ workspaces, running, waiting, onNavigation, onKeys, onWor
 					{waiting} waiting
 				</Link>
 			)}
+			<span className="flex-1" />
 			{cost && (
 				<Link to="/w/$slug/usage" params={{ slug }}>
 					{cost}
 				</Link>
 			)}
-			<span className="flex-1" />
 			<IconButton icon={PanelLeft} label="Navigation [" onClick={onNavigation} />
 			<button type="button" onClick={toggleTheme} aria-label="Light or dark" title="Light or dark" className={css.theme}>
 				<Icon of={Sun} size={13} />

@@ -189,9 +189,3 @@ export function sessionSignal({ state, last_run }: Listed): SignalName {
 	if (state !== "idle") return state;
 	return last_run?.state === "cancelled" ? "stopped" : last_run?.state === "done" || last_run?.state === "failed" ? last_run.state : "idle";
 }
-
-/** What the server says, such as an error, as a sentence. */
-export function sentence(text: string): string {
-	const t = text.trim();
-	return t ? t.charAt(0).toUpperCase() + t.slice(1) + (/[.!?]$/.test(t) ? "" : ".") : "";
-}

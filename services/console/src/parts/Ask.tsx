@@ -15,7 +15,7 @@ import {
 } from "../live/answers.ts";
 import type { Ask as AskData, Call, Question } from "../live/conversation.ts";
 import { useTools } from "../tools.ts";
-import { toolWords, until } from "../words.ts";
+import { sentence, toolWords, until } from "../words.ts";
 import css from "./Ask.module.css";
 import { Button } from "./controls.tsx";
 import { effectWords } from "./effect.ts";
@@ -187,7 +187,7 @@ export function Ask({
 				{ask.reason && (
 					<div>
 						<dt>Why you are asked</dt>
-						<dd>{ask.outcomeUnknown ? "It may have happened. Look, then tell the agent." : ask.reason}</dd>
+						<dd>{ask.outcomeUnknown ? "It may have happened. Look, then tell the agent." : sentence(ask.reason)}</dd>
 					</div>
 				)}
 				{!ask.outcomeUnknown && <Effect tool={call.tool} />}

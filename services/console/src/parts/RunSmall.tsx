@@ -2,13 +2,15 @@ import type { Schemas } from "@signalbox/client";
 import type { CSSProperties } from "react";
 import css from "./RunSmall.module.css";
 
-type State = Schemas["Run"]["state"];
+/** paused: between two steps. */
+type State = Schemas["Run"]["state"] | "paused";
 
 /** The stop after the steps that are complete; undefined if the run has come to its end. */
 const next: Record<State, string | undefined> = {
 	queued: "possible",
 	running: "now",
 	waiting: "waiting",
+	paused: "possible",
 	failed: "failed",
 	cancelled: "possible",
 	done: undefined,
@@ -18,6 +20,7 @@ const words: Record<State, (step: number) => string> = {
 	queued: () => "Not begun",
 	running: (step) => `Step ${step}`,
 	waiting: (step) => `Step ${step}`,
+	paused: (step) => `Before step ${step}`,
 	failed: (step) => `Failed in step ${step}`,
 	cancelled: (step) => `Stopped in step ${step}`,
 	done: (step) => (step === 2 ? "1 step" : `${step - 1} steps`),

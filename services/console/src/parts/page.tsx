@@ -3,7 +3,7 @@ import type { UseQueryResult } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useEffect, useId } from "react";
 import { slugOf, useWorkspace, type Workspace } from "../client.ts";
-import { Failed } from "../routes/failed.tsx";
+import { Failed, useFailure } from "../routes/failed.tsx";
 import { sentence } from "../words.ts";
 import { Blank, Notice } from "./controls.tsx";
 import css from "./page.module.css";
@@ -75,15 +75,16 @@ export function WorkspaceTabs() {
 
 /** Shows a query's data, and what is instead of it while there is none. */
 export function Loaded<T>({ query, children }: { query: UseQueryResult<T>; children: (data: T) => ReactNode }) {
+	const failure = useFailure(query);
 	if (query.data !== undefined) return children(query.data);
-	if (query.error) {
-		if (query.error instanceof SignalboxError && query.error.status === 403)
+	if (failure) {
+		if (failure instanceof SignalboxError && failure.status === 403)
 			return (
 				<Blank line="broken" title="Not for your role">
-					{sentence(query.error.message)}
+					{sentence(failure.message)}
 				</Blank>
 			);
-		return <Failed error={query.error} heading="h2" onRetry={() => void query.refetch()} />;
+		return <Failed error={failure} heading="h2" onRetry={() => void query.refetch()} />;
 	}
 	return (
 		<div className={css.loading} role="status" aria-label="Loading">

@@ -284,7 +284,7 @@ function Log<T>({
 						</Table>
 						<Refused error={query.error} />
 						<p className="mt-4 flex items-center gap-3 text-small text-ink-3" role="status">
-							{rows.length} rows
+							{rows.length} {rows.length === 1 ? "row" : "rows"}
 							{query.hasNextPage ? "" : ", all there are"}
 							{query.hasNextPage && (
 								<Button small busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>

@@ -79,6 +79,13 @@ export function DocumentsPage({ search }: { search: { q?: string } }) {
 					</Blank>
 				)}
 				{all.length > 0 && (
+					<p className={`micro ${css.heads}`} data-writes={mayWrite || undefined} aria-hidden="true">
+						<span>Name</span>
+						<span>Created by</span>
+						<span>Last change</span>
+					</p>
+				)}
+				{all.length > 0 && (
 					<ul aria-label="Documents">
 						{all.map((d) => (
 							<li key={d.id} className={css.document}>
