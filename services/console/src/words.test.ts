@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 import { stopsOf } from "./parts/RunSmall.tsx";
 import {
 	ago,
+	agoThatDay,
 	backAt,
 	backWords,
 	clock,
@@ -64,6 +65,8 @@ test("figures", () => {
 	expect(["2026-11-24T11:59:50Z", "2026-11-24T11:48:00Z"].map((at) => since(at, now))).toEqual(["just now", "for 12 min"]);
 	expect(since("2026-11-01T11:48:00Z", now)).toMatch(/^since .*1/);
 	expect(until("2026-11-25T11:48:00Z", now)).toBe("23 h 48 min");
+	const yesterday = "2026-11-23T11:48:00Z";
+	expect([agoThatDay("2026-11-24T11:48:00Z", now), agoThatDay(yesterday, now)]).toEqual(["12 min", timeOfDay(yesterday)]);
 });
 
 test("a session says what it does, or how its newest run ended", () => {

@@ -120,6 +120,11 @@ export function ago(at: string, now = Date.now()): string {
 	});
 }
 
+/** A time under the heading of its day: relative under an hour, then the clock. */
+export function agoThatDay(at: string, now = Date.now()): string {
+	return now - Date.parse(at) < 3_600_000 ? ago(at, now) : timeOfDay(at);
+}
+
 /** How long something is so: "just now", "for 12 min", then "since 13:02" and "since 3 Nov". */
 export function since(at: string, now = Date.now()): string {
 	const t = ago(at, now);

@@ -12,7 +12,7 @@ import { focusedRow, rowsOf, useRows } from "../parts/rows.ts";
 import { Signal } from "../parts/Signal.tsx";
 import { toast } from "../parts/Toast.tsx";
 import { usePeople } from "../people.ts";
-import { ago, dayOf, sessionSignal, sessionWords } from "../words.ts";
+import { agoThatDay, dayOf, sessionSignal, sessionWords } from "../words.ts";
 import { Failed, useFailure } from "./failed.tsx";
 import css from "./sessions.module.css";
 
@@ -184,7 +184,7 @@ export function SessionsPage({ search }: { search: SessionSearch }) {
 									{s.last_run ? <RunSmall small steps={s.last_run.steps} state={s.last_run.state} /> : <span />}
 									<span className="cut text-small text-ink-3">{s.model}</span>
 									<time className="n text-small text-ink-3" dateTime={s.updated_at}>
-										{ago(s.updated_at)}
+										{agoThatDay(s.updated_at)}
 									</time>
 									<Face name={nameOf(s.created_by)} id={s.created_by} />
 								</Link>
