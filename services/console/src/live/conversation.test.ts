@@ -104,7 +104,7 @@ test("a call is queued until the answer is complete, and its times are the serve
 		{ state: "running", startedAt: Date.parse("2026-11-24T12:00:00.5Z") },
 		{ state: "running", startedAt: 1005 }, // an older server does not say it
 	]);
-	c.asked("r1", [{ tool_call_id: "b", step_index: 0, args: {}, planned_at: "2026-11-24T12:00:00.7Z" }] as never);
+	c.mergeCalls("r1", [{ tool_call_id: "b", step_index: 0, args: {}, planned_at: "2026-11-24T12:00:00.7Z" }] as never);
 	expect(steps()[0]?.calls[1]).toMatchObject({ startedAt: Date.parse("2026-11-24T12:00:00.7Z") });
 	const result = { type: "tool-result", toolName: "doc_list", result: "1", isError: false };
 	apply({ ...result, toolCallId: "a", durationMs: 84 }, { ...result, toolCallId: "b" });
@@ -206,7 +206,7 @@ test("a page that opens while calls wait says for whom", () => {
 	};
 	const { c, steps, apply } = conversation([asked, answer], { id: "r1", state: "waiting", user_message_id: "u0", usage: {} });
 	expect(c.calling).toBe("r1");
-	c.asked("r1", [
+	c.mergeCalls("r1", [
 		{
 			tool_call_id: "ask",
 			step_index: 0,
@@ -533,7 +533,7 @@ test("a takeover says who took over and how long it took, once that is known", (
 	const notes = () => c.view().lines.flatMap((l) => (l.kind === "note" ? [l.text] : []));
 	const between = "This step is written again: The model provider had an internal error.";
 	expect(notes()).toEqual(["Another worker took over. Nothing was lost.", between, "Another worker took over. Nothing was lost."]);
-	c.tookOver("r1", [
+	c.setTakeovers("r1", [
 		{ from: 1, claim: 2, ms: 900 }, // before the page was opened
 		{ from: 2, claim: 3, ms: 4000 },
 		{ from: 3, claim: 4, ms: 1900 },
@@ -584,7 +584,9 @@ test("the questions of a step, and who answered them", () => {
 	expect(questionsOf(c.view()).map((q) => q.call.id)).toEqual(["b"]);
 	// The run says when; its earlier call with the same id is another one.
 	const approval = { reason: "", asked_at: "", question: "approval", decision: "refused", decision_reason: "not yet", decided_by: "ines" };
-	c.asked("r1", [{ tool_call_id: "a", step_index: 1, args: {}, approval: { ...approval, decided_at: "2026-11-24T14:43:00Z" } }] as never);
+	c.mergeCalls("r1", [
+		{ tool_call_id: "a", step_index: 1, args: {}, approval: { ...approval, decided_at: "2026-11-24T14:43:00Z" } },
+	] as never);
 	expect(steps()[1]?.calls[0]).toMatchObject({
 		state: "refused",
 		ask: { decision: { by: "ines", reason: "not yet", at: "2026-11-24T14:43:00Z" } },
@@ -594,9 +596,9 @@ test("the questions of a step, and who answered them", () => {
 	expect(questionsOf(c.view())).toEqual([]);
 	// What was read of the run can come after its end.
 	const approved = { ...approval, decision: "approved", decided_at: "2026-11-24T14:44:00Z" };
-	c.asked("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: approved }] as never);
+	c.mergeCalls("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: approved }] as never);
 	expect(steps()[1]?.calls[1]?.ask?.decision?.at).toBe("2026-11-24T14:44:00Z");
-	c.asked("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: { ...approval, decision: null } }] as never);
+	c.mergeCalls("r1", [{ tool_call_id: "b", step_index: 1, args: {}, approval: { ...approval, decision: null } }] as never);
 	expect(questionsOf(c.view())).toEqual([]);
 });
 
@@ -624,7 +626,7 @@ test("what was read of a run changes no call that has been answered or has ended
 		{ type: "tool-result", toolCallId: "b", toolName: "send", result: "1", isError: false },
 	);
 	const since = steps()[0]?.calls[0]?.startedAt;
-	c.asked("r1", [read("a"), read("b"), read("c"), waits] as never);
+	c.mergeCalls("r1", [read("a"), read("b"), read("c"), waits] as never);
 	expect(steps()[0]?.calls.map((c) => c.state)).toEqual(["running", "done", "asking", "done"]);
 	expect(steps()[0]?.calls[0]?.startedAt).toBe(since);
 	expect(questionsOf(c.view()).map((q) => q.call.id)).toEqual(["c"]);
@@ -637,11 +639,11 @@ test("an answer that comes before the run was read closes its question, and the 
 	apply({ type: "tool-approval-response", toolCallId: "a", toolName: "send", decision: "approved", decidedBy: "ines" });
 	const approval = { reason: "why", args: {}, asked_at: "2026-11-24T14:00:00Z", question: "approval" };
 	const call = { tool_call_id: "a", step_index: 0, args: {}, planned_at: "2026-11-24T13:00:00Z" };
-	c.asked("r1", [{ ...call, approval: { ...approval, decision: null } }] as never);
+	c.mergeCalls("r1", [{ ...call, approval: { ...approval, decision: null } }] as never);
 	expect(questionsOf(c.view())).toEqual([]);
 	expect(steps()[0]?.calls).toMatchObject([{ state: "running", startedAt: 1001, ask: { decision: { by: "ines" } } }]);
 	const decided = { decision: "approved", decided_by: "ines", decided_at: "2026-11-24T14:10:00Z" };
-	c.asked("r1", [{ ...call, approval: { ...approval, ...decided } }] as never);
+	c.mergeCalls("r1", [{ ...call, approval: { ...approval, ...decided } }] as never);
 	expect(steps()[0]?.calls).toMatchObject([
 		{ startedAt: Date.parse("2026-11-24T14:10:00Z"), ask: { reason: "why", decision: { at: "2026-11-24T14:10:00Z" } } },
 	]);

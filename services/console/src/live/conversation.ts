@@ -8,7 +8,7 @@
  */
 import type { Schemas, SignalboxEvent } from "@signalbox/client";
 import { type Citation, citationsOf, endOf, type Source, sourcesOf } from "./citations.ts";
-import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, type Taken, tookOver } from "./notes.ts";
+import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, type Taken, takeoverWords } from "./notes.ts";
 import { serverNow } from "./servertime.ts";
 
 export interface File {
@@ -299,7 +299,7 @@ export class Conversation {
 	}
 
 	/** Adds who has answered for the calls of a run and, while it is active, whom they wait for and since when they run. */
-	asked(run: string, calls: readonly Schemas["ToolCall"][]): void {
+	mergeCalls(run: string, calls: readonly Schemas["ToolCall"][]): void {
 		const { active } = this.#view;
 		for (const { tool_call_id: id, args, approval, result_expires_at: until, step_index: step, planned_at: planned } of calls) {
 			if (approval?.decided_at && approval.decision !== "rule" && !until) this.#decided(run, step, id, approval);
@@ -360,16 +360,16 @@ export class Conversation {
 	}
 
 	/** Adds what a run took that has ended since. */
-	took(run: string, figures: Figures): void {
+	setFigures(run: string, figures: Figures): void {
 		this.#set({ ...this.#view, figures: new Map(this.#view.figures).set(run, figures) });
 	}
 
 	/** Says who took a run over and how long that took, of all its takeovers. The last of them may be shown. */
-	tookOver(run: string, all: readonly Taken[]): void {
+	setTakeovers(run: string, all: readonly Taken[]): void {
 		const left = [...all];
 		const lines = this.#view.lines.toReversed().map((l) => {
 			const taken = l.kind === "note" && l.run === run && l.code === runnerLost ? left.pop() : undefined;
-			return taken ? { ...(l as Note), text: tookOver(taken) } : l;
+			return taken ? { ...(l as Note), text: takeoverWords(taken) } : l;
 		});
 		this.#set({ ...this.#view, lines: lines.reverse() });
 	}

@@ -1,5 +1,5 @@
 /** The words of a conversation about what happened to a run. */
-import { took, workerOf } from "../run/figures.ts";
+import { durationWords, workerOf } from "../run/figures.ts";
 import { timeOn } from "../words.ts";
 import type { Note } from "./conversation.ts";
 
@@ -12,7 +12,11 @@ export const paused = "Paused between steps: a deploy is going on. Goes on by it
 /** The note about a step that is repeated. */
 export function noteOfRetry(run: string, place: number, reason: string): Note {
 	const text =
-		reason === runnerLost ? tookOver() : reason ? `This step is written again: ${reason}` : "This step is written again. Nothing was lost.";
+		reason === runnerLost
+			? takeoverWords()
+			: reason
+				? `This step is written again: ${reason}`
+				: "This step is written again. Nothing was lost.";
 	return { kind: "note", key: `${run}/retry/${place}`, tone: "note", title: "", text, code: reason, run };
 }
 
@@ -24,8 +28,8 @@ export interface Taken {
 }
 
 /** What is said of a takeover; without it before it is known. */
-export const tookOver = (t?: Taken): string =>
-	`${t ? `Worker ${workerOf(t.claim)} took over from worker ${workerOf(t.from)} after ${took(t.ms)}` : "Another worker took over"}. Nothing was lost.`;
+export const takeoverWords = (t?: Taken): string =>
+	`${t ? `Worker ${workerOf(t.claim)} took over from worker ${workerOf(t.from)} after ${durationWords(t.ms)}` : "Another worker took over"}. Nothing was lost.`;
 
 /** Failures for which the account is to blame, by their codes, and by the words of credential-broker. */
 const accountCodes = new Set(["MODEL_RATE_LIMIT", "MODEL_QUOTA", "MODEL_AUTH"]);

@@ -30,26 +30,26 @@ export function useConversation(id: string): Loaded {
 				/** Reads a run; what it adds to the page is no loss if it fails. */
 				const read = async (run: string) =>
 					(await client.api.GET("/api/runs/{id}", { params: { path: { id: run } }, signal: stop.signal }).catch(() => undefined))?.data;
-				const took = async (run: string) => {
+				const readFigures = async (run: string) => {
 					const found = await read(run);
-					if (found) conversation.took(run, found.run);
+					if (found) conversation.setFigures(run, found.run);
 				};
-				const ask = async (run: string | undefined) => {
+				const readCalls = async (run: string | undefined) => {
 					const found = run && (await read(run));
-					if (found) conversation.asked(found.run.id, found.tool_calls);
+					if (found) conversation.mergeCalls(found.run.id, found.tool_calls);
 				};
 				/** Says who took the run over, and how long that took. The trace is a moment behind, and is read after the step that was repeated. */
-				const tookOver = async (run: string) => {
+				const readTakeovers = async (run: string) => {
 					const params = { path: { id: run } };
 					const trace = (await client.api.GET("/api/runs/{id}/trace", { params, signal: stop.signal }).catch(() => undefined))?.data;
 					const repeated = takeovers(trace).filter((t) => t.again !== undefined);
-					conversation.tookOver(
+					conversation.setTakeovers(
 						run,
 						repeated.map((t) => ({ claim: t.claim, from: t.from, ms: Date.parse(t.back) - Date.parse(t.lost) })),
 					);
 				};
 				let lost: string | undefined;
-				await ask(conversation.calling);
+				await readCalls(conversation.calling);
 				const onConnection = (c: Connection) => line.set(c);
 				for await (const { id: event, event: e } of client.sessionEvents(id, {
 					after: conversation.lastEvent,
@@ -57,14 +57,14 @@ export function useConversation(id: string): Loaded {
 					onConnection,
 				})) {
 					conversation.apply(event, e);
-					if (e.type === "done" || e.type === "error") void took(e.runId);
+					if (e.type === "done" || e.type === "error") void readFigures(e.runId);
 					if (e.type === "step-retry" && e.reason === runnerLost) lost = conversation.view().active?.run;
 					else if (lost && (e.type === "step-complete" || e.type === "done" || e.type === "error")) {
-						void tookOver(lost);
+						void readTakeovers(lost);
 						lost = undefined;
 					}
-					if (e.type === "snapshot") void ask(conversation.calling);
-					if (e.type === "tool-approval-response") void ask(conversation.view().active?.run);
+					if (e.type === "snapshot") void readCalls(conversation.calling);
+					if (e.type === "tool-approval-response") void readCalls(conversation.view().active?.run);
 				}
 			} catch (e) {
 				if (!stop.signal.aborted) setLoaded({ state: "failed", error: e instanceof SignalboxError ? e : new SignalboxError(String(e), 0) });

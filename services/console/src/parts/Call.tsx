@@ -2,7 +2,7 @@ import { ChevronRight } from "lucide-react";
 import { memo, Suspense, useEffect, useState } from "react";
 import { type Ask as AskData, asks, type Call as CallData, type CallState, errorOf } from "../live/conversation.ts";
 import { usePeople } from "../people.ts";
-import { took } from "../run/figures.ts";
+import { durationWords } from "../run/figures.ts";
 import { count, decisionWords, tellingArgument, toolWords } from "../words.ts";
 import css from "./Call.module.css";
 import { Elapsed } from "./Clock.tsx";
@@ -112,7 +112,7 @@ function summary(c: CallData): string {
 	return tellingArgument(c.args);
 }
 
-const timeOf = (c: CallData) => (c.durationMs === undefined ? "" : took(c.durationMs));
+const timeOf = (c: CallData) => (c.durationMs === undefined ? "" : durationWords(c.durationMs));
 
 /** Who answered the question about a call, what and when: it stands where the question was. */
 function Decision({ of }: { of: NonNullable<AskData["decision"]> }) {

@@ -11,7 +11,7 @@ import { Markdown } from "../parts/Markdown.tsx";
 import { Signal, type SignalName } from "../parts/Signal.tsx";
 import { usePeople } from "../people.ts";
 import { Details, Moments, textOf, useMessages } from "../run/Details.tsx";
-import { took, workerOf } from "../run/figures.ts";
+import { durationWords, workerOf } from "../run/figures.ts";
 import { Lanes, type Part, Small } from "../run/Lanes.tsx";
 import { otlp } from "../run/otlp.ts";
 import css from "../run/run.module.css";
@@ -199,9 +199,9 @@ function FactsRow({ run, fall, steps }: { run: Run; fall: Waterfall; steps: Sche
 				{word}
 			</Tag>,
 		],
-		[over(run) ? "Took" : "So far", took(fall.length)],
+		[over(run) ? "Took" : "So far", durationWords(fall.length)],
 	];
-	if (fall.waited > 0) facts.push(["Of that, waiting", took(fall.waited), "text-wait"]);
+	if (fall.waited > 0) facts.push(["Of that, waiting", durationWords(fall.waited), "text-wait"]);
 	facts.push(["Steps", String(run.steps)]);
 	const { input_tokens, output_tokens, cache_read_tokens } = run.usage;
 	if (input_tokens + output_tokens > 0) facts.push(["Tokens", `${tokens(input_tokens)} in, ${tokens(output_tokens)} out`]);
@@ -229,8 +229,9 @@ function Takeovers({ fall }: { fall: Waterfall }) {
 			{fall.takeovers.map((t) => (
 				<li key={t.claim}>
 					<span>
-						Worker {workerOf(t.claim)} took over from worker {workerOf(t.from)} at {took(t.lost)}, after {took(t.back - t.lost)}.
-						{t.again === undefined ? "" : ` Step ${t.again + 1} was said again from its start.`} Nothing was lost.
+						Worker {workerOf(t.claim)} took over from worker {workerOf(t.from)} at {durationWords(t.lost)}, after{" "}
+						{durationWords(t.back - t.lost)}.{t.again === undefined ? "" : ` Step ${t.again + 1} was said again from its start.`} Nothing
+						was lost.
 					</span>
 				</li>
 			))}

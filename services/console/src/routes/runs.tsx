@@ -6,7 +6,7 @@ import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Button, IconButton, Segments } from "../parts/controls.tsx";
 import { RunSmall } from "../parts/RunSmall.tsx";
 import { Signal } from "../parts/Signal.tsx";
-import { took } from "../run/figures.ts";
+import { durationWords } from "../run/figures.ts";
 import css from "../run/run.module.css";
 import { ago, money, tokens } from "../words.ts";
 import { Failed, useFailure } from "./failed.tsx";
@@ -126,7 +126,9 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 										</td>
 										<td className="n">{used ? tokens(used) : ""}</td>
 										<td className="n">{r.cost_micros == null ? "" : r.simulated ? "simulated" : money(r.cost_micros)}</td>
-										<td className="n">{r.started_at && r.ended_at ? took(Date.parse(r.ended_at) - Date.parse(r.started_at)) : ""}</td>
+										<td className="n">
+											{r.started_at && r.ended_at ? durationWords(Date.parse(r.ended_at) - Date.parse(r.started_at)) : ""}
+										</td>
 										<td className="n text-ink-3">
 											<time dateTime={r.created_at}>{ago(r.created_at)}</time>
 										</td>

@@ -6,7 +6,7 @@ import { type ReactNode, useState } from "react";
 import { slugOf, unwrap, useWorkspace } from "../client.ts";
 import { IconButton } from "../parts/controls.tsx";
 import { count, timeOfDay, tokens, toolWords } from "../words.ts";
-import { took, workerOf } from "./figures.ts";
+import { durationWords, workerOf } from "./figures.ts";
 import css from "./run.module.css";
 import type { Row, Details as RunDetails, Trace, Waterfall } from "./waterfall.ts";
 
@@ -107,7 +107,7 @@ function Facts({ details, row, names }: { details: RunDetails; row: Row; names: 
 	if (of.kind === "call") {
 		const { call } = of;
 		facts.push(["Tool", <code key="t">{call.tool_name}</code>], ["State", call.state ?? (call.phase === "planned" ? "waits" : "runs")]);
-		if (call.duration_ms !== null && call.phase === "done") facts.push(["Took", took(call.duration_ms)]);
+		if (call.duration_ms !== null && call.phase === "done") facts.push(["Took", durationWords(call.duration_ms)]);
 		if (call.error_type) facts.push(["Error", call.error_type.replaceAll("_", " ")]);
 		const ask = call.approval;
 		if (ask) {
@@ -125,7 +125,7 @@ function Facts({ details, row, names }: { details: RunDetails; row: Row; names: 
 		facts.push(["Model", details.run.model], ["Provider", details.run.provider]);
 		if (attempt) facts.push(["Worker", workerOf(attempt.claim)]);
 		const first = attempt?.first_output_at ? Date.parse(attempt.first_output_at) - Date.parse(attempt.started_at) : undefined;
-		facts.push(["Took", `${took(to - from)}${first === undefined ? "" : `, first token ${took(first)}`}`]);
+		facts.push(["Took", `${durationWords(to - from)}${first === undefined ? "" : `, first token ${durationWords(first)}`}`]);
 		if (attempt?.void_reason) facts.push(["Void", attempt.void_reason]);
 		else if (of.step) {
 			const spoke = attempt?.ended_at && attempt.first_output_at ? Date.parse(attempt.ended_at) - Date.parse(attempt.first_output_at) : 0;
@@ -282,7 +282,7 @@ export function Moments({ trace, fall, row }: { trace: Trace | undefined; fall: 
 				<tbody>
 					{found.map((m) => (
 						<tr key={`${m.claim}.${m.number}`}>
-							<td className="n">{took(Date.parse(m.time) - fall.origin)}</td>
+							<td className="n">{durationWords(Date.parse(m.time) - fall.origin)}</td>
 							<td>
 								{m.kind.replaceAll("-", " ")}
 								{m.count > 1 ? `, ${m.count} times` : ""}

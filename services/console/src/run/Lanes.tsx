@@ -1,7 +1,7 @@
 import { type KeyboardEvent, type PointerEvent, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { Signal } from "../parts/Signal.tsx";
 import { money, tokens, toolWords } from "../words.ts";
-import { took } from "./figures.ts";
+import { durationWords } from "./figures.ts";
 import css from "./run.module.css";
 import { type Row, type Span, type SpanKind, ticks, tickWords, type Waterfall } from "./waterfall.ts";
 
@@ -73,7 +73,7 @@ export function Small({ fall, part, onPart }: { fall: Waterfall; part: Part; onP
 		<div
 			className={css.small}
 			role="img"
-			aria-label={`The whole run, ${took(fall.length)}. The rows show ${whole ? "all of it" : `${took(part.from)} to ${took(part.to)}`}; Z zooms to the chosen row.`}
+			aria-label={`The whole run, ${durationWords(fall.length)}. The rows show ${whole ? "all of it" : `${durationWords(part.from)} to ${durationWords(part.to)}`}; Z zooms to the chosen row.`}
 			onPointerDown={(e) => {
 				e.currentTarget.setPointerCapture(e.pointerId);
 				const x = timeOf(e);

@@ -1,5 +1,5 @@
 /** How long something took: 84 ms, 2.3 s, 1 min 12 s, 2 h 5 min. */
-export function took(ms: number): string {
+export function durationWords(ms: number): string {
 	const n = Math.max(0, Math.round(ms));
 	if (n < 1000) return `${n} ms`;
 	if (n < 59_950) return `${(n / 1000).toFixed(1)} s`;

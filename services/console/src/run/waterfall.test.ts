@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { took, workerOf } from "./figures.ts";
+import { durationWords, workerOf } from "./figures.ts";
 import { type Details, type Trace, ticks, tickWords, waterfall } from "./waterfall.ts";
 
 const at = (s: number) => new Date(Date.UTC(2026, 0, 1) + s * 1000).toISOString();
@@ -100,5 +100,5 @@ test("workers have letters in the order of the claims", () => {
 });
 
 test("durations", () => {
-	expect([84, 2340, 59_999, 72_400, 7_500_000].map(took)).toEqual(["84 ms", "2.3 s", "1 min 0 s", "1 min 12 s", "2 h 5 min"]);
+	expect([84, 2340, 59_999, 72_400, 7_500_000].map(durationWords)).toEqual(["84 ms", "2.3 s", "1 min 0 s", "1 min 12 s", "2 h 5 min"]);
 });

@@ -1,7 +1,7 @@
 /** A run as the rows of a waterfall: steps, the attempts of their model calls, and tool calls. */
 import type { Schemas } from "@signalbox/client";
 import type { SignalName } from "../parts/Signal.tsx";
-import { took, workerOf } from "./figures.ts";
+import { durationWords, workerOf } from "./figures.ts";
 import { type TakenOver, takeovers } from "./takeovers.ts";
 
 export type Details = Schemas["RunDetails"];
@@ -74,7 +74,7 @@ export function waterfall({ run, steps, tool_calls: calls }: Details, trace: Tra
 				signal: answered === undefined ? "running" : "done",
 				name: run.model,
 				spans: [{ kind: "model", from: Math.min(before, to), to }],
-				note: took(to - before),
+				note: durationWords(to - before),
 				tokens: step && answered !== undefined ? step.usage.input_tokens + step.usage.output_tokens : undefined,
 				costMicros: price(step?.cost_micros),
 				of: { kind: "attempt", attempt: undefined, number: 1, step },
@@ -104,8 +104,8 @@ export function waterfall({ run, steps, tool_calls: calls }: Details, trace: Tra
 				note: broken
 					? `void: ${a.void_reason}`
 					: first === undefined
-						? took(to - from)
-						: `${took(to - from)}, first token ${took(first - from)}`,
+						? durationWords(to - from)
+						: `${durationWords(to - from)}, first token ${durationWords(first - from)}`,
 				tokens: counted ? step.usage.input_tokens + step.usage.output_tokens : undefined,
 				costMicros: counted ? price(step.cost_micros) : undefined,
 				of: { kind: "attempt", attempt: a, number: i + 1, step },
@@ -168,8 +168,8 @@ function callRow(c: Schemas["ToolCall"], key: string, at: (time: string) => numb
 	else if (c.phase === "dispatched") spans.push({ kind: "tool", from: begun, to: done });
 	if (!spans.length) spans.push({ kind: "tool", from: planned, to: done });
 	const said = [
-		...(ask ? [`waited ${took((spans[0]?.to ?? 0) - (spans[0]?.from ?? 0))}`] : []),
-		...(ran && !ask ? [took(c.duration_ms ?? 0)] : []),
+		...(ask ? [`waited ${durationWords((spans[0]?.to ?? 0) - (spans[0]?.from ?? 0))}`] : []),
+		...(ran && !ask ? [durationWords(c.duration_ms ?? 0)] : []),
 		...(c.state === "error" ? [c.error_type?.replaceAll("_", " ") ?? "failed"] : []),
 		...(c.state === "unknown" ? ["outcome unknown"] : []),
 		...(c.state === "cancelled" ? ["stopped"] : []),
@@ -215,7 +215,7 @@ export function ticks(from: number, to: number, most = 7): number[] {
 
 /** A tick in words, as exact as the distance between two needs. */
 export function tickWords(t: number, apart: number): string {
-	if (apart >= 60_000) return took(t).replace(" 0 s", "");
+	if (apart >= 60_000) return durationWords(t).replace(" 0 s", "");
 	const digits = apart >= 1000 || apart <= 0 ? 0 : apart >= 100 ? 1 : apart >= 10 ? 2 : 3;
 	return `${(t / 1000).toFixed(digits)} s`;
 }
