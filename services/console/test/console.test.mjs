@@ -281,6 +281,8 @@ test("pictures open from a message, also two with the same bytes", async (t) => 
 	await thumbnails.nth(1).press("Enter");
 	const dialog = page.getByRole("dialog", { name: "c.png" });
 	await dialog.getByRole("img", { name: "c.png" }).waitFor();
+	const close = await dialog.getByRole("button", { name: "Close" }).boundingBox();
+	assert.ok(close.height < 40, `the button that closes it is ${close.height} px high`);
 	await page.keyboard.press("Escape");
 	await dialog.waitFor({ state: "detached" });
 	assert.ok(await thumbnails.nth(1).evaluate((b) => b === document.activeElement), "the focus is not where it was");

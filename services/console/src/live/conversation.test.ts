@@ -268,6 +268,22 @@ test("the event of a message may come before the answer to its request", () => {
 	expect(c.view().lines).toMatchObject([{ key: "u1", state: "sent" }]);
 });
 
+test("a large message, whose event has no files, keeps those that were sent", () => {
+	const { c, apply } = conversation();
+	const files = [{ url: "data:image/png;base64,aGk=", mediaType: "image/png", name: "a.png" }];
+	c.sending({ kind: "said", key: "k", text: "see", files, by: "me", at: "", run: null, state: "sending" });
+	const content = [
+		{ type: "text", text: "see" },
+		{ type: "file", mediaType: "image/png", data: "", filename: "a.png" },
+	];
+	const heard = (messageId: string) => ({ type: "user-message", messageId, content, createdBy: "me", runId: "r1" });
+	apply(heard("u1"), heard("u2"));
+	expect(c.view().lines).toMatchObject([
+		{ key: "u1", files },
+		{ key: "u2", files: [{ url: "", name: "a.png" }] }, // of another page
+	]);
+});
+
 test("a message that is taken back leaves the queue without a word", () => {
 	const { c, apply } = conversation();
 	apply(start, text("a"));

@@ -12,6 +12,7 @@ import { noteOfEnd, noteOfError, noteOfRetry, paused, runnerLost, type Taken, ta
 import { serverNow } from "./servertime.ts";
 
 export interface File {
+	/** Empty if the event of a large message has left it out. */
 	url: string;
 	mediaType: string;
 	name: string;
@@ -511,6 +512,8 @@ export class Conversation {
 			this.#set({ ...v, queue });
 			return;
 		}
+		const own = v.lines[at] ?? v.queue[pending];
+		if (own?.kind === "said" && files.some((f) => f.url === "")) said.files = own.files;
 		const lines = at < 0 ? [...v.lines, { ...said, ...this.#versions(e.messageId) }] : v.lines.with(at, said);
 		this.#set({ ...v, lines, queue, next: [] });
 	}
@@ -841,7 +844,7 @@ function contentOf(content: unknown): { text: string; files: File[] } {
 			const data = String(p.data ?? p.image ?? p.url ?? "");
 			const mediaType = String(p.mediaType ?? "image/png");
 			files.push({
-				url: /^(data|https?):/.test(data) ? data : `data:${mediaType};base64,${data}`,
+				url: data === "" || /^(data|https?):/.test(data) ? data : `data:${mediaType};base64,${data}`,
 				mediaType,
 				name: String(p.filename ?? "file"),
 			});

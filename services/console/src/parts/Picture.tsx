@@ -20,6 +20,7 @@ export function Picture({ of: { url, name } }: { of: File }) {
 		<figure className={css.picture}>
 			<button
 				type="button"
+				className={css.open}
 				aria-label={`Open ${name}`}
 				aria-haspopup="dialog"
 				onClick={(e) => setWidth(e.currentTarget.querySelector("img")?.naturalWidth ?? 0)}

@@ -121,7 +121,7 @@ function SaidBody({ said, name, session }: { said: Said; name: string; session: 
 					<ul className={css.files}>
 						{said.files.map((f, i) => (
 							// biome-ignore lint/suspicious/noArrayIndexKey: files may be the same
-							<li key={i}>{f.mediaType.startsWith("image/") ? <Picture of={f} /> : f.name}</li>
+							<li key={i}>{f.url && f.mediaType.startsWith("image/") ? <Picture of={f} /> : f.name}</li>
 						))}
 					</ul>
 				)}
