@@ -40,6 +40,10 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 	const following = useRef(!location.hash.startsWith("#m-"));
 	const [away, setAway] = useState(false);
 	const [found, setFound] = useState<string>();
+	const follow = () => {
+		const b = box.current;
+		if (b && following.current) b.scrollTop = b.scrollHeight;
+	};
 	const virtual = useVirtualizer({
 		count: lines.length,
 		getScrollElement: () => box.current,
@@ -48,16 +52,15 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 		overscan: lines.length > whole ? 8 : whole,
 		paddingStart: view.earlier ? 52 : 20,
 		anchorTo: "end", // what is read stays where it is when lines come before it
+		directDomUpdates: true, // a line that grows moves the others by itself: nothing renders again
+		onChange: () => follow(),
 	});
 	// A line that is read does not move when it is opened; what is above it may grow.
 	virtual.shouldAdjustScrollPositionOnItemSizeChange = (item, _, v) => !following.current && item.end <= (v.scrollOffset ?? 0);
 	const height = virtual.getTotalSize();
 
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the position follows the lines
-	useLayoutEffect(() => {
-		const b = box.current;
-		if (b && following.current) b.scrollTop = b.scrollHeight;
-	}, [lines, height]);
+	useLayoutEffect(follow, [lines, height]);
 	const onScroll = () => {
 		const b = box.current;
 		if (!b) return;
@@ -65,7 +68,7 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 		if (b.scrollHeight - b.scrollTop - b.clientHeight < near) following.current = true;
 		else if (b.scrollTop < wasAt.current) following.current = false;
 		wasAt.current = b.scrollTop;
-		setAway(!following.current);
+		if (away === following.current) setAway(!away); // React commits even a state that stays the same
 		if (b.scrollTop < 2 * b.clientHeight && earlier !== "failed") void loadEarlier();
 	};
 	const [earlier, setEarlier] = useState<"idle" | "loading" | "failed">("idle");
@@ -147,7 +150,7 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 	return (
 		<div className={css.frame}>
 			<div className="scroll" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
-				<div className="relative" style={{ height }}>
+				<div className={css.room} style={{ paddingTop: items[0]?.start ?? height, paddingBottom: height - (items.at(-1)?.end ?? height) }}>
 					{view.earlier && (
 						<p className={css.earlier}>
 							<Button small busy={earlier === "loading"} onClick={() => void loadEarlier()}>
@@ -155,7 +158,7 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 							</Button>
 						</p>
 					)}
-					<ol className={css.talk} style={{ transform: `translateY(${items[0]?.start ?? 0}px)` }}>
+					<ol className={css.talk}>
 						{items.map(({ index, key }) => {
 							const line = lines[index];
 							if (!line) return null;
