@@ -147,7 +147,8 @@ const crowded = () => {
 		for (const [m, b] of texts.slice(i + 1)) {
 			if (b.top >= a.bottom) break;
 			const [left, right, top, bottom] = [Math.max(a.left, b.left), Math.min(a.right, b.right), b.top, Math.min(a.bottom, b.bottom)];
-			if (n === m || right - left < 3 || bottom - top < 0.3 * Math.min(a.height, b.height)) continue;
+			if (n === m && b.top - a.top < 0.3 * a.height) continue; // one line of a text that ends with an ellipsis
+			if (right - left < 3 || bottom - top < 0.3 * Math.min(a.height, b.height)) continue;
 			// One of the two hides the other if it has a background.
 			const stack = document.elementsFromPoint((left + right) / 2, (top + bottom) / 2);
 			const at = [n, m].map((t) => stack.indexOf(t.parentElement)).sort((x, y) => x - y);
