@@ -185,14 +185,17 @@ func (t *transcript) note(s *view, kind, id string, data []byte, cursor string) 
 	return p, true
 }
 
-// agree reports whether two JSON objects have the same values in the members that both have.
+// agree reports whether one of two JSON objects has all members of the other, with the same values.
 func agree(a, b []byte) bool {
-	var one, other map[string]json.RawMessage
-	if json.Unmarshal(a, &one) != nil || json.Unmarshal(b, &other) != nil {
+	var less, more map[string]json.RawMessage
+	if json.Unmarshal(a, &less) != nil || json.Unmarshal(b, &more) != nil {
 		return false
 	}
-	for name, value := range one {
-		if also, ok := other[name]; ok && !bytes.Equal(value, also) {
+	if len(less) > len(more) {
+		less, more = more, less
+	}
+	for name, value := range less {
+		if !bytes.Equal(value, more[name]) {
 			return false
 		}
 	}

@@ -137,7 +137,7 @@ func (c *cluster) pods(ctx context.Context, selector string) ([]string, error) {
 // killPod ends a pod like the loss of its machine: without warning and without a drain. The kubelet
 // alone would give its processes a second, also of a pod that is deleted without a grace period.
 func (c *cluster) killPod(ctx context.Context, pod string) error {
-	ids, err := c.kubectl(ctx, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[*].containerID}")
+	ids, err := c.kubectl(ctx, "get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.status.containerStatuses[*].containerID}")
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *cluster) killPod(ctx context.Context, pod string) error {
 			return err
 		}
 	}
-	_, err = c.kubectl(ctx, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+	_, err = c.kubectl(ctx, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
 	return err
 }
 

@@ -99,6 +99,8 @@ func trial(ctx context.Context, s *suite, r *result) error {
 	}
 	if err := chart("upgrade", "dev", time.Minute); err == nil {
 		r.Broken = append(r.Broken, "an older version was installed over the database of a newer one")
+	} else if why, logs := s.whyMigrationFailed(ctx); logs != nil || !strings.Contains(why, pg.ErrNewer.Error()) {
+		r.Broken = append(r.Broken, fmt.Sprintf("an upgrade to an older version failed for another reason: %v; its migration said %q (%v)", err, why, logs))
 	}
 	if err := s.answer(ctx); err != nil {
 		return fmt.Errorf("after an upgrade that was refused: %w", err)
@@ -108,6 +110,23 @@ func trial(ctx context.Context, s *suite, r *result) error {
 	}
 	_, err = s.do(ctx, "", "kubectl", "delete", "namespace", namespace, "--timeout", patience.String())
 	return err
+}
+
+// whyMigrationFailed returns what the failed pods of the chart's migration have logged.
+func (s *suite) whyMigrationFailed(ctx context.Context) (string, error) {
+	pods, err := s.kubectl(ctx, "get", "pods", "-l", "app.kubernetes.io/component=migrate", "--field-selector=status.phase=Failed", "-o", "name")
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for pod := range strings.FieldsSeq(pods) {
+		out, err := s.kubectl(ctx, "logs", pod)
+		if err != nil {
+			return "", err
+		}
+		all.WriteString(out + "\n")
+	}
+	return all.String(), nil
 }
 
 // pretendNewer records a migration that no version has.
