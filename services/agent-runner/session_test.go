@@ -123,7 +123,7 @@ func TestSearchSessions(t *testing.T) {
 	busy := w.session(&agentv1.CreateSessionRequest{Title: "Busy"})
 	w.submit(busy, "zebras")
 	<-began
-	w.submit(busy, "later")
+	later := w.submit(busy, "later").GetRun().GetId()
 
 	mine := w.workspace
 	w.workspace = id.New[id.Workspace]()
@@ -176,6 +176,9 @@ func TestSearchSessions(t *testing.T) {
 	w.workspace = mine
 	checkSearchIndex(t, w)
 	w.session(&agentv1.CreateSessionRequest{Title: "Empty"})
+	if _, err := w.conversations.Cancel(w.as(identity.Editor), &agentv1.CancelRequest{SessionId: busy, RunId: later}); err != nil { // it never begins
+		t.Fatal(err)
+	}
 	res, err := w.conversations.ListSessions(w.as(identity.Viewer), &agentv1.ListSessionsRequest{})
 	if err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ func (s *Store) List(ctx context.Context, a identity.Actor, q Query) (page []Fou
 			newest.run_id, newest.run_state, newest.run_steps
 		FROM sessions LEFT JOIN LATERAL (
 			SELECT r.id AS run_id, r.state AS run_state, r.steps AS run_steps FROM runs r
-			WHERE r.workspace_id = sessions.workspace_id AND r.session_id = sessions.id AND r.state <> 'queued'
+			WHERE r.workspace_id = sessions.workspace_id AND r.session_id = sessions.id AND r.epoch > 0
 			ORDER BY r.ordinal DESC LIMIT 1
 		) newest ON true
 		WHERE workspace_id = @workspace AND archived = @archived AND (@before::timestamptz IS NULL OR `+after+`)
