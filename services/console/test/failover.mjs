@@ -1,7 +1,7 @@
 // A person uses the console at an address behind which gateways are, and a second one at another
 // gateway, whose address is the second argument. The first two lines of input are their tokens. It
 // says "kill" in the middle of an answer, and goes on when the next line has come. Then the line is the
-// session of a model that calls a tool after 3 s: it says "stop" before that, and "start" once it has seen
+// session of a model that calls a tool after 15 s: it says "stop" before that, and "start" once it has seen
 // that the run is paused.
 import assert from "node:assert/strict";
 import { createInterface } from "node:readline";

@@ -22,13 +22,13 @@ import (
 	"signalbox.dev/services/e2e/world"
 )
 
-// twoSteps has time to stop the runners in its first step.
+// twoSteps has time to stop the runners in its first step, for which they wait 25 s.
 const twoSteps = `
 rules:
   - when: {user: '^deploy$', result: {}}
     then: [{say: 'Two minutes to three.'}]
   - when: {user: '^deploy$'}
-    then: [{say: 'Let me see.'}, {wait: 3s}, {call: {tool: get_current_datetime, args: {}}}]
+    then: [{say: 'Let me see.'}, {wait: 15s}, {call: {tool: get_current_datetime, args: {}}}]
 `
 
 // TestConsoleFailover kills the gateway under a person who watches an answer and writes in a document.
