@@ -300,7 +300,7 @@ func (a *answering) callFailed(ctx, stoppable context.Context, index int, partia
 	if failure, ok := errors.AsType[*llm.Error](err); ok {
 		end := run.End{State: run.Failed, ErrorMessage: failure.Message, ErrorCode: code(failure)}
 		if failure.RetryAfter > 0 {
-			end.ErrorRetryAt = new(time.Now().Add(failure.RetryAfter).Truncate(time.Second))
+			end.ErrorRetryAt = new(time.Now().Add(failure.RetryAfter + time.Second - 1).Truncate(time.Second)) // rounded up: not too early
 		}
 		return true, a.finish(ctx, end)
 	}
