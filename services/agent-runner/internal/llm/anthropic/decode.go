@@ -452,14 +452,14 @@ func (d *Decoder) messageStop(out []llm.Event) []llm.Event {
 }
 
 // cite reports the citations of a block, which are about all of its text. Those of documents, which
-// have no URL, are left out.
+// have no URL, are left out, and those of sources beyond maxSources.
 func (d *Decoder) cite(b *block, out []llm.Event) []llm.Event {
 	r := jscan.NewReader(jscan.Bracketed(b.citations))
 	r.Array()
 	for r.Elem() {
 		c := r.Skip()
 		url := jscan.MemberString(c, "url")
-		if url == "" || d.cited >= maxCitations {
+		if !d.sources[url] || d.cited >= maxCitations {
 			continue
 		}
 		d.cited++

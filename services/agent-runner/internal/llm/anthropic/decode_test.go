@@ -2,6 +2,7 @@ package anthropic_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -91,6 +92,21 @@ func TestDecodeLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each citation is of a source that was reported before it.
+func TestDecodeCitesSources(t *testing.T) {
+	t.Parallel()
+	results := make([]string, 512)
+	for i := range results {
+		results[i] = fmt.Sprintf(`{"url":"https://a/%d"}`, i)
+	}
+	stream := `data: {"type":"message_start","message":{}}` + "\n\n" +
+		`data: {"type":"content_block_start","index":0,"content_block":{"type":"web_search_tool_result","tool_use_id":"s","content":[` + strings.Join(results, ",") + "]}}\n\n" +
+		`data: {"type":"content_block_stop","index":0}` + "\n\n" +
+		`data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":"a","citations":[{"url":"https://a/511"},{"url":"https://a/512"}]}}` + "\n\n" +
+		`data: {"type":"content_block_stop","index":1}` + "\n\n"
+	llmtest.Cites(t, llmtest.Run(strings.NewReader(stream), newDecoder(), llm.Limits{}), "https://a/511")
 }
 
 // No bytes make the decoder panic or give what cannot be stored, and single-byte reads

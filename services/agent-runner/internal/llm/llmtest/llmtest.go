@@ -48,6 +48,20 @@ func Run(body io.Reader, dec llm.Decoder, limits llm.Limits) string {
 	return b.String()
 }
 
+// Cites checks which URLs the events cite, in what Run has returned.
+func Cites(t *testing.T, got string, want ...string) {
+	t.Helper()
+	var urls []string
+	for line := range strings.Lines(got) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == llm.Citation.String() {
+			urls = append(urls, f[2])
+		}
+	}
+	if diff := cmp.Diff(want, urls); diff != "" {
+		t.Errorf("citations (-want +got):\n%s", diff)
+	}
+}
+
 func writeEvent(b *strings.Builder, ev *llm.Event) {
 	fmt.Fprintf(b, "%s", ev.Type)
 	switch ev.Type {

@@ -371,7 +371,7 @@ func (d *Decoder) annotate(list []byte, out []llm.Event) []llm.Event {
 			out = append(out, llm.Event{Type: llm.Source, URL: url, Title: jscan.MemberString(cited, "title")})
 		}
 		// An end of 0 is that of servers that do not know the place.
-		if end := jscan.NewReader(jscan.Member(cited, "end_index")); d.cited < maxCitations {
+		if end := jscan.NewReader(jscan.Member(cited, "end_index")); d.sources[url] && d.cited < maxCitations {
 			if n, ok := end.Int(); ok && n > 0 && n <= math.MaxInt32 {
 				d.cited++
 				out = append(out, llm.Event{Type: llm.Citation, URL: url, End: int(n)})

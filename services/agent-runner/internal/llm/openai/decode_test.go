@@ -2,6 +2,7 @@ package openai_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strings"
@@ -98,6 +99,19 @@ func TestDecodeLimits(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Each citation is of a source that was reported before it.
+func TestDecodeCitesSources(t *testing.T) {
+	t.Parallel()
+	var found strings.Builder
+	for i := range 512 {
+		fmt.Fprintf(&found, `{"url_citation":{"url":"https://a/%d"}},`, i)
+	}
+	stream := `data: {"choices":[{"delta":{"annotations":[` + found.String() +
+		`{"url_citation":{"url":"https://a/511","end_index":1}},{"url_citation":{"url":"https://a/512","end_index":2}}]}}]}` + "\n\n"
+	got := llmtest.Run(strings.NewReader(stream), newDecoder("text"), llm.Limits{})
+	llmtest.Cites(t, got, "https://a/511")
 }
 
 func manyMembers(n int) string {
