@@ -636,7 +636,10 @@ func TestDrain(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				close(arrived)
 				if tt.finishes {
-					<-release
+					select {
+					case <-release:
+					case <-r.Context().Done():
+					}
 					fmt.Fprint(w, "event: message_stop\ndata: {}\n\n")
 					return
 				}

@@ -363,7 +363,9 @@ func TestStall(t *testing.T) {
 	}()
 	ask := func(name, want string) {
 		t.Helper()
-		r, err := c.Call(t.Context(), own, name, map[string]string{"text": ""})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		r, err := c.Call(ctx, own, name, map[string]string{"text": ""})
 		if got := tool.OutputText(r.JSON()); err != nil || got != want {
 			t.Errorf("%s = %q, %v, want %q", name, got, err, want)
 		}
