@@ -387,24 +387,38 @@ func (a *answering) messageEvents(messages []run.Message) []*runv1.Event {
 	return out
 }
 
+// pauseNotice is how long a runner that shuts down waits for the log to take the news.
+const pauseNotice = time.Second
+
 // park gives the run back at a step border, for another runner. Viewers are told if this one shuts
 // down; otherwise the run goes on at once.
 func (a *answering) park(ctx context.Context) error {
-	select {
-	case <-a.draining:
-		if err := a.log.Append(ctx, leaves(a.claim.Run.Steps)); err != nil {
-			return err
-		}
-	default:
-	}
 	if err := a.log.Flush(ctx); err != nil {
 		return err
+	}
+	select {
+	case <-a.draining:
+		// Without an answer the event may still arrive: before the next claim opens the log, which then
+		// counts it, or later, with an epoch that readers drop.
+		if err := a.tellPause(ctx); err != nil {
+			a.Log.WarnContext(ctx, "viewers were not told that the run is paused", "run", a.claim.Run.ID, "error", err)
+		}
+	default:
 	}
 	if err := a.Store.Park(ctx, a.claim); err != nil {
 		return err
 	}
 	a.Log.InfoContext(ctx, "run parked at a step border", "run", a.claim.Run.ID, "steps", a.claim.Run.Steps)
 	return nil
+}
+
+func (a *answering) tellPause(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pauseNotice)
+	defer cancel()
+	if err := a.log.Append(ctx, parkedByShutdown(a.claim.Run.Steps)); err != nil {
+		return err
+	}
+	return a.log.Flush(ctx)
 }
 
 // commitAnswer commits a model's answer: as the end of the run, as a complete step, or with tool

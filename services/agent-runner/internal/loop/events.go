@@ -34,8 +34,8 @@ func waiting(step int, reason string, until time.Time) *runv1.Event {
 	return &runv1.Event{StepIndex: int32(step), Body: &runv1.Event_Waiting{Waiting: w}}
 }
 
-// leaves announces that this runner shuts down before a step, and that another one continues.
-func leaves(step int) *runv1.Event {
+// parkedByShutdown announces that this runner shuts down before a step, and that another one continues.
+func parkedByShutdown(step int) *runv1.Event {
 	ev := waiting(step, "this runner shuts down, as in a deploy; another one continues", time.Time{})
 	ev.GetWaiting().ForRunner = true
 	return ev

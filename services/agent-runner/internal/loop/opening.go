@@ -13,8 +13,9 @@ import (
 // Everything up to event number run.LastEvent is committed. The log may lack a tail of it,
 // whose events are rebuilt from the rows under their numbers. What the log holds beyond
 // LastEvent was streamed by a step that is now void, which a step-retry says, or is results
-// of a committed answer's tools, or ends with a runner that left before the step. Messages that
-// joined and are not in the log are emitted now.
+// of a committed answer's tools, or ends with the notice of a runner that shut down before the
+// step. That notice is in the log only: no commit covers it, and it is not rebuilt. Messages
+// that joined and are not in the log are emitted now.
 func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event, last *run.OpenStep, tail runlog.Tail) runlog.Opening {
 	r := &c.Run
 	if c.First {
@@ -28,15 +29,15 @@ func opening(c *run.Claim, asked *runv1.Event_UserMessage, joined []*runv1.Event
 		o.Events = announced[missing-first:]
 	}
 	o.Events = append(o.Events, runStart(r))
-	if tail.Number > r.LastEvent && (last == nil || last.State == "complete") && !wasLeft(tail) {
+	if tail.Number > r.LastEvent && (last == nil || last.State == "complete") && !endsParked(tail) {
 		o.Events = append(o.Events, stepRetry(r.Steps, "the runner was lost: this step begins again"))
 	}
 	o.Events = append(o.Events, missingMessages(joined, tail)...)
 	return o
 }
 
-// wasLeft reports whether the last runner shut down between two steps, where nothing is void.
-func wasLeft(tail runlog.Tail) bool {
+// endsParked reports whether the last runner shut down between two steps, where nothing is void.
+func endsParked(tail runlog.Tail) bool {
 	n := len(tail.Events)
 	return n > 0 && tail.Events[n-1].GetWaiting().GetForRunner()
 }

@@ -82,13 +82,13 @@ func TestOpeningAfterAShutdown(t *testing.T) {
 		return ev
 	}
 	complete := numbered(9, &runv1.Event{Body: &runv1.Event_StepComplete{}})
-	left, begun := numbered(10, leaves(1)), numbered(11, runStart(&run.Run{}))
+	left, begun := numbered(10, parkedByShutdown(1)), numbered(11, runStart(&run.Run{}))
 	for name, tc := range map[string]struct {
 		events []*runv1.Event
 		want   []string
 	}{
 		"left":                        {[]*runv1.Event{complete, left}, []string{"start"}},
-		"left twice":                  {[]*runv1.Event{complete, left, begun, numbered(12, leaves(1))}, []string{"start"}},
+		"left twice":                  {[]*runv1.Event{complete, left, begun, numbered(12, parkedByShutdown(1))}, []string{"start"}},
 		"left, and the next one died": {[]*runv1.Event{complete, left, begun}, []string{"start", "retry 1"}},
 	} {
 		c := &run.Claim{Run: run.Run{LastEvent: 9, Steps: 1}}
