@@ -331,6 +331,9 @@ func (w *aguiWriter) waiting(m *runv1.Waiting) {
 		if until := m.GetUntil(); until != nil {
 			o = o.text("until", until.AsTime().Format(time.RFC3339Nano))
 		}
+		if m.GetForRunner() {
+			o = o.truth("forRunner", true)
+		}
 		w.custom("waiting", o)
 		return
 	}

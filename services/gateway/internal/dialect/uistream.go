@@ -439,6 +439,9 @@ func (w *uiWriter) waiting(m *runv1.Waiting) {
 	if m.GetForPerson() {
 		o = o.truth("forPerson", true)
 	}
+	if m.GetForRunner() {
+		o = o.truth("forRunner", true)
+	}
 	w.notice("data-waiting", o)
 }
 

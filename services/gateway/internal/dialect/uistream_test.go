@@ -124,6 +124,8 @@ func runs() map[string][]*runv1.Event {
 			inStep(0, said(0, "one"), callBegun("c1", "doc_read")),
 			[]*runv1.Event{started()},
 			inStep(0, retried(), said(0, "two"), stepped("stop"), retried()),
+			inStep(1, &runv1.Event{Body: &runv1.Event_Waiting{Waiting: &runv1.Waiting{Reason: "a deploy", ForRunner: true}}}),
+			[]*runv1.Event{started()},
 			inStep(1, retried(), callBegun("c2", "doc_list"), retried(), said(0, "three")),
 			[]*runv1.Event{done("cancelled")})...),
 		"approval": script(3, all(
