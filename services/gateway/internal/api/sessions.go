@@ -163,7 +163,7 @@ type sessionsOutputBody struct {
 }
 
 func (a *API) listSessions(ctx context.Context, in *struct {
-	Cursor   string `query:"cursor" maxLength:"100" doc:"next_cursor of the previous page; in the order created, the created_at of its last item." example:"2026-11-21T08:00:00.123456Z"`
+	Cursor   string `query:"cursor" maxLength:"100" doc:"next_cursor of the previous page; in the order created, the created_at of its last item. A time always continues in the order created, whatever order is." example:"2026-11-21T08:00:00.123456Z"`
 	Limit    int32  `query:"limit" minimum:"1" maximum:"100" default:"20"`
 	Query    string `query:"q" maxLength:"200" doc:"At most 16 words that the title contains, or with which words of one message begin."`
 	Archived bool   `query:"archived"`
@@ -180,6 +180,7 @@ func (a *API) listSessions(ctx context.Context, in *struct {
 	case in.Cursor == "":
 	case err == nil && before.Year() >= 1 && before.Year() <= 9999:
 		// An agent-runner that does not know the order by update has sent the previous page in the order created.
+		// With order=updated this can go once no such agent-runner is served.
 		req.Before, req.ByUpdate = timestamppb.New(before), false
 	case req.GetByUpdate():
 		req.PageToken = in.Cursor
@@ -354,7 +355,7 @@ func (a *API) listMessages(ctx context.Context, in *struct {
 		return nil, err
 	}
 	if res.GetRunId() != req.GetRunId() {
-		return nil, fault.New(fault.Unavailable, "agent-runner is being upgraded, and cannot list the messages of one run yet: try again in a moment")
+		return nil, fault.New(fault.Unavailable, "to list the messages of one run needs a newer agent-runner")
 	}
 	messages, err := viewHistory(res.GetMessages(), res.GetStoppedRuns(), in.version())
 	return &messagesOutputBody{messages, each(res.GetStoppedRuns(), viewStopped), each(res.GetRuns(), viewFigures), cursorBefore(res)}, err

@@ -14045,7 +14045,7 @@ export interface operations {
     "list-sessions": {
         parameters: {
             query?: {
-                /** @description next_cursor of the previous page; in the order created, the created_at of its last item. */
+                /** @description next_cursor of the previous page; in the order created, the created_at of its last item. A time always continues in the order created, whatever order is. */
                 cursor?: string;
                 limit?: number;
                 /** @description At most 16 words that the title contains, or with which words of one message begin. */
