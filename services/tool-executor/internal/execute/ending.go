@@ -25,6 +25,7 @@ type ending struct {
 // Bounds of an error outcome's text, which may come from a remote side.
 const (
 	maxMessage   = 4000 // runes
+	maxReason    = 400  // runes; the message, which has the whole reason, goes to the model with it
 	maxErrorType = 64
 )
 
@@ -39,7 +40,7 @@ func failed(errorType, format string, args ...any) ending {
 func (e ending) because(c *tool.Cause) ending {
 	if c != nil {
 		short := *c
-		short.Reason = clip(c.Reason, maxMessage)
+		short.Reason = clip(c.Reason, maxReason)
 		e.result = e.result.WithCause(&short)
 	}
 	return e
