@@ -184,20 +184,28 @@ func (v *Viewer) MeetsHole() bool {
 // Missed returns how many events the viewer will be sent that were there before it came. ok is false
 // if that is not known: not all of them are loaded, or a snapshot comes in the place of some.
 func (v *Viewer) Missed() (n int, ok bool) {
+	before, ok := v.count(v.backlog) // without the lock: only the owner changes it, and it may be long
+	if !ok {
+		return 0, false
+	}
 	t := v.topic
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if v.next < t.ring.first {
 		return 0, false
 	}
-	for _, frames := range [][]*frame{v.backlog, t.ring.frames[v.next-t.ring.first:]} {
-		for _, f := range frames {
-			switch {
-			case f.kind == hole, f.kind == switched:
-				return 0, false
-			case v.wants(f):
-				n++
-			}
+	n, ok = v.count(t.ring.frames[v.next-t.ring.first:])
+	return before + n, ok
+}
+
+// count returns how many of the frames the viewer wants. ok is false if a snapshot comes in the place of some.
+func (v *Viewer) count(frames []*frame) (n int, ok bool) {
+	for _, f := range frames {
+		switch {
+		case f.kind == hole, f.kind == switched:
+			return 0, false
+		case v.wants(f):
+			n++
 		}
 	}
 	return n, true
