@@ -77,6 +77,25 @@ func TestAnswerLoads(t *testing.T) {
 	}
 }
 
+// TestAnswerLoadsByNeed checks that a tail that begins after the wanted event is only for viewers that
+// know that event, and that these get no other.
+func TestAnswerLoadsByNeed(t *testing.T) {
+	t.Parallel()
+	for _, read := range []need{needKept, needEvent, needLater} {
+		top := &topic{}
+		for _, n := range []need{needKept, needEvent, needLater} {
+			top.loads = append(top.loads, wanted{from: Position{1, 5}, need: n, c: make(chan tail, 1)})
+		}
+		all := top.loads
+		top.answerLoads(tail{from: Position{1, 5}, need: read, frames: []*frame{{pos: Position{1, 6}}}})
+		for _, w := range all {
+			if got, want := len(w.c) == 1, (w.need == needLater) == (read == needLater); got != want {
+				t.Errorf("a tail for need %d answers a request with need %d: %t, want %t", read, w.need, got, want)
+			}
+		}
+	}
+}
+
 // TestConnectionsAreChecked checks that connections are checked even if there are always frames to
 // write.
 func TestConnectionsAreChecked(t *testing.T) {

@@ -304,13 +304,14 @@ func (t *topic) applyTail(got tail) {
 }
 
 // answerLoads sends got to the requests that it satisfies. A tail for a viewer that knows the wanted
-// event may begin after it: it is not for those that need the event.
+// event may begin after it: it is not for those that need the event. One for those may lack later events
+// that only the record has: it is not for a viewer that knows the event.
 func (t *topic) answerLoads(got tail) {
 	waiting := t.loads
 	t.loads = nil
 	for _, w := range waiting {
 		_, found := findFrame(got.frames, w.from)
-		same := w.from == got.from && (w.need == needLater || got.need != needLater)
+		same := w.from == got.from && (w.need == needLater) == (got.need == needLater)
 		if found || same || got.err != nil {
 			w.c <- got
 		} else {
