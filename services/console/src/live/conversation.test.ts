@@ -284,6 +284,18 @@ test("a large message, whose event has no files, keeps those that were sent", ()
 	]);
 });
 
+test("the message of somebody else with the same text is not this page's own", () => {
+	const { c, apply } = conversation();
+	const files = [{ url: "data:image/png;base64,aGk=", mediaType: "image/png", name: "mine.png" }];
+	c.sending({ kind: "said", key: "k", text: "", files, by: "me", at: "", run: null, state: "sending" });
+	const content = [{ type: "file", mediaType: "image/png", data: "", filename: "hers.png" }];
+	apply({ type: "user-message", messageId: "u1", content, createdBy: "she", runId: "r1" });
+	expect(c.view().lines).toMatchObject([
+		{ key: "k", by: "me", files },
+		{ key: "u1", by: "she", files: [{ url: "", name: "hers.png" }] },
+	]);
+});
+
 test("a message that is taken back leaves the queue without a word", () => {
 	const { c, apply } = conversation();
 	apply(start, text("a"));
@@ -571,6 +583,24 @@ test("a run whose worker shuts down is paused until another one goes on", () => 
 	});
 	apply(start);
 	expect(c.view().active).toMatchObject({ state: "running", step: 1 });
+});
+
+test("a run stays paused in a snapshot, until it is beyond that step", () => {
+	const { c, apply } = conversation();
+	apply(start, text("a"), complete(0), { type: "waiting", reason: "this runner shuts down", forRunner: true });
+	const active = (steps: number) => ({ id: "r1", state: "running", steps, created_at: "2026-11-24T12:00:00Z", usage: {} });
+	const snapshot = (active_run: unknown) => ({
+		type: "snapshot",
+		session,
+		messages: [],
+		active_run,
+		last_event_id: "1-1",
+		unavailable_tools: [],
+	});
+	apply(snapshot(active(1)));
+	expect(c.view().active).toMatchObject({ run: "r1", state: "paused", step: 1 });
+	apply(snapshot(active(2)));
+	expect(c.view().active).toMatchObject({ run: "r1", state: "running", step: 2 });
 });
 
 test("the questions of a step, and who answered them", () => {

@@ -53,6 +53,8 @@ export interface Call {
 	startedAt?: number;
 	/** How long its tool ran; absent if that is not known. */
 	durationMs?: number | undefined;
+	/** When its result came, by the server's clock. */
+	endedAt?: number;
 	ask?: Ask;
 	/** When a call that waits for a client becomes an error, and the step that its result has to name. */
 	until?: string;
@@ -453,7 +455,7 @@ export class Conversation {
 				this.#call(e.toolCallId, (c) => ({ ...c, progress: { message: e.message, percent: e.percent } }));
 				return;
 			case "tool-result":
-				this.#call(e.toolCallId, (c) => ({ ...ended(c, parse(e.result), e.isError), durationMs: e.durationMs }));
+				this.#call(e.toolCallId, (c) => ({ ...ended(c, parse(e.result), e.isError, now), durationMs: e.durationMs }));
 				return;
 			case "step-complete":
 				this.#stepDone(e);
@@ -483,10 +485,18 @@ export class Conversation {
 		}
 	}
 
-	/** Begins anew, and keeps what only this page knows: messages that the server has not confirmed. */
+	/** Begins anew, and keeps what only this page knows: messages that the server has not confirmed, and that a run is paused. */
 	#again(v: View): void {
+		const { active } = this.#view;
+		const same =
+			active?.state === "paused" && v.active?.run === active.run && v.active.state === "running" && v.active.step === active.step;
 		const own = (l: Line): l is Said => l.kind === "said" && l.state !== "sent";
-		this.#set({ ...v, lines: [...v.lines, ...this.#view.lines.filter(own)], queue: [...v.queue, ...this.#view.queue.filter(own)] });
+		this.#set({
+			...v,
+			active: same ? active : v.active,
+			lines: [...v.lines, ...this.#view.lines.filter(own)],
+			queue: [...v.queue, ...this.#view.queue.filter(own)],
+		});
 	}
 
 	#heard(e: Schemas["UserMessageEvent"]): void {
@@ -502,11 +512,12 @@ export class Conversation {
 			run: e.runId,
 			state: "sent",
 		};
-		const pending = v.queue.findIndex((q) => q.key === e.messageId || ((q.state === "sending" || q.state === "unsent") && q.text === text));
+		const confirms = (l: Line) =>
+			l.key === e.messageId ||
+			(l.kind === "said" && (l.state === "sending" || l.state === "unsent") && l.text === text && (l.by ?? e.createdBy) === e.createdBy);
+		const pending = v.queue.findIndex(confirms);
 		const queue = pending < 0 ? v.queue : v.queue.toSpliced(pending, 1);
-		const at = v.lines.findIndex(
-			(l) => l.key === e.messageId || (l.kind === "said" && (l.state === "sending" || l.state === "unsent") && l.text === text),
-		);
+		const at = v.lines.findIndex(confirms);
 		if (at >= 0 && v.lines[at]?.key === e.messageId) {
 			// It is answered again, and keeps its versions: those that come are of its answers.
 			this.#set({ ...v, queue });
@@ -720,7 +731,7 @@ function linesOf(
 			if (m.siblings) said.siblings = m.siblings;
 			(waits(m, i) ? queue : lines).push(said);
 		} else if (m.role === "assistant") lines.push(stepOf(m));
-		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p);
+		else if (m.role === "tool") for (const p of partsOf(m.content)) settle(lines, p, m.created_at);
 	});
 	end(messages.at(-1)?.run_id);
 	addFigures(lines, stored.runs);
@@ -753,7 +764,7 @@ function stepOf(m: Schemas["Message"]): Step {
 		} else if (p.type === "reasoning") s.reasoning += p.text;
 		else if (p.type === "tool-call")
 			s.calls.push({ id: String(p.toolCallId), tool: String(p.toolName), state: "running", received: 0, args: p.input });
-		else if (p.type === "tool-result") settle([s], p);
+		else if (p.type === "tool-result") settle([s], p, m.created_at);
 		for (const f of sourcesOf(p)) if (!s.sources.some((x) => x.url === f.url)) s.sources.push(f);
 	}
 	return s;
@@ -788,25 +799,25 @@ const decisionOf = (a: Pick<Schemas["Approval"], "decision" | "decided_by" | "de
 });
 
 /** Gives a stored result to its call, which stands in one of the last lines. */
-function settle(lines: Line[], p: Part): void {
+function settle(lines: Line[], p: Part, at: string): void {
 	if (p.type !== "tool-result") return;
 	const output = p.output as { type?: string; value?: unknown } | undefined;
 	for (let i = lines.length - 1; i >= 0; i--) {
 		const l = lines[i];
 		if (l?.kind !== "step") continue;
-		const at = l.calls.findIndex((c) => c.id === p.toolCallId);
-		const call = l.calls[at];
+		const place = l.calls.findIndex((c) => c.id === p.toolCallId);
+		const call = l.calls[place];
 		if (!call) continue;
-		l.calls[at] = ended(call, output?.value, output?.type?.startsWith("error") ?? false);
+		l.calls[place] = ended(call, output?.value, output?.type?.startsWith("error") ?? false, Date.parse(at));
 		return;
 	}
 }
 
-function ended(c: Call, result: unknown, isError: boolean): Call {
+function ended(c: Call, result: unknown, isError: boolean, endedAt: number): Call {
 	const decision = c.ask?.decision?.decision;
 	const refused = decision === "refused" || decision === "expired";
 	const failed = unavailable.has(causeOf(result).code ?? "") ? "unavailable" : "failed";
-	return { ...c, state: refused ? "refused" : isError ? failed : "done", result };
+	return { ...c, state: refused ? "refused" : isError ? failed : "done", result, endedAt };
 }
 
 /** The codes of calls whose tool could not be used. */
