@@ -16,7 +16,7 @@ export function CallDetails({ call }: { call: Call }) {
 	const unknown = failure !== undefined && failure.text === said; // the tool's own words, in whatever form they have
 	return (
 		<>
-			{failure && <Failed of={unknown ? { ...failure, text: "" } : failure} />}
+			{failure && <Failed of={unknown ? { ...failure, text: "" } : failure} at={call.endedAt} />}
 			<dl className={css.more}>
 				{call.args !== undefined && <Json name="Arguments" value={call.args} />}
 				{unknown && (
@@ -31,14 +31,14 @@ export function CallDetails({ call }: { call: Call }) {
 }
 
 /** Why a call failed, and what a person does about it. */
-function Failed({ of: { title, text, remedy } }: { of: Failure }) {
+function Failed({ of: { title, text, remedy }, at }: { of: Failure; at: number | undefined }) {
 	return (
 		<div className={css.failure}>
 			<Notice tone="stop">
 				<b className="font-bold">{title}</b> {text}
 				{remedy && (
 					<Suspense fallback={null}>
-						<Remedy of={remedy} />
+						<Remedy of={remedy} at={at} />
 					</Suspense>
 				)}
 			</Notice>

@@ -1,19 +1,19 @@
 import { useNavigate } from "@tanstack/react-router";
-import { useRef, useState } from "react";
+import { useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import type { Remedy as What } from "../live/failure.ts";
 import { usePeople } from "../people.ts";
-import { Connect, useConnections } from "./Connect.tsx";
+import { Connect, type Connection, useConnections } from "./Connect.tsx";
 import { Button } from "./controls.tsx";
 import { ServerDialog, useServers } from "./Server.tsx";
 
-/** The button for what a person does about a failed call; nothing for those who may not, and once it is done. */
-export function Remedy({ of }: { of: What }) {
+/** The button for what a person does about a call that failed at a time, in ms; nothing for those who may not, and once it is done. */
+export function Remedy({ of, at }: { of: What; at: number | undefined }) {
 	const { role } = useWorkspace().workspace;
 	if (role === "viewer") return null;
 	switch (of.does) {
 		case "connect":
-			return <ConnectButton of={of} />;
+			return <ConnectButton of={of} at={at} />;
 		case "server":
 			return of.owners && role !== "owner" ? null : <ServerButton of={of} />;
 		case "accounts":
@@ -21,31 +21,48 @@ export function Remedy({ of }: { of: What }) {
 	}
 }
 
-function ConnectButton({ of: { provider, again, label } }: { of: Extract<What, { does: "connect" }> }) {
+function ConnectButton({ of: { provider, again, label }, at }: { of: Extract<What, { does: "connect" }>; at: number | undefined }) {
 	const { workspace } = useWorkspace();
 	const { me } = usePeople();
-	const [open, setOpen] = useState(false);
+	/** The connection as it was when the button was pressed, while its dialog is open. */
+	const [pressed, setPressed] = useState<Connection>();
+	const [doneHere, setDoneHere] = useState(false);
 	const connection = useConnections().data?.find((c) => c.provider === provider);
-	const before = useRef(connection);
-	before.current ??= connection;
 	if (!connection) return null;
 	// A service may refuse a connection before the connection says so itself.
-	if (connection.state === "connected" && !(again && connection.connected_at === before.current?.connected_at))
-		return <p className="mt-1">{connection.title} is connected now.</p>;
+	const renewed = Date.parse(connection.connected_at ?? "") > (at ?? Number.POSITIVE_INFINITY);
+	const connected = connection.state === "connected" && (!again || renewed);
 	// A connection is changed by the member who made it, and by owners.
 	const may = !connection.connected_by || connection.connected_by === me || workspace.role === "owner";
-	if (!may || connection.state === "disabled" || connection.state === "not_configured") return null;
+	const offered = may && !connected && connection.state !== "disabled" && connection.state !== "not_configured";
 	return (
 		<>
-			<p className="mt-2">
-				<Button small look="primary" onClick={() => setOpen(true)}>
-					{label}
-				</Button>
-			</p>
-			{open && <Connect connection={connection} onClose={() => setOpen(false)} />}
+			{connected && !pressed && (
+				<p className="mt-1" tabIndex={-1} ref={doneHere ? focus : null}>
+					{connection.title} is connected now.
+				</p>
+			)}
+			{(offered || pressed) && (
+				<p className="mt-2">
+					<Button small look="primary" onClick={() => setPressed(connection)}>
+						{label}
+					</Button>
+				</p>
+			)}
+			{pressed && (
+				<Connect
+					connection={pressed}
+					onClose={() => {
+						setDoneHere(connected); // the button, which had the focus, is gone then
+						setPressed(undefined);
+					}}
+				/>
+			)}
 		</>
 	);
 }
+
+const focus = (e: HTMLElement | null) => e?.focus();
 
 function ServerButton({ of: { server: name, owners, label } }: { of: Extract<What, { does: "server" }> }) {
 	const [open, setOpen] = useState(false);
