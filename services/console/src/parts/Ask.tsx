@@ -66,15 +66,20 @@ export function Ask({
 	const question: Question = { run, call, ask };
 	const id = questionId(question);
 	const given = useAnswers().get(id);
-	// A refusal that was sent when the card left the page, and was not accepted.
-	const kept = given?.state === "failed" && given.answer.approved === false;
-	const [refusing, setRefusing] = useState(kept);
-	const [reason, setReason] = useState(kept ? (given.answer.reason ?? "") : "");
+	const [refusing, setRefusing] = useState(false);
+	const [reason, setReason] = useState("");
 	const [remember, setRemember] = useState<Remember | "">("");
 	const give = (a: Answer) =>
 		giveAnswer(id, { ...a, ...(remember && a.approved !== undefined ? { remember } : {}) }, (sent) =>
 			decide(client, session, question, sent).then(onAnswered),
 		);
+	// A refusal may have been given in the composer, or when the card left the page.
+	const refusalFailed = given?.state === "failed" && given.answer.approved === false;
+	useEffect(() => {
+		if (!refusalFailed) return;
+		setReason(given.answer.reason ?? "");
+		setRefusing(true);
+	}, [given, refusalFailed]);
 	useEffect(
 		() => () => {
 			sendAnswer(id);
@@ -137,11 +142,17 @@ export function Ask({
 				value={reason}
 				onChange={(e) => setReason(e.target.value)}
 				placeholder="Say why, so that the agent can do better"
-				autoFocus
+				autoFocus={!refusalFailed} // the person may be writing elsewhere
 				maxLength={1000}
 			/>
 			<Button type="submit">Refuse</Button>
-			<Button look="quiet" onClick={() => setRefusing(false)}>
+			<Button
+				look="quiet"
+				onClick={() => {
+					forgetFailure(id);
+					setRefusing(false);
+				}}
+			>
 				Back
 			</Button>
 		</form>

@@ -143,9 +143,13 @@ export function Composer(props: Props) {
 		const replace = (key: string, replaced: string, carried: readonly Attached[], refusal = false) => {
 			if (key !== draft) return;
 			setText(replaced);
+			if (refusal) {
+				// It may come back while the person is elsewhere, or has attached files meanwhile.
+				setBegunBefore(false);
+				return;
+			}
 			setFiles(carried);
-			if (refusal) setBegunBefore(false);
-			else area.current?.focus(); // a refusal may come back while the person is elsewhere
+			area.current?.focus();
 		};
 		composers.add(replace);
 		return () => void composers.delete(replace);
