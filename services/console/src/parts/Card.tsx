@@ -3,13 +3,11 @@ import css from "./Card.module.css";
 
 /** A card beside an element, as long as it is rendered. */
 export function Card({
-	id,
 	of,
 	onClose,
 	children,
 	...hover
 }: {
-	id: string;
 	of: RefObject<HTMLElement | null>;
 	onClose: () => void;
 	children: ReactNode;
@@ -49,7 +47,7 @@ export function Card({
 		};
 	}, [of]);
 	return (
-		<span ref={card} id={id} role="tooltip" popover="manual" className={css.card} {...hover}>
+		<span ref={card} role="tooltip" popover="manual" className={css.card} {...hover}>
 			{children}
 		</span>
 	);

@@ -2,7 +2,7 @@ import { createElement } from "react";
 import { renderToStaticMarkup } from "react-dom/server";
 import { expect, test, vi } from "vitest";
 import { Markdown } from "./Markdown.tsx";
-import { MarksContext, marksOf, withMarks } from "./Sources.tsx";
+import { marksOf } from "./Sources.tsx";
 
 // What the controls ask a browser for when they are loaded.
 vi.hoisted(() => {
@@ -58,9 +58,7 @@ function cited(source: string): string {
 		urls.map((url) => ({ url, title: url })),
 		places.map((at, i) => ({ at, url: urls[i] ?? "", text: "" })),
 	);
-	const text = withMarks(source.replaceAll("^", ""), marks);
-	const page = renderToStaticMarkup(createElement(MarksContext, { value: marks }, createElement(Markdown, { text })));
-	return page
+	return renderToStaticMarkup(createElement(Markdown, { text: source.replaceAll("^", ""), marks }))
 		.replaceAll(/<a [^>]*aria-label="Source[^>]*>(\d)<\/a>/g, "^$1")
 		.replaceAll(/<(?!\/?(strong|code|a|td|h2|p|li)\b)[^>]*>|<button.*?<\/button>/g, "")
 		.replaceAll(/<(\w+) [^>]*>/g, "<$1>");
@@ -74,6 +72,11 @@ test.each([
 	["within emphasis", "**One^ two**", "<p><strong>One^1 two</strong></p>"],
 	["after code", "`a^b`", "<p><code>ab</code>^1</p>"],
 	["after a bare address", "https://x.example/a^ b", "<p><a>https://x.example/a</a> ^1 b</p>"],
+	["after the word that it would be in", "wo^rd **wo^rd**", "<p>word^1 <strong>word^2</strong></p>"],
+	["within a text without spaces", "東京は^日本の首都", "<p>東京は^1日本の首都</p>"],
+	["after the bare address that it would be in", "https://x.exa^mple/a b", "<p><a>https://x.example/a</a> ^1 b</p>"],
+	["after the link whose address it would be in", "[one](https://x.ex^ample/a).", "<p><a>one</a>^1.</p>"],
+	["after a picture's link", "![one](https://x.example^/a.png)", "<p><a>one</a>^1</p>"],
 	["after a link", "[one^ two](https://x.example)", "<p><a>one two</a>^1</p>"],
 	["in a table's cell", "| a |\n| - |\n| b |\n^", "<td>b^1</td>"],
 	["after a block of code", "```js\na()\n```\n^", "<code>a()</code>^1"],
@@ -81,6 +84,32 @@ test.each([
 ])("the number of a source stands %s", (_, source, want) => {
 	expect(cited(source)).toContain(want);
 	expect(cited(source)).not.toMatch(/[⁅\ue000⁆]/);
+});
+
+test("a number within an address is not part of it", () => {
+	const page = (text: string, at: string) =>
+		renderToStaticMarkup(
+			createElement(Markdown, { text, marks: marksOf([{ url: "s", title: "" }], [{ at: text.indexOf(at), url: "s", text: "" }]) }),
+		);
+	expect(page("[one](https://x.example/a)", "/a")).toContain('href="https://x.example/a"');
+	expect(page("![one](https://x.example/a)", "/a")).toContain('href="https://x.example/a"');
+	expect(page("See https://x.example/a", "mple")).toContain('href="https://x.example/a"');
+});
+
+test("a text cannot have numbers of its own, and its characters stay", () => {
+	const marks = marksOf([{ url: "https://a.example", title: "A" }], [{ at: 3, url: "https://a.example", text: "" }]);
+	const forged = "One ⁅\ue0000⁆ and `⁅\ue0000⁆`, \ue000";
+	for (const page of [html(forged), renderToStaticMarkup(createElement(Markdown, { text: forged, marks }))]) {
+		expect(page.split("⁅\ufffd0⁆")).toHaveLength(3);
+		expect(page).toContain(", \ue000");
+	}
+	expect(renderToStaticMarkup(createElement(Markdown, { text: forged, marks })).split("Source 1")).toHaveLength(2);
+});
+
+test("a source that is no page has a name and can have the focus", () => {
+	const marks = marksOf([{ url: "doc:7", title: "A" }], [{ at: 3, url: "doc:7", text: "said" }]);
+	const page = renderToStaticMarkup(createElement(Markdown, { text: "One.", marks }));
+	expect(page).toMatch(/<a (?!.*href)[^>]*role="note"[^>]*tabindex="0"[^>]*aria-label="Source 1: A"[^>]*aria-description="[^"]*said"/i);
 });
 
 test("a number without a source is left out, and a source has one number at a place", () => {

@@ -2,7 +2,7 @@ import { Lexer, lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, type ReactNode } from "react";
 import { Code } from "./Code.tsx";
 import css from "./Markdown.module.css";
-import { Cite, type Mark, MarksContext, splitMarks, withoutMarks } from "./Sources.tsx";
+import { Cite, type Mark, MarksContext, splitMarks, withMarks, withoutMarks } from "./Sources.tsx";
 
 /** Closes half-written marks. The code comes after the first load; until then they are shown as they are. */
 let close = (text: string): string => text;
@@ -16,23 +16,26 @@ void import("remend").then(
  * link goes to the web only. While it is being written, half-written marks are closed, and only the last block
  * renders again, and those with a bracket when the text defines another link. Marks in it are shown as numbers.
  */
-export function Markdown({ text, writing = false }: { text: string; writing?: boolean }) {
-	const all = lexer(writing ? close(text) : text);
+export function Markdown({ text, marks = none, writing = false }: { text: string; marks?: readonly Mark[]; writing?: boolean }) {
+	const signed = withMarks(text, marks);
+	const all = lexer(writing ? close(signed) : signed);
 	const blocks = all.filter((t) => t.type !== "space" && t.type !== "def");
 	const levels = levelsOf(blocks);
 	const links = JSON.stringify(all.links); // as text, which is equal from one render to the next
 	return (
 		<div className={css.prose}>
-			{blocks.map((t, i) => (
-				<Block
-					key={i}
-					source={t.raw}
-					links={t.raw.includes("[") ? links : "{}"}
-					level={levels[i] ?? 0}
-					caret={writing && i === blocks.length - 1}
-					open={writing && i === blocks.length - 1 && !isFence(t.raw)}
-				/>
-			))}
+			<MarksContext value={marks}>
+				{blocks.map((t, i) => (
+					<Block
+						key={i}
+						source={t.raw}
+						links={t.raw.includes("[") ? links : "{}"}
+						level={levels[i] ?? 0}
+						caret={writing && i === blocks.length - 1}
+						open={writing && i === blocks.length - 1 && !isFence(t.raw)}
+					/>
+				))}
+			</MarksContext>
 			{writing && blocks.length === 0 && <span className={css.caret} />}
 		</div>
 	);
@@ -193,9 +196,10 @@ function span(t: Token): ReactNode {
 			return <br />;
 		case "link": {
 			const link = t as Tokens.Link;
-			return safe(link.href) ? (
+			const href = withoutMarks(link.href);
+			return safe(href) ? (
 				<>
-					<a href={link.href} target="_blank" rel="noreferrer noopener">
+					<a href={href} target="_blank" rel="noreferrer noopener">
 						<MarksContext value={none}>{inline(link.tokens)}</MarksContext>
 					</a>
 					{numbers(t.raw)}
@@ -208,11 +212,12 @@ function span(t: Token): ReactNode {
 			// A picture of another server would tell it who reads: it is a link.
 			const image = t as Tokens.Image;
 			const text = withoutMarks(image.text);
+			const href = withoutMarks(image.href);
 			return (
 				<>
-					{safe(image.href) ? (
-						<a href={image.href} target="_blank" rel="noreferrer noopener">
-							{text || image.href}
+					{safe(href) ? (
+						<a href={href} target="_blank" rel="noreferrer noopener">
+							{text || href}
 						</a>
 					) : (
 						text

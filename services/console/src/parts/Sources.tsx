@@ -1,4 +1,4 @@
-import { createContext, lazy, type PointerEvent, type ReactNode, Suspense, use, useEffect, useId, useRef, useState } from "react";
+import { createContext, lazy, type PointerEvent, type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
 import type { Citation, Source } from "../live/citations.ts";
 import css from "./Sources.module.css";
 
@@ -32,18 +32,20 @@ export function marksOf(sources: readonly Source[], citations: readonly Citation
 	return marks;
 }
 
-/** In Markdown: brackets, which end words and emphasis as punctuation does, around what is in no text. */
+/** In Markdown: brackets, which end words and emphasis as punctuation does, around what a text with signs has nowhere else. */
 const sign = /⁅\ue000(\d+)⁆/;
 
-/** Puts signs into Markdown where its marks are. */
-export function withMarks(text: string, marks: readonly Mark[]): string {
+/** Puts signs into Markdown where its marks are, and spoils what only looks like one. */
+export function withMarks(source: string, marks: readonly Mark[]): string {
+	const text = source.replaceAll("⁅\ue000", "⁅\ufffd");
 	let out = "";
 	let from = 0;
 	marks.forEach((m, i) => {
-		const at = Math.max(from, placeFor(text, m.at));
-		const before = text.slice(from, at);
+		let at = Math.max(from, placeFor(text, m.at));
 		// A bare address goes on to the next space.
-		out += `${before}${/(https?:\/\/|www\.)\S*$/.test(before) ? " " : ""}⁅\ue000${i}⁆`;
+		const bare = endsInAddress(text.slice(0, at));
+		if (bare) at += /^\S*/.exec(text.slice(at))?.[0].length ?? 0;
+		out += `${text.slice(from, at)}${bare && at > from ? " " : ""}⁅\ue000${i}⁆`;
 		from = at;
 	});
 	return out + text.slice(from);
@@ -54,11 +56,27 @@ function placeFor(text: string, at: number): number {
 	for (let end = at; end > 0; ) {
 		const before = text.slice(0, end).trimEnd();
 		const line = before.slice(before.lastIndexOf("\n") + 1);
-		if (/[\p{L}\p{N}]/u.test(line) && !/^ {0,3}(\[[^\]]+\]:|`{3}|~{3})/.test(line))
-			return /^\s*\|.*\|$/.test(line) ? before.slice(0, -1).trimEnd().length : before.length;
+		if (/[\p{L}\p{N}]/u.test(line) && !/^ {0,3}(\[[^\]]+\]:|`{3}|~{3})/.test(line)) {
+			if (/^\s*\|.*\|$/.test(line)) return before.slice(0, -1).trimEnd().length;
+			const within = before.length === at && cased.test(before.slice(-1));
+			return before.length + (within ? (casedFirst.exec(text.slice(at))?.[0].length ?? 0) : 0);
+		}
 		end = before.length - line.length;
 	}
 	return at;
+}
+
+/** The letters of scripts that put spaces between words, and digits. */
+const cased = /[\p{Lu}\p{Ll}\p{M}\p{N}]$/u;
+const casedFirst = /^[\p{Lu}\p{Ll}\p{M}\p{N}]*/u;
+
+/** Reports whether a text ends in an address that stands for itself, not in one where a link leads. */
+function endsInAddress(text: string): boolean {
+	const word = text.slice(Math.max(text.lastIndexOf(" "), text.lastIndexOf("\n")) + 1);
+	const target = word.lastIndexOf("](");
+	if (target < 0) return /https?:\/\/|www\./.test(word);
+	const end = word.indexOf(")", target);
+	return end >= 0 && /https?:\/\/|www\./.test(word.slice(end));
 }
 
 /** Splits a text at its signs: every second item is the index of a mark. */
@@ -131,7 +149,8 @@ function SourceLink({
 	label?: string;
 	children: ReactNode;
 }) {
-	const id = useId();
+	const href = /^https?:/i.test(source.url) ? source.url : undefined;
+	const said = quotes.slice(0, 3);
 	const link = useRef<HTMLAnchorElement>(null);
 	const [open, setOpen] = useState(false);
 	const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
@@ -153,11 +172,12 @@ function SourceLink({
 			<a
 				ref={link}
 				className={className}
-				href={/^https?:/i.test(source.url) ? source.url : undefined}
+				href={href}
+				{...(href ? {} : { role: "note", tabIndex: 0 })}
 				target="_blank"
 				rel="noreferrer noopener"
 				aria-label={label}
-				aria-describedby={open ? id : undefined}
+				aria-description={[hostOf(source.url), ...said].join(". ")} // what the card shows, which comes later
 				{...hover}
 				onFocus={(e) => e.currentTarget.matches(":focus-visible") && at(true)}
 				onBlur={() => at(false)}
@@ -171,10 +191,10 @@ function SourceLink({
 			</a>
 			{open && (
 				<Suspense>
-					<Card id={id} of={link} onClose={() => at(false)} {...hover}>
+					<Card of={link} onClose={() => at(false)} {...hover}>
 						<b>{nameOf(source)}</b>
 						<span className={css.host}>{hostOf(source.url)}</span>
-						{quotes.slice(0, 3).map((q) => (
+						{said.map((q) => (
 							<q key={q} className={css.quote}>
 								{q}
 							</q>

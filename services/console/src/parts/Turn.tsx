@@ -15,7 +15,7 @@ import { Button, Face, Icon, IconButton, Notice } from "./controls.tsx";
 import { Markdown } from "./Markdown.tsx";
 import { Picture } from "./Picture.tsx";
 import { Signal } from "./Signal.tsx";
-import { MarksContext, marksOf, Sources, withMarks } from "./Sources.tsx";
+import { marksOf, Sources } from "./Sources.tsx";
 import css from "./Turn.module.css";
 
 export interface TurnProps {
@@ -145,9 +145,7 @@ function StepBody({ step, session, live }: { step: Step; session: string; live: 
 		<>
 			{step.reasoning && <Reasoning text={step.reasoning} streams={live && step.text === "" && step.calls.length === 0} />}
 			{(step.text || (live && step.calls.length === 0 && !step.reasoning)) && (
-				<MarksContext value={marks}>
-					<Markdown text={withMarks(step.text, marks)} writing={live && step.state === "writing" && step.calls.length === 0} />
-				</MarksContext>
+				<Markdown text={step.text} marks={marks} writing={live && step.state === "writing" && step.calls.length === 0} />
 			)}
 			{sources.length > 0 && <Sources sources={sources} citations={citations} />}
 			{step.calls.length > 0 && <Calls calls={step.calls} session={session} run={step.run} />}
