@@ -7,7 +7,7 @@ import path from "node:path";
 import { after, before, test } from "node:test";
 import { freePort, startCompany } from "./company.mjs";
 import { checkTypes, installClient, servePage } from "./examples.mjs";
-import { people, say, stopClock, violations } from "./people.mjs";
+import { pauseClock, people, say, stopClock, violations } from "./people.mjs";
 import { startProvider } from "./provider.mjs";
 import { startBrowser, startSignalbox } from "./signalbox.mjs";
 
@@ -546,6 +546,22 @@ test("code that cannot be fetched is missing by itself, and the conversation sta
 	// The code of rows is there before one is opened.
 	await page.waitForFunction(() => performance.getEntriesByType("resource").some((r) => r.name.includes("/CallDetails-")));
 	assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "a draft");
+	// So it is with what opens over a page, and beside a document.
+	await page.route(/\/assets\/(overlays|History|Share)-/, (route) => route.abort());
+	await page.reload();
+	const missing = page.getByText("This part of the page could not be fetched.");
+	await page.getByText("Done. I wrote Locks").waitFor();
+	await page.getByRole("button", { name: "Search" }).click();
+	await missing.waitFor();
+	await page.getByText("Done. I wrote Locks").waitFor();
+	await page.getByRole("link", { name: "Documents" }).click();
+	await page.getByRole("link", { name: /Locks/ }).click();
+	await page.getByRole("textbox", { name: "Document" }).waitFor();
+	await page.getByRole("button", { name: "History" }).click();
+	await missing.nth(1).waitFor();
+	await page.getByRole("button", { name: "Share" }).click();
+	await missing.nth(2).waitFor();
+	await page.getByRole("textbox", { name: "Document" }).waitFor();
 });
 
 test("another model goes on once, and what a failed call said keeps its lines", async (t) => {
@@ -618,7 +634,7 @@ test("a refusal from the composer is taken back as one, comes back if it does no
 	await page.reload();
 	await page.getByPlaceholder("this refuses all 2 calls").waitFor();
 	await page.getByText(/^0?\d:\d\d$/).waitFor(); // the strip's clock
-	await page.clock.pauseAt((await page.evaluate(() => Date.now())) + 1000);
+	await pauseClock(page);
 	const field = page.getByLabel("Message", { exact: true });
 	const told = (id) =>
 		page.evaluate((id) => document.getElementById(document.getElementById(id).getAttribute("aria-describedby")).textContent, id);
@@ -907,6 +923,11 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 			{ ...asked, id: `q${i}`, run_id: `r${i}`, content: `Question ${i}` },
 			{ ...answered, id: `a${i}`, run_id: `r${i}`, content: `Answer ${i}. ${"It has **some** text. ".repeat(i % 20)}` },
 		]).flat();
+		const points = Array.from({ length: 300 }, (_, i) => `Point ${i}. ${"It is weighed. ".repeat(20)}`);
+		all[201].content = [
+			{ type: "reasoning", text: points.join("\n") },
+			{ type: "text", text: "Answer 100." },
+		];
 		const { messages, cursor } = pageBefore(all.length, Number(new URL(route.request().url()).searchParams.get("limit")));
 		await route.fulfill({ response, json: { ...body, messages, messages_cursor: cursor } });
 	});
@@ -929,6 +950,11 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 		const b = document.querySelector("[role=log]");
 		return Math.round(b.scrollHeight - b.scrollTop - b.clientHeight) === 0;
 	});
+	// Who goes up a little stays there, also once the scrolling has ended.
+	await log.press("ArrowUp");
+	await page.waitForTimeout(500);
+	const up = (await state()).fromEnd;
+	assert.ok(up > 20 && up < 64, `the page is ${up} px above its end`);
 	const height = await log.evaluate((b) => b.scrollHeight);
 	await log.hover();
 	for (let i = 0; i < 20; i++) await page.mouse.wheel(0, -2000);
@@ -978,6 +1004,22 @@ test("a session of 10,000 messages scrolls, and a link leads into it", async (t)
 	await page.getByRole("button", { name: "To the end" }).click();
 	await page.getByText("Answer 4999.").waitFor();
 	assert.ok((await state()).lines < 100);
+	// When a tall part is closed, the lines that take its room are in the page.
+	await page.evaluate(() => {
+		location.hash = "#m-a100";
+	});
+	await page.setViewportSize({ width: 1440, height: 2000 });
+	const thought = page.getByRole("button", { name: "Thought" });
+	await thought.evaluate((b) => b.scrollIntoView());
+	await thought.click();
+	await page.getByText("Point 299").waitFor({ state: "attached" });
+	await settled();
+	await thought.click();
+	await page.getByText("Point 299").waitFor({ state: "detached" });
+	await page.waitForFunction(() => {
+		const b = document.querySelector("[role=log]");
+		return [...b.querySelectorAll("li")].at(-1).getBoundingClientRect().bottom >= b.getBoundingClientRect().bottom;
+	});
 });
 
 test("documents are made, shared by a link, found, renamed and deleted", async (t) => {

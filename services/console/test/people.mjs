@@ -40,8 +40,11 @@ export const say = async (page, text) => {
 /** Stops the page's clock, and with it the 5 s in which an answer can be taken back, until page.clock.resume() or runFor(). */
 export async function stopClock(page) {
 	await page.clock.install({ time: await page.evaluate(() => Date.now()) });
-	await page.clock.pauseAt((await page.evaluate(() => Date.now())) + 1000);
+	await pauseClock(page);
 }
+
+/** Stops a clock that is installed. It goes ahead by 10 s: more than a slow machine needs to stop it. */
+export const pauseClock = async (page) => page.clock.pauseAt((await page.evaluate(() => Date.now())) + 10_000);
 
 /** What axe, with additional options, finds in a page without frames. It is loaded once a page, which takes a fraction of the time. */
 export async function violations(page, options = {}) {

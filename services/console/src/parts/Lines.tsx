@@ -1,6 +1,6 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown } from "lucide-react";
-import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "react";
 import { useActions } from "../actions.ts";
 import { answerEndingAt, type Line, type View } from "../live/conversation.ts";
 import { Button } from "./controls.tsx";
@@ -40,6 +40,9 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 	const following = useRef(!location.hash.startsWith("#m-"));
 	const [away, setAway] = useState(false);
 	const [found, setFound] = useState<string>();
+	const sized = useRef(0);
+	const inPage = useRef<[from: number, to: number]>([0, 0]);
+	const renderAgain = useReducer((n: number) => n + 1, 0)[1];
 	const follow = () => {
 		const b = box.current;
 		if (b && following.current) b.scrollTop = b.scrollHeight;
@@ -53,11 +56,23 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 		paddingStart: view.earlier ? 52 : 20,
 		anchorTo: "end", // what is read stays where it is when lines come before it
 		directDomUpdates: true, // a line that grows moves the others by itself: nothing renders again
-		onChange: () => follow(),
+		onChange: (v) => {
+			const total = v.getTotalSize();
+			if (total === sized.current) return;
+			sized.current = total;
+			follow();
+			const range = v.calculateRange();
+			const [from, to] = inPage.current;
+			// What an answer adds renders by itself. Lines that shrink make room for others, and the ticks move.
+			if (range && (active?.state !== "running" || range.startIndex < from || range.endIndex > to)) renderAgain();
+		},
 	});
 	// A line that is read does not move when it is opened; what is above it may grow.
 	virtual.shouldAdjustScrollPositionOnItemSizeChange = (item, _, v) => !following.current && item.end <= (v.scrollOffset ?? 0);
 	const height = virtual.getTotalSize();
+	const items = virtual.getVirtualItems();
+	sized.current = height;
+	inPage.current = [items[0]?.index ?? 0, items.at(-1)?.index ?? 0];
 
 	// biome-ignore lint/correctness/useExhaustiveDependencies: the position follows the lines
 	useLayoutEffect(follow, [lines, height]);
@@ -146,7 +161,6 @@ export function Lines({ view, names, author, session, onEarlier }: Props) {
 		[],
 	);
 
-	const items = virtual.getVirtualItems();
 	return (
 		<div className={css.frame}>
 			<div className="scroll" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label="Messages" aria-live="off">
