@@ -2,7 +2,7 @@ import { createClient, type Schemas } from "@signalbox/client";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { FileText, Inbox, Keyboard, type LucideIcon, Menu, MessageSquare, Moon, PanelLeft, Plus, Search } from "lucide-react";
-import { lazy, Suspense, useEffect, useMemo, useState } from "react";
+import { Suspense, useEffect, useMemo, useState } from "react";
 import { useActions } from "./actions.ts";
 import { perPage, slugOf, unwrap, useWorkspace, type Workspace, WorkspaceContext } from "./client.ts";
 import css from "./Frame.module.css";
@@ -16,7 +16,7 @@ import { Toast } from "./parts/Toast.tsx";
 import { places } from "./places.ts";
 import { storage } from "./storage.ts";
 import { toggleTheme } from "./theme.ts";
-import { backWords } from "./words.ts";
+import { backWords, sessionSignal } from "./words.ts";
 
 const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
 
@@ -24,8 +24,8 @@ const placeKeys: Record<string, string> = { Runs: "g r", Usage: "g u" };
 const Foot = later(() => import("./Foot.tsx").then((f) => f.Foot), NoFoot);
 
 const overlays = () => import("./parts/overlays.tsx");
-const Palette = lazy(() => overlays().then((o) => ({ default: o.Palette })));
-const Keys = lazy(() => overlays().then((o) => ({ default: o.Keys })));
+const Palette = later(() => overlays().then((o) => o.Palette));
+const Keys = later(() => overlays().then((o) => o.Keys));
 
 /** The sessions that changed last, and more of them page by page; every list of sessions shares it. */
 export function useSessions(search: { q?: string; archived?: boolean; state?: "running" | "waiting" } = {}) {
@@ -152,7 +152,7 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 					{sessions.data?.length === 0 && <p className="px-2 text-small text-ink-3">Your sessions will be here, with their signals.</p>}
 					{sessions.data?.map((s) => (
 						<Link key={s.id} to="/w/$slug/s/$id" params={{ slug, id: s.id }} className={css.place} activeProps={{ "aria-current": "page" }}>
-							<Signal name={s.state === "idle" && s.last_run?.state === "failed" ? "failed" : s.state} />
+							<Signal name={sessionSignal(s, "failures")} />
 							<span className={css.text}>{s.title ?? "New session"}</span>
 						</Link>
 					))}
@@ -182,6 +182,10 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 						{backWords(line.away, line.missed)}
 					</p>
 				)}
+				<Suspense key={overlay}>
+					{overlay === "palette" && <Palette onClose={() => setOverlay(undefined)} />}
+					{overlay === "keys" && <Keys onClose={() => setOverlay(undefined)} />}
+				</Suspense>
 				<Outlet />
 			</main>
 			<Suspense fallback={<NoFoot />}>
@@ -202,10 +206,6 @@ function Shell({ workspaces }: { workspaces: Workspace[] }) {
 				<Tab icon={Menu} to="/w/$slug/more" text="More" />
 			</nav>
 			<Toast />
-			<Suspense key={overlay}>
-				{overlay === "palette" && <Palette onClose={() => setOverlay(undefined)} />}
-				{overlay === "keys" && <Keys onClose={() => setOverlay(undefined)} />}
-			</Suspense>
 		</div>
 	);
 }

@@ -78,6 +78,10 @@ test("a session says what it does, or how its newest run ended", () => {
 	expect(said({ state: "idle", last_run: run("done") })).toBe("done: ");
 	expect(said({ state: "idle", last_run: run("failed") })).toBe("failed: Failed");
 	expect(said({ state: "idle", last_run: run("cancelled") })).toBe("stopped: Stopped");
+	const ended = (["done", "failed", "cancelled"] as const).map((state) =>
+		sessionSignal({ state: "idle", last_run: run(state) }, "failures"),
+	);
+	expect(ended).toEqual(["idle", "failed", "idle"]);
 });
 
 test("a run in small has a stop a step, the last twelve", () => {

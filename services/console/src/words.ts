@@ -189,8 +189,10 @@ export function sessionWords({ state, last_run }: Listed): string {
 	return { queued: "Begins soon", running: "Running", waiting: "Waits for an answer" }[state];
 }
 
-/** The signal of a session: what it does now, or how its newest run ended. */
-export function sessionSignal({ state, last_run }: Listed): SignalName {
+/** The signal of a session: what it does now, or how its newest run ended; of "failures" only that it failed. */
+export function sessionSignal({ state, last_run }: Listed, endings: "all" | "failures" = "all"): SignalName {
 	if (state !== "idle") return state;
-	return last_run?.state === "cancelled" ? "stopped" : last_run?.state === "done" || last_run?.state === "failed" ? last_run.state : "idle";
+	if (last_run?.state === "failed") return "failed";
+	if (endings === "failures") return "idle";
+	return last_run?.state === "cancelled" ? "stopped" : last_run?.state === "done" ? "done" : "idle";
 }

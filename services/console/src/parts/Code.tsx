@@ -1,13 +1,12 @@
-import { lazy, Suspense, useEffect, useRef, useState } from "react";
+import { Suspense, useEffect, useRef, useState } from "react";
 import { CopyButton } from "./CopyButton.tsx";
+import { later } from "./later.tsx";
 import css from "./Markdown.module.css";
 
 /** Fetched when there is code to colour on the screen. */
-const Highlighted = lazy(() =>
-	import("./Highlighted.tsx").then(
-		(m) => ({ default: m.Highlighted }),
-		() => ({ default: ({ text }: { text: string; language: string }) => text }),
-	),
+const Highlighted = later(
+	() => import("./Highlighted.tsx").then((m) => m.Highlighted),
+	({ text }) => text,
 );
 
 /** Longer code has no colours: they would take too long. */

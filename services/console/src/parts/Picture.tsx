@@ -1,14 +1,10 @@
-import { lazy, Suspense, useState } from "react";
+import { Suspense, useState } from "react";
 import type { File } from "../live/conversation.ts";
+import { later } from "./later.tsx";
 import css from "./Picture.module.css";
 
 /** Fetched when a picture is opened. */
-const Dialog = lazy(() =>
-	import("./Dialog.tsx").then(
-		(m) => ({ default: m.Dialog }),
-		() => ({ default: () => <></> }),
-	),
-);
+const Dialog = later(() => import("./Dialog.tsx").then((m) => m.Dialog));
 
 /** The width of a dialog without its picture. */
 const edges = 42;

@@ -1,13 +1,12 @@
-import { createContext, lazy, type PointerEvent, type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
+import { createContext, type PointerEvent, type ReactNode, Suspense, use, useEffect, useRef, useState } from "react";
 import type { Citation, Source } from "../live/citations.ts";
+import { later } from "./later.tsx";
 import css from "./Sources.module.css";
 
 /** Fetched when one is wanted. */
-const Card = lazy(() =>
-	import("./Card.tsx").then(
-		(m) => ({ default: m.Card }),
-		() => ({ default: () => <></> }),
-	),
+const Card = later(
+	() => import("./Card.tsx").then((m) => m.Card),
+	() => null,
 );
 
 /** A number in a text: the source that the text before it relies on, and what it says. */

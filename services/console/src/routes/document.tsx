@@ -1,18 +1,19 @@
 import { SignalboxError } from "@signalbox/client";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { ChevronLeft, History as HistoryIcon, SquareArrowOutUpRight } from "lucide-react";
-import { lazy, Suspense, useEffect, useState } from "react";
+import { Suspense, useEffect, useState } from "react";
 import { slugOf, useWorkspace } from "../client.ts";
 import { useDocumentName } from "../document/name.ts";
 import { DocumentPane } from "../document/Pane.tsx";
 import { Button, Icon, IconButton } from "../parts/controls.tsx";
-import { Failed } from "./failed.tsx";
+import { later } from "../parts/later.tsx";
+import { Failed, useFailure } from "./failed.tsx";
 import css from "./session.module.css";
 
 const history = () => import("../document/History.tsx");
-const History = lazy(() => history().then((h) => ({ default: h.History })));
-const Share = lazy(() => import("../document/Share.tsx").then((s) => ({ default: s.Share })));
-const Compared = lazy(() => history().then((h) => ({ default: h.Compared })));
+const History = later(() => history().then((h) => h.History));
+const Share = later(() => import("../document/Share.tsx").then((s) => s.Share));
+const Compared = later(() => history().then((h) => h.Compared));
 
 export interface DocumentSearch {
 	history?: boolean;
@@ -26,13 +27,14 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 	const slug = slugOf(workspace);
 	const navigate = useNavigate();
 	const name = useDocumentName(id);
+	const failure = useFailure(name);
 	const [sharing, setSharing] = useState(false);
 	useEffect(() => {
 		document.title = `${name.data ?? "Document"} · Signalbox`;
 	}, [name.data]);
 	// The text of a document that is open stays, also when it is deleted or the network is cut.
-	if (name.error && !name.data && !(name.error instanceof SignalboxError && name.error.status === 0))
-		return <Failed error={name.error} onRetry={() => void name.refetch()} />;
+	if (failure && !(failure instanceof SignalboxError && failure.status === 0))
+		return <Failed error={failure} onRetry={() => void name.refetch()} />;
 	const go = (next: DocumentSearch) => void navigate({ to: "/w/$slug/d/$id", params: { slug, id }, search: next, replace: true });
 	const open = search.history === true || search.v !== undefined;
 	return (
@@ -51,7 +53,7 @@ export function DocumentPage({ id, search }: { id: string; search: DocumentSearc
 					icon={HistoryIcon}
 					label="History"
 					aria-pressed={open}
-					onPointerEnter={() => void history()}
+					onPointerEnter={() => void history().catch(() => undefined)}
 					onClick={() => go(open ? {} : { history: true })}
 				/>
 			</header>
