@@ -3,7 +3,7 @@ import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { FileText, Pencil, Plus, Search, Trash2 } from "lucide-react";
 import { type SyntheticEvent, useEffect, useRef, useState } from "react";
-import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { perPage, slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Button, Icon, IconButton, Notice } from "../parts/controls.tsx";
 import { Confirm, Dialog } from "../parts/Dialog.tsx";
 import { usePeople } from "../people.ts";
@@ -33,7 +33,7 @@ export function DocumentsPage({ search }: { search: { q?: string } }) {
 				}),
 			),
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
-		refetchInterval: 15_000,
+		refetchInterval: perPage(15_000),
 	});
 	const failure = useFailure(documents);
 	const typing = useRef<ReturnType<typeof setTimeout>>(undefined);

@@ -2,7 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { X } from "lucide-react";
 import { useEffect } from "react";
-import { slugOf, unwrap, useWorkspace } from "../client.ts";
+import { perPage, slugOf, unwrap, useWorkspace } from "../client.ts";
 import { Blank, Button, IconButton, Segments } from "../parts/controls.tsx";
 import { RunSmall } from "../parts/RunSmall.tsx";
 import { Signal } from "../parts/Signal.tsx";
@@ -42,7 +42,7 @@ export function RunsPage({ search }: { search: RunsSearch }) {
 				}),
 			),
 		getNextPageParam: (page) => page.next_cursor ?? undefined,
-		refetchInterval: 10_000,
+		refetchInterval: perPage(10_000),
 	});
 	const failure = useFailure(runs);
 	useEffect(() => {
