@@ -16,14 +16,15 @@ const next: Record<State, string | undefined> = {
 	done: undefined,
 };
 
-const words: Record<State, (step: number) => string> = {
+/** Says it of a run with so many complete steps. */
+const words: Record<State, (steps: number) => string> = {
 	queued: () => "Not begun",
-	running: (step) => `Step ${step}`,
-	waiting: (step) => `Step ${step}`,
-	paused: (step) => `Before step ${step}`,
-	failed: (step) => `Failed in step ${step}`,
-	cancelled: (step) => `Stopped in step ${step}`,
-	done: (step) => (step === 2 ? "1 step" : `${step - 1} steps`),
+	running: (steps) => `Step ${steps + 1}`,
+	waiting: (steps) => `Step ${steps + 1}`,
+	paused: (steps) => `Before step ${steps + 1}`,
+	failed: (steps) => `Failed in step ${steps + 1}`,
+	cancelled: (steps) => `Stopped in step ${steps + 1}`,
+	done: (steps) => (steps === 1 ? "1 step" : `${steps} steps`),
 };
 
 const shown = 12;
@@ -44,7 +45,7 @@ export function RunSmall({ steps, state, small }: { steps: number; state: State;
 			style={{ "--stops": stops.length } as CSSProperties}
 			data-small={small || undefined}
 			role="img"
-			aria-label={words[state](steps + 1)}
+			aria-label={words[state](steps)}
 		>
 			{before > 0 && <span className="n">+{before}</span>}
 			{stops.map((is, i) => (
