@@ -1119,6 +1119,7 @@ test("a run is inspected by keyboard", async (t) => {
 
 test("a page that could not be loaded says so also while it is tried again", async (t) => {
 	const page = await person(t);
+	const start = page.url();
 	let tries = 0;
 	await page.route(/\/api\/runs\/[^/]*$/, (route) => (tries++ === 0 ? route.fulfill({ status: 404, json: {} }) : undefined));
 	await page.goto(`${page.url()}/runs/${crypto.randomUUID()}`);
@@ -1128,6 +1129,24 @@ test("a page that could not be loaded says so also while it is tried again", asy
 	await again;
 	await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
 	assert.equal(await page.getByRole("heading", { name: "Not here" }).count(), 1);
+	// A document that is not there shows no editor meanwhile.
+	const gone = crypto.randomUUID();
+	await page.goto(`${start}/d/${gone}`);
+	await page.getByRole("heading", { name: "Not here" }).waitFor();
+	let release;
+	const held = new Promise((resolve) => {
+		release = resolve;
+	});
+	const asked = page.waitForRequest(`**/api/documents/${gone}*`);
+	await page.route(`**/api/documents/${gone}*`, async (route) => {
+		await held;
+		await route.continue();
+	});
+	await page.evaluate(() => dispatchEvent(new Event("visibilitychange")));
+	await asked;
+	await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+	assert.equal(await page.getByRole("heading", { name: "Not here" }).count(), 1);
+	release();
 });
 
 test("what is written without a connection is kept over a reload, and sent when the line is back", async (t) => {
