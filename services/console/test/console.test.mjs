@@ -1562,6 +1562,7 @@ test("a chat and an editor of another origin: the pages of examples/", async (t)
 	t.after(() => context.close());
 	const open = async (name) => {
 		const server = await servePage(name, new URL(elsewhere).port);
+		t.after(server.stop);
 		const page = await context.newPage();
 		page.setDefaultTimeout(60_000);
 		page.on("console", (m) => t.diagnostic(m.text())).on("pageerror", (e) => t.diagnostic(e.message));
@@ -1578,8 +1579,7 @@ test("a chat and an editor of another origin: the pages of examples/", async (t)
 	assert.equal(await chat.locator("[data-role=user]").count(), 1);
 
 	await server.stop();
-	const { page: editor, server: last } = await open("tiptap");
-	t.after(last.stop);
+	const { page: editor } = await open("tiptap");
 	await editor.locator("output", { hasText: /^live$/ }).waitFor();
 	await editor.locator("[contenteditable=true]").click();
 	await editor.keyboard.type("# From an editor");

@@ -351,7 +351,7 @@ func TestMisbehaving(t *testing.T) {
 		"/unload":   `<title>U</title><button>b</button><script>onbeforeunload = e => { e.preventDefault(); return 'stay' }</script>`,
 		"/windows":  `<title>W</title><p>windows<script>for (let i = 0; i < 20; i++) window.open('/good?' + i)</script>`,
 		"/elements": `<title>M</title><script>document.write('<div><p>x</p></div>'.repeat(10000))</script>`,
-		"/huge":     `<title>H</title><script>document.write('<p>' + 'y'.repeat(1000) + '</p>', ('<p>' + 'z'.repeat(1000)).repeat(3000))</script>`,
+		"/huge":     `<title>H</title><script>document.write('<p>' + 'y'.repeat(1000) + '</p>', ('<p>' + 'z'.repeat(1000)).repeat(1100))</script>`,
 		"/deep":     `<title>D</title><p><script>let d = document.body.appendChild(document.createElement('div')); for (let i = 0; i < 600; i++) d = d.appendChild(document.createElement('div')); d.textContent = 'deep'</script>`,
 		"/proto":    `<title>P</title><p>text<script>Object.prototype.toJSON = Array.prototype.push = String.prototype.replace = () => { throw 1 }; Node.prototype.checkVisibility = null</script>`,
 		"/console":  `<title>C</title><p>console<script>setInterval(() => { for (let i = 0; i < 100; i++) console.log(i, document) }, 5)</script>`,
